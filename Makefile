@@ -1,0 +1,33 @@
+# Two commands for a fresh machine: `make demo` and `make test`. Each sets up .venv by itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint bench clean install
+
+demo: $(STAMP)
+	$(BIN)/fedproof demo --out runs/demo
+
+test: lint
+	$(BIN)/python -m pytest -n 2 --durations=15
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/fedproof bench --json
+
+install: $(STAMP)
+
+# torch comes first and pinned: its CPU build must be in place before anything asks for "torch".
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build dist runs src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

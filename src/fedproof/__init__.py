@@ -1,0 +1,1 @@
+"""fedproof: train federated models with differential privacy, prove how much poisoning they tolerate."""

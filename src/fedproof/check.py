@@ -1,0 +1,50 @@
+"""Argument checks: one line that names the parameter, its value and what is allowed."""
+
+import math
+import numbers
+
+
+def positive(**values: float) -> None:
+    """Raise ValueError unless every value is a finite number above zero."""
+    for name, value in values.items():
+        if not (_is_number(value) and 0 < value < math.inf):
+            raise ValueError(f"{name} = {value!r} must be a positive number")
+
+
+def not_negative(**values: float) -> None:
+    """Raise ValueError unless every value is a finite number, zero or above."""
+    for name, value in values.items():
+        if not (_is_number(value) and 0 <= value < math.inf):
+            raise ValueError(f"{name} = {value!r} must be zero or a positive number")
+
+
+def count(**values: int) -> None:
+    """Raise ValueError unless every value is a whole number of at least one."""
+    for name, value in values.items():
+        if not (isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1):
+            raise ValueError(f"{name} = {value!r} must be a whole number of at least 1")
+
+
+def not_negative_count(**values: int) -> None:
+    """Raise ValueError unless every value is a whole number of at least zero."""
+    for name, value in values.items():
+        if not (isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 0):
+            raise ValueError(f"{name} = {value!r} must be a whole number of at least 0")
+
+
+def probability(**values: float) -> None:
+    """Raise ValueError unless every value lies in (0, 1]."""
+    for name, value in values.items():
+        if not (_is_number(value) and 0 < value <= 1):
+            raise ValueError(f"{name} = {value!r} must be in (0, 1]")
+
+
+def open_probability(**values: float) -> None:
+    """Raise ValueError unless every value lies in (0, 1)."""
+    for name, value in values.items():
+        if not (_is_number(value) and 0 < value < 1):
+            raise ValueError(f"{name} = {value!r} must be in (0, 1)")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and not math.isnan(value)

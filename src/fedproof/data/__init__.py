@@ -1,0 +1,1 @@
+"""Data sets in their publishers' formats, and their partition into users."""

@@ -1,0 +1,1 @@
+"""Many replicas at once, in parts that survive a crash."""

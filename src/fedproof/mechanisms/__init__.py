@@ -1,0 +1,1 @@
+"""Rounds of training: clip, noise, aggregate, stacked over replicas."""

@@ -1,0 +1,1 @@
+"""Ordinary modules that stack well."""

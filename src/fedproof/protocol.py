@@ -1,0 +1,314 @@
+"""Training protocols as frozen values: what is executed, and therefore what is accounted.
+
+A mechanism here is a description, free of torch. `fedproof.accounting` reads its `queries`,
+`fedproof.mechanisms` executes the same value, so training and accounting cannot disagree.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from fedproof import check
+from fedproof.threat import Unit
+
+# --- who takes part ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poisson:
+    """Each unit takes part independently with `probability`, anew in every round."""
+
+    probability: float
+
+    def __post_init__(self) -> None:
+        check.probability(probability=self.probability)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSize:
+    """A uniformly random cohort of exactly `cohort` out of `users`, anew in every round."""
+
+    cohort: int
+    users: int
+
+    def __post_init__(self) -> None:
+        check.count(cohort=self.cohort, users=self.users)
+        if self.cohort > self.users:
+            raise ValueError(f"cohort = {self.cohort} must be at most the number of users = {self.users}")
+
+    @property
+    def probability(self) -> float:
+        """Chance that one given unit is drawn."""
+        return self.cohort / self.users
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everyone:
+    """No sampling: every unit takes part in every round."""
+
+    probability: ClassVar[float] = 1.0
+
+
+Sampling = Poisson | FixedSize | Everyone
+
+# --- how one contribution is bounded ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flat:
+    """The whole update is scaled to an L2 norm of at most the clip norm."""
+
+    sensitivity: ClassVar[float] = 1.0
+    reasons: ClassVar[tuple[str, ...]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerLayer:
+    """Each of `num_layers` layers is scaled to the clip norm; the joint norm may reach √layers times it."""
+
+    num_layers: int
+    reasons: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check.count(num_layers=self.num_layers)
+
+    @property
+    def sensitivity(self) -> float:
+        """Joint L2 bound of one contribution in units of the clip norm."""
+        return math.sqrt(self.num_layers)
+
+
+_MEDIAN_REASON = "the clip norm is the median of the cohort's norms: it depends on the data without noise"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Median:
+    """The clip norm of a round is the median of the cohort's update norms (heuristic)."""
+
+    sensitivity: ClassVar[float] = 1.0
+    reasons: ClassVar[tuple[str, ...]] = (_MEDIAN_REASON,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerLayerMedian:
+    """The clip norm of each layer is the median of the cohort's norms of that layer (heuristic)."""
+
+    num_layers: int
+    reasons: ClassVar[tuple[str, ...]] = (_MEDIAN_REASON,)
+
+    def __post_init__(self) -> None:
+        check.count(num_layers=self.num_layers)
+
+    @property
+    def sensitivity(self) -> float:
+        """Joint L2 bound of one contribution in units of the clip norm."""
+        return math.sqrt(self.num_layers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantile:
+    """The clip norm follows a quantile of the update norms, estimated with noise (sound).
+
+    Each member adds a bit, "my norm was below the clip norm", centred to ±1/2; the bits are summed and get
+    Gaussian noise of standard deviation `count_noise_std`. That is a second query of the round.
+
+    Reference: Andrew, Thakkar, McMahan, Ramaswamy 2021, arXiv:1905.03871v5, Algorithm 1 and Theorem 1.
+    """
+
+    target: float = 0.5
+    learning_rate: float = 0.2
+    count_noise_std: float = 5.0
+    sensitivity: ClassVar[float] = 1.0
+    reasons: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check.open_probability(target=self.target)
+        check.positive(learning_rate=self.learning_rate, count_noise_std=self.count_noise_std)
+
+
+Clipping = Flat | PerLayer | Median | PerLayerMedian | Quantile
+
+# --- what an observer sees --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """`count` adaptive Gaussian releases of a sum over sampled units, one unit contributing norm one.
+
+    `selection_probability` is the chance that the unit's owner is drawn at all. Whether it was drawn must be
+    taken as known to the observer, because the owner's other instances give it away.
+    """
+
+    noise_multiplier: float
+    sampling: Sampling
+    count: int
+    selection_probability: float = 1.0
+
+    def __post_init__(self) -> None:
+        check.positive(noise_multiplier=self.noise_multiplier)
+        check.count(count=self.count)
+        check.probability(selection_probability=self.selection_probability)
+
+
+# --- the mechanisms ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserFedAvg:
+    """User-level DP-FedAvg: clipped, noised sum of the cohort's updates, divided by the expected cohort.
+
+    Guarantee: each round is one Gaussian query with sensitivity `clip_norm * clipping.sensitivity` per user.
+
+    >>> UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1)).queries
+    (Query(noise_multiplier=1.8, sampling=Poisson(probability=0.1), count=3, selection_probability=1.0),)
+    """
+
+    rounds: int
+    noise_multiplier: float
+    sampling: Sampling
+    clip_norm: float = 1.0
+    clipping: Clipping = field(default_factory=Flat)
+    unit: ClassVar[Unit] = Unit.USER
+
+    def __post_init__(self) -> None:
+        check.count(rounds=self.rounds)
+        check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
+
+    @property
+    def effective_noise_multiplier(self) -> float:
+        """Noise multiplier of one Gaussian query that stands for all that a round releases."""
+        per_sensitivity = self.noise_multiplier / self.clipping.sensitivity
+        if isinstance(self.clipping, Quantile):
+            # Joint release of the update (std σS, norm S) and the bit (std σ_b, norm 1/2).
+            return 1 / math.hypot(1 / per_sensitivity, 1 / (2 * self.clipping.count_noise_std))
+        return per_sensitivity
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """What an observer of the whole training sees."""
+        return (
+            Query(
+                noise_multiplier=self.effective_noise_multiplier, sampling=self.sampling, count=self.rounds
+            ),
+        )
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the accounted guarantee would only be heuristic; empty if it is sound."""
+        return self.clipping.reasons
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceFedSGD:
+    """InsDP-FedSGD: each drawn user takes one DP-SGD step per round and adds its own noise.
+
+    The server sums `sampling.cohort` noisy gradients, so the noise multiplier of the sum is √cohort times the
+    local one. Each instance of a drawn user enters the batch independently with `batch_probability`.
+
+    Assumes: a cohort of fixed size (with a random size the noise on the sum would be random too).
+    """
+
+    rounds: int
+    noise_multiplier: float
+    sampling: FixedSize
+    batch_probability: float
+    clip_norm: float = 1.0
+    unit: ClassVar[Unit] = Unit.INSTANCE
+    reasons: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check.count(rounds=self.rounds)
+        check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
+        check.probability(batch_probability=self.batch_probability)
+        if not isinstance(self.sampling, FixedSize):
+            raise ValueError(
+                f"sampling = {self.sampling!r} must be FixedSize(cohort=..., users=...): each drawn "
+                "user adds its share of the noise, so the size of the cohort must not vary"
+            )
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """What an observer of the whole training sees of one user's instances."""
+        return (
+            Query(
+                noise_multiplier=math.sqrt(self.sampling.cohort) * self.noise_multiplier,
+                sampling=Poisson(probability=self.batch_probability),
+                count=self.rounds,
+                selection_probability=self.sampling.probability,
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceFedAvg:
+    """InsDP-FedAvg: each drawn user runs `local_steps` DP-SGD steps on Poisson batches of its instances.
+
+    `batch_probability` is the largest over users (the smallest user decides). A user may be drawn in every
+    round, so all of them are counted.
+    """
+
+    rounds: int
+    local_steps: int
+    noise_multiplier: float
+    batch_probability: float
+    sampling: Sampling = field(default_factory=Everyone)
+    clip_norm: float = 1.0
+    unit: ClassVar[Unit] = Unit.INSTANCE
+    reasons: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check.count(rounds=self.rounds, local_steps=self.local_steps)
+        check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
+        check.probability(batch_probability=self.batch_probability)
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """What an observer of the whole training sees of one user's instances."""
+        return (
+            Query(
+                noise_multiplier=self.noise_multiplier,
+                sampling=Poisson(probability=self.batch_probability),
+                count=self.rounds * self.local_steps,
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg:
+    """Federated averaging without privacy: no noise, hence no guarantee."""
+
+    rounds: int
+    sampling: Sampling
+    unit: ClassVar[Unit] = Unit.USER
+    reasons: ClassVar[tuple[str, ...]] = ("no noise is added: there is no guarantee",)
+
+    def __post_init__(self) -> None:
+        check.count(rounds=self.rounds)
+
+
+PrivateMechanism = UserFedAvg | InstanceFedSGD | InstanceFedAvg
+Mechanism = PrivateMechanism | FedAvg
+
+# --- what a user does with its own data -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """How one drawn user trains: SGD with momentum and weight decay over its own instances.
+
+    `epochs` passes over the data in batches of `batch_size`, the last one possibly smaller. DP-SGD mechanisms
+    take their number of steps from the mechanism and `batch_size` as the divisor of the noisy sum.
+    """
+
+    epochs: int = 1
+    batch_size: int = 32
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        check.count(epochs=self.epochs, batch_size=self.batch_size)
+        check.positive(learning_rate=self.learning_rate)
+        check.not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
+        if self.momentum >= 1:
+            raise ValueError(f"momentum = {self.momentum!r} must be in [0, 1)")

@@ -1,0 +1,41 @@
+"""Who may poison what: the privacy unit and what the adversary may do with it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Unit(StrEnum):
+    """What one poisoned unit is: all data of one user, or one labelled instance."""
+
+    USER = "user"
+    INSTANCE = "instance"
+
+
+class Relation(StrEnum):
+    """What the adversary does with k units.
+
+    JOIN: k adversarial units are added to an honest federation (or taken out of one that contains them).
+    REPLACE: k honest units are corrupted; the federation keeps its size.
+    """
+
+    JOIN = "join"
+    REPLACE = "replace"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreatModel:
+    """The adversary of a certificate.
+
+    >>> ThreatModel(unit="user", relation="replace")
+    ThreatModel(unit=<Unit.USER: 'user'>, relation=<Relation.REPLACE: 'replace'>)
+    """
+
+    unit: Unit = Unit.USER
+    relation: Relation = Relation.REPLACE
+
+    def __post_init__(self) -> None:
+        for name, kind in (("unit", Unit), ("relation", Relation)):
+            value = getattr(self, name)
+            if value not in list(kind):
+                raise ValueError(f"{name} = {value!r} must be one of {', '.join(kind)}")
+            object.__setattr__(self, name, kind(value))  # plain strings are welcome
