@@ -1,0 +1,169 @@
+"""The instances of one data set before users hold them: choose classes, scale, give to users."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof.federation import Federation
+
+Kind = TypeVar("Kind", bound=np.generic)
+ROWS_AT_ONCE = 1024  # scaled block by block, so that a block stays in the cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """Pixels `x` of an image become `(x / top - mean) / std`, channel by channel."""
+
+    top: float = 255.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrays:
+    """Training and test instances of one data set; labels count the classes from 0.
+
+    Attributes:
+        features: `(instances, ...)`, as stored; `scaling` makes them float32.
+        labels: `(instances,)`.
+        test_features: `(inputs, ...)`, shaped like `features`.
+        test_labels: `(inputs,)`.
+        class_names: one name for each class.
+        name: what the data are called in reports.
+        owners: `(instances,)`, the user of each instance where the data come with users; else None.
+        test_owners: `(inputs,)`, likewise; -1 for an input that belongs to no training user.
+        scaling: how stored pixels become float32; None where features are final.
+        vectors: `(words, dimensions)` embedding of token ids; None unless the data are text.
+    """
+
+    features: NDArray[np.generic]
+    labels: NDArray[np.int64]
+    test_features: NDArray[np.generic]
+    test_labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    name: str
+    owners: NDArray[np.int64] | None = None
+    test_owners: NDArray[np.int64] | None = None
+    scaling: Scaling | None = None
+    vectors: NDArray[np.float32] | None = None
+
+    def __post_init__(self) -> None:
+        for features, labels in ((self.features, self.labels), (self.test_features, self.test_labels)):
+            if len(features) != len(labels):
+                raise ValueError(f"{self.name}: {len(features)} features but {len(labels)} labels")
+
+
+def choose_classes(arrays: Arrays, classes: Sequence[int | str] | None) -> Arrays:
+    """The instances of `classes` alone, numbered 0, 1, ... in the order asked for.
+
+    Users (where the data come with users) keep what is left of their instances; one who is left
+    with nothing is no user of this task.
+
+    Args:
+        arrays: the whole data set.
+        classes: positions or names of classes; None keeps all of them.
+    """
+    if classes is None:
+        return arrays
+    wanted = [_class_index(arrays, value) for value in classes]
+    if len(wanted) < 2 or len(set(wanted)) < len(wanted):
+        raise ValueError(f"classes = {list(classes)!r} must be at least two different classes")
+    numbers = np.full(len(arrays.class_names), -1, dtype=np.int64)
+    numbers[wanted] = np.arange(len(wanted))
+    labels, test_labels = numbers[arrays.labels], numbers[arrays.test_labels]
+    kept, test_kept = labels >= 0, test_labels >= 0
+    return replace(
+        arrays,
+        features=arrays.features[kept],
+        labels=labels[kept],
+        test_features=arrays.test_features[test_kept],
+        test_labels=test_labels[test_kept],
+        class_names=tuple(arrays.class_names[index] for index in wanted),
+        owners=None if arrays.owners is None else arrays.owners[kept],
+        test_owners=None if arrays.test_owners is None else arrays.test_owners[test_kept],
+    )
+
+
+def limit_test(arrays: Arrays, limit: int | None) -> Arrays:
+    """At most `limit` test inputs, drawn once for all: the same for every seed, in their old order."""
+    if limit is None or limit >= len(arrays.test_labels):
+        return arrays
+    drawn = np.sort(np.random.default_rng(0).permutation(len(arrays.test_labels))[:limit])
+    return replace(arrays, test_features=arrays.test_features[drawn], test_labels=arrays.test_labels[drawn])
+
+
+def scaled(arrays: Arrays) -> Arrays:
+    """The same instances as float32 in the data set's own scale; nothing changes where that is done."""
+    if arrays.scaling is None:
+        return arrays
+    return replace(
+        arrays,
+        features=_scale(arrays.features, arrays.scaling),
+        test_features=_scale(arrays.test_features, arrays.scaling),
+        scaling=None,
+    )
+
+
+def as_federation(arrays: Arrays, order: NDArray[np.int64] | None, offsets: NDArray[np.int64]) -> Federation:
+    """Users that hold the training instances in this order (None: as they are), cut at `offsets`.
+
+    Every array is made read-only: who poisons a federation must make a new one.
+    """
+    if order is not None:
+        arrays = replace(arrays, features=arrays.features[order], labels=arrays.labels[order])
+    final = read_only(scaled(arrays))
+    return Federation(
+        features=final.features,
+        labels=final.labels,
+        offsets=_frozen(offsets),
+        test_features=final.test_features,
+        test_labels=final.test_labels,
+        class_names=final.class_names,
+        name=final.name,
+        vectors=final.vectors,
+    )
+
+
+def read_only(arrays: Arrays) -> Arrays:
+    """The same data in arrays that refuse to be written to."""
+    return replace(
+        arrays,
+        features=_frozen(arrays.features),
+        labels=_frozen(arrays.labels),
+        test_features=_frozen(arrays.test_features),
+        test_labels=_frozen(arrays.test_labels),
+        vectors=None if arrays.vectors is None else _frozen(arrays.vectors),
+    )
+
+
+def _class_index(arrays: Arrays, value: int | str) -> int:
+    names = arrays.class_names
+    if isinstance(value, str) and value in names:
+        return names.index(value)
+    if isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= value < len(names):
+        return int(value)
+    raise ValueError(
+        f"classes: {value!r} is no class of {arrays.name}; it has 0 to {len(names) - 1}: {names}"
+    )
+
+
+def _scale(stored: NDArray[np.generic], scaling: Scaling) -> NDArray[np.float32]:
+    channels = (-1,) + (1,) * (stored.ndim - 2) if len(scaling.mean) > 1 else (1,)
+    std = np.asarray(scaling.std, dtype=np.float64)
+    factor = (1 / (scaling.top * std)).astype(np.float32).reshape(channels)
+    shift = (-np.asarray(scaling.mean) / std).astype(np.float32).reshape(channels)
+    result = np.empty(stored.shape, dtype=np.float32)
+    for start in range(0, len(stored), ROWS_AT_ONCE):
+        block = result[start : start + ROWS_AT_ONCE]
+        np.multiply(stored[start : start + ROWS_AT_ONCE], factor, out=block, dtype=np.float32)
+        block += shift
+    return result
+
+
+def _frozen(array: NDArray[Kind]) -> NDArray[Kind]:
+    view = array.view()  # a user's own function may go on writing to her array, we do not take that away
+    view.flags.writeable = False
+    return view

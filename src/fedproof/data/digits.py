@@ -1,0 +1,45 @@
+"""scikit-learn's handwritten digits: 1,797 images of 8 x 8 pixels, inside the package, no download."""
+
+from importlib.util import find_spec
+
+import numpy as np
+
+from fedproof.data.arrays import Arrays, Scaling
+
+TEST_SHARE = 0.2
+SPLIT_SEED = 0  # a constant, not the caller's seed: no test image ever trains a model of another seed
+
+
+def read() -> Arrays:
+    """All ten digits, `(instances, 64)`, with a fifth of each class set apart for testing.
+
+    The publishers give no test set. The split is drawn once for all, class by class, so that the
+    test images of a two-class task are test images of the ten-class task, too.
+    Pixels 0 to 16 become [0, 1].
+
+    >>> arrays = read()
+    >>> arrays.features.shape, arrays.test_features.shape
+    ((1438, 64), (359, 64))
+    """
+    if find_spec("sklearn") is None:
+        raise ValueError(
+            "digits: scikit-learn holds this data set; install it with: pip install 'fedproof[train]'"
+        )
+    from sklearn.datasets import load_digits  # imported here: no other data set needs scikit-learn
+
+    images, labels = load_digits(return_X_y=True)
+    labels = labels.astype(np.int64)
+    generator = np.random.default_rng(SPLIT_SEED)
+    test = np.zeros(len(labels), dtype=bool)
+    for label in range(10):
+        rows = generator.permutation(np.flatnonzero(labels == label))
+        test[rows[: round(TEST_SHARE * len(rows))]] = True
+    return Arrays(
+        features=images[~test],
+        labels=labels[~test],
+        test_features=images[test],
+        test_labels=labels[test],
+        class_names=tuple(str(digit) for digit in range(10)),
+        name="digits",
+        scaling=Scaling(top=16.0),
+    )
