@@ -7,6 +7,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproof.data import text
 from fedproof.federation import Federation
 
 Kind = TypeVar("Kind", bound=np.generic)
@@ -27,7 +28,7 @@ class Arrays:
     """Training and test instances of one data set; labels count the classes from 0.
 
     Attributes:
-        features: `(instances, ...)`, as stored; `scaling` makes them float32.
+        features: `(instances, ...)`, as stored (bytes, texts); `encoding` makes them float32 or token ids.
         labels: `(instances,)`.
         test_features: `(inputs, ...)`, shaped like `features`.
         test_labels: `(inputs,)`.
@@ -35,7 +36,7 @@ class Arrays:
         name: what the data are called in reports.
         owners: `(instances,)`, the user of each instance where the data come with users; else None.
         test_owners: `(inputs,)`, likewise; -1 for an input that belongs to no training user.
-        scaling: how stored pixels become float32; None where features are final.
+        encoding: what makes stored features final, late, when classes and users are chosen; None: they are.
         vectors: `(words, dimensions)` embedding of token ids; None unless the data are text.
     """
 
@@ -47,7 +48,7 @@ class Arrays:
     name: str
     owners: NDArray[np.int64] | None = None
     test_owners: NDArray[np.int64] | None = None
-    scaling: Scaling | None = None
+    encoding: Scaling | text.Encoding | None = None
     vectors: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
@@ -95,16 +96,23 @@ def limit_test(arrays: Arrays, limit: int | None) -> Arrays:
     return replace(arrays, test_features=arrays.test_features[drawn], test_labels=arrays.test_labels[drawn])
 
 
-def scaled(arrays: Arrays) -> Arrays:
-    """The same instances as float32 in the data set's own scale; nothing changes where that is done."""
-    if arrays.scaling is None:
-        return arrays
-    return replace(
-        arrays,
-        features=_scale(arrays.features, arrays.scaling),
-        test_features=_scale(arrays.test_features, arrays.scaling),
-        scaling=None,
-    )
+def encoded(arrays: Arrays) -> Arrays:
+    """The same instances in their final form: float32 pixels, or token ids with their vectors."""
+    if isinstance(arrays.encoding, Scaling):
+        return replace(
+            arrays,
+            features=_scale(arrays.features, arrays.encoding),
+            test_features=_scale(arrays.test_features, arrays.encoding),
+            encoding=None,
+        )
+    if isinstance(arrays.encoding, text.Encoding):
+        rows, test_rows, vocabulary = text.encode(
+            arrays.features.tolist(), arrays.test_features.tolist(), arrays.encoding
+        )
+        return replace(
+            arrays, features=rows, test_features=test_rows, vectors=vocabulary.vectors, encoding=None
+        )
+    return arrays
 
 
 def as_federation(arrays: Arrays, order: NDArray[np.int64] | None, offsets: NDArray[np.int64]) -> Federation:
@@ -114,7 +122,7 @@ def as_federation(arrays: Arrays, order: NDArray[np.int64] | None, offsets: NDAr
     """
     if order is not None:
         arrays = replace(arrays, features=arrays.features[order], labels=arrays.labels[order])
-    final = read_only(scaled(arrays))
+    final = read_only(encoded(arrays))
     return Federation(
         features=final.features,
         labels=final.labels,

@@ -41,5 +41,5 @@ def read() -> Arrays:
         test_labels=labels[test],
         class_names=tuple(str(digit) for digit in range(10)),
         name="digits",
-        scaling=Scaling(top=16.0),
+        encoding=Scaling(top=16.0),
     )

@@ -1,17 +1,23 @@
 """One entry point: the name of a data set in, users with their instances out."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from fedproof import check
-from fedproof.data import digits
+from fedproof.data import cifar10, custom, digits, leaf, mnist, sent140, text
 from fedproof.data import partition as ways
-from fedproof.data.arrays import Arrays, as_federation, choose_classes, limit_test, read_only, scaled
+from fedproof.data.arrays import Arrays, as_federation, choose_classes, encoded, limit_test, read_only
+from fedproof.data.files import data_folder
 from fedproof.federation import Federation
 
-USERS = {"digits": 96, "mnist": 200, "cifar10": 200}  # the demo's and the paper's numbers
+NAMES = ("digits", "mnist", "cifar10", "leaf", "leaf/FOLDER", "sent140", "sent140-pseudo", "module:function")
+USERS = {"digits": 96, "mnist": 200, "cifar10": 200, "sent140-pseudo": 805}  # the demo's and the paper's
+
+PathLike = str | os.PathLike[str]
 
 
 def load(
@@ -24,12 +30,16 @@ def load(
     degree: float = 0.5,
     minimum: int = 1,
     seed: int = 0,
+    data_dir: PathLike | None = None,
     test_limit: int | None = None,
+    vectors: PathLike | None = None,
+    length: int = text.LENGTH,
 ) -> Federation:
-    """Users with their training instances, and the test inputs nobody trains on.
+    """Users with their training instances, and the test inputs nobody trains on; all arrays are read-only.
 
     Args:
-        name: `digits`.
+        name: `digits`, `mnist`, `cifar10`, `leaf` (the data folder is a LEAF folder), `leaf/FOLDER`,
+            `sent140`, `sent140-pseudo` (synthetic users) or `my_package.module:function`.
         classes: numbers or names of classes, which become 0, 1, ... in this order; None: all.
         users: number of users; None: the paper's number, or everybody the data come with.
         partition: `iid`, `dirichlet`, `degree` or `natural`; None: natural where the data come with
@@ -38,7 +48,10 @@ def load(
         degree: of `degree`; share of each class that goes to the class's own group of users.
         minimum: of `dirichlet` and `natural`; instances that each user has at least.
         seed: of the partition. The same seed gives the same users anywhere.
+        data_dir: folder of all data sets; None: FEDPROOF_DATA, else the platform's cache folder.
         test_limit: at most so many test inputs, drawn once for all.
+        vectors: GloVe text file, a path or a name in the folder `glove`; None: the largest one there.
+        length: words of a text that are kept.
 
     >>> federation = load("digits", classes=[0, 1], users=96)
     >>> federation.features.shape, federation.test_features.shape, int(federation.sizes.max())
@@ -47,31 +60,73 @@ def load(
     check.not_negative_count(seed=seed)
     if test_limit is not None:
         check.count(test_limit=test_limit)
-    arrays = choose_classes(_read(name), classes)
-    generator = np.random.default_rng(seed)
+    source = _read(name, data_dir, vectors, length)
+    if isinstance(source, Federation):
+        return _as_it_is(source, name, classes, users, partition)
+    arrays = choose_classes(source, classes)
     if partition is None:
         partition = "iid" if arrays.owners is None else "natural"
     if users is None and partition != "natural":
         users = _default_users(name, arrays)
+    generator = np.random.default_rng(seed)
     split = _partition(arrays, partition, users, dirichlet_alpha, degree, minimum, generator)
     if partition == "natural":
         arrays = _tests_of_users(arrays, split)
     return as_federation(limit_test(arrays, test_limit), split.order, split.offsets)
 
 
-def load_arrays(name: str, *, classes: Sequence[int | str] | None = None) -> Arrays:
-    """Training and test arrays without users, for ordinary training on public data.
+def load_arrays(
+    name: str,
+    *,
+    classes: Sequence[int | str] | None = None,
+    data_dir: PathLike | None = None,
+    vectors: PathLike | None = None,
+    length: int = text.LENGTH,
+) -> Arrays:
+    """Training and test arrays without a partition, for ordinary training on public data.
 
     >>> load_arrays("digits", classes=[2, 3]).class_names
     ('2', '3')
     """
-    return read_only(scaled(choose_classes(_read(name), classes)))
+    source = _read(name, data_dir, vectors, length)
+    if isinstance(source, Federation):
+        raise ValueError(f"{name} returns a Federation; for plain arrays it must return fedproof.data.Arrays")
+    return read_only(encoded(choose_classes(source, classes)))
 
 
-def _read(name: str) -> Arrays:
+def _read(name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int) -> Arrays | Federation:
     if name == "digits":
         return digits.read()
-    raise ValueError(f"name = {name!r} is no data set; known: digits")
+    if ":" in name:
+        return custom.read(name)
+    first, _, rest = name.partition("/")
+    if first not in ("mnist", "cifar10", "leaf", "sent140", "sent140-pseudo") or (rest and first != "leaf"):
+        raise ValueError(f"name = {name!r} is no data set; known: {', '.join(NAMES)}")
+    folder = data_folder(data_dir)
+    if name == "mnist":
+        return mnist.read(folder)
+    if name == "cifar10":
+        return cifar10.read(folder)
+    find = partial(text.find_encoding, folder, vectors, length)
+    if first == "leaf":
+        return leaf.read(folder / name if rest else folder, name=name, find_encoding=find)
+    return (sent140.read if name == "sent140" else sent140.read_pseudo)(folder, encoding=find())
+
+
+def _as_it_is(
+    federation: Federation,
+    name: str,
+    classes: Sequence[int | str] | None,
+    users: int | None,
+    partition: str | None,
+) -> Federation:
+    """A Federation made by a user's function, unless the caller asks for something else."""
+    if classes is not None or users not in (None, federation.num_users) or partition not in (None, "natural"):
+        raise ValueError(
+            f"{name} returns a Federation of {federation.num_users} users, which is used as it is; "
+            "leave out classes, users and partition"
+        )
+    return federation
 
 
 def _default_users(name: str, arrays: Arrays) -> int:
