@@ -1,1 +1,23 @@
 """What a mechanism guarantees: theorems, confidence, certificates that can be checked. Free of torch."""
+
+from fedproof.certificates.api import certify
+from fedproof.certificates.certificate import Certificate, Settings
+from fedproof.certificates.confidence import Bound, Spending
+from fedproof.certificates.document import dumps, loads
+from fedproof.certificates.method import Group, Method
+from fedproof.certificates.privacy import ApproximateDP
+from fedproof.certificates.verify import verify
+
+__all__ = [
+    "ApproximateDP",
+    "Bound",
+    "Certificate",
+    "Group",
+    "Method",
+    "Settings",
+    "Spending",
+    "certify",
+    "dumps",
+    "loads",
+    "verify",
+]

@@ -1,0 +1,131 @@
+"""The certificate: what is certified for each input, from what, and under which assumptions."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof import check
+from fedproof.certificates.confidence import Bound, Spending
+from fedproof.certificates.describe import Queries
+from fedproof.certificates.method import Group, Method
+from fedproof.certificates.privacy import ApproximateDP
+from fedproof.protocol import Mechanism
+from fedproof.threat import ThreatModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything a certificate depends on besides the scores and the labels.
+
+    `mechanism` is what was executed, `privacy` the (ε, δ) of one unit where that is all that is known or all
+    that the method uses. `spending`, `group` and `delta` matter to some methods only.
+    """
+
+    mechanism: Mechanism | Queries | None
+    privacy: ApproximateDP | None
+    threat: ThreatModel
+    method: Method
+    bound: Bound
+    failure_probability: float
+    spending: Spending
+    group: Group
+    max_size: int
+    sequential: bool
+
+    def __post_init__(self) -> None:
+        kinds = {"method": Method, "bound": Bound, "spending": Spending, "group": Group}
+        for name, kind in kinds.items():
+            value = getattr(self, name)
+            if value not in list(kind):
+                raise ValueError(f"{name} = {value!r} must be one of {', '.join(kind)}")
+            object.__setattr__(self, name, kind(value))
+        check.open_probability(failure_probability=self.failure_probability)
+        check.not_negative_count(max_size=self.max_size)
+        if self.mechanism is None and self.privacy is None:
+            raise ValueError("mechanism = None needs privacy=ApproximateDP(epsilon=..., delta=...)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """How many poisoned units provably cannot change each prediction of the ensemble mean.
+
+    Guarantee: for each input, with probability at least 1 - `failure_probability` over the training of the
+    replicas, no adversary of `threat` with at most `certified_size` units changes `prediction`, the class
+    with the highest expected confidence (for votes: the most probable class), if `reasons` is empty and the
+    `assumptions` hold. A size equal to `max_size` was not searched further.
+
+    `prediction` and `certified_size` are None where the ensemble abstains: the replicas cannot tell the top
+    class from a rival.
+    """
+
+    settings: Settings
+    num_replicas: int
+    num_inputs: int
+    num_classes: int
+    scores_sha256: str
+    prediction: tuple[int | None, ...]
+    certified_size: tuple[int | None, ...]
+    top_lower: tuple[float, ...] | None
+    rival_upper: tuple[float, ...] | None
+    real_size: tuple[float, ...] | None
+    labels: tuple[int, ...] | None
+    labels_sha256: str | None
+    accuracy: float | None
+    reasons: tuple[str, ...]
+    assumptions: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        columns = ("prediction", "certified_size", "top_lower", "rival_upper", "real_size", "labels")
+        for name in columns:
+            values = getattr(self, name)
+            if values is not None and len(values) != self.num_inputs:
+                raise ValueError(f"{name} has {len(values)} entries, must have {self.num_inputs}")
+
+    @property
+    def mechanism(self) -> Mechanism | Queries | None:
+        """What was executed, if it is known."""
+        return self.settings.mechanism
+
+    @property
+    def threat(self) -> ThreatModel:
+        """Who may poison what."""
+        return self.settings.threat
+
+    @property
+    def failure_probability(self) -> float:
+        """Chance per input that the statement is wrong."""
+        return self.settings.failure_probability
+
+    @property
+    def sound(self) -> bool:
+        """Whether every condition of the theorem holds; if not, `reasons` says which does not."""
+        return not self.reasons
+
+    @cached_property
+    def _correct_sizes(self) -> NDArray[np.int64]:
+        """Certified sizes of the correctly predicted inputs, -1 for all others."""
+        if self.labels is None:
+            raise ValueError("labels = None: certified accuracy needs labels")
+        rows = zip(self.prediction, self.certified_size, self.labels, strict=True)
+        return np.array([-1 if size is None or top != label else size for top, size, label in rows])
+
+    def certified_accuracy(self, sizes: Iterable[int]) -> list[float]:
+        """Share of the inputs, for each size, that are predicted correctly and certified for that size.
+
+        A size above `max_size` was not examined and counts as not certified.
+        """
+        wanted = list(sizes)
+        for size in wanted:
+            check.not_negative_count(size=size)
+        return [float(np.mean(self._correct_sizes >= size)) for size in wanted]
+
+    @property
+    def curve(self) -> tuple[float, ...] | None:
+        """Certified accuracy at sizes 0, 1, ... up to the largest certified size; None without labels."""
+        if self.labels is None:
+            return None
+        largest = int(self._correct_sizes.max())
+        return tuple(self.certified_accuracy(range(max(largest, 0) + 1)))

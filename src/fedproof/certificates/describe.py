@@ -1,0 +1,94 @@
+"""Mechanisms, guarantees and threats as plain JSON values, and back, exactly."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from fedproof.certificates.privacy import ApproximateDP
+from fedproof.protocol import (
+    Everyone,
+    FedAvg,
+    FixedSize,
+    Flat,
+    InstanceFedAvg,
+    InstanceFedSGD,
+    Median,
+    PerLayer,
+    PerLayerMedian,
+    Poisson,
+    Quantile,
+    Query,
+    UserFedAvg,
+)
+from fedproof.threat import ThreatModel, Unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queries:
+    """A mechanism of which only the Gaussian queries are known, as read from another library's DpEvent."""
+
+    queries: tuple[Query, ...]
+    unit: Unit = Unit.USER
+    reasons: tuple[str, ...] = ()
+
+
+_KINDS: dict[str, type] = {
+    "user-fedavg": UserFedAvg,
+    "instance-fedsgd": InstanceFedSGD,
+    "instance-fedavg": InstanceFedAvg,
+    "fedavg": FedAvg,
+    "queries": Queries,
+    "query": Query,
+    "poisson": Poisson,
+    "fixed": FixedSize,
+    "none": Everyone,
+    "flat": Flat,
+    "per-layer": PerLayer,
+    "median": Median,
+    "per-layer-median": PerLayerMedian,
+    "quantile": Quantile,
+    "approximate-dp": ApproximateDP,
+    "threat": ThreatModel,
+}
+_NAMES = {cls: kind for kind, cls in _KINDS.items()}
+
+
+def describe(value: Any) -> Any:
+    """`value` as JSON: a description becomes an object with its `kind` and all its fields.
+
+    >>> describe(UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1)))["sampling"]
+    {'kind': 'poisson', 'probability': 0.1}
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        if type(value) not in _NAMES:
+            raise ValueError(f"{type(value).__name__} cannot be written to a certificate")
+        parts = {field.name: describe(getattr(value, field.name)) for field in fields(value)}
+        return {"kind": _NAMES[type(value)]} | parts
+    if isinstance(value, tuple):
+        return [describe(part) for part in value]
+    return str(value) if isinstance(value, str) else value
+
+
+def restore(document: Any, *, name: str) -> Any:
+    """The value that `describe` wrote; ValueError that names the field if the document is not one.
+
+    >>> restore({"kind": "poisson", "probability": 0.1}, name="sampling")
+    Poisson(probability=0.1)
+    """
+    if isinstance(document, list):
+        return tuple(restore(part, name=name) for part in document)
+    if not isinstance(document, Mapping):
+        return document
+    kind = document.get("kind")
+    if kind not in _KINDS:
+        raise ValueError(f"{name}.kind = {kind!r} must be one of {', '.join(_KINDS)}")
+    cls = _KINDS[kind]
+    given, known = set(document) - {"kind"}, {field.name for field in fields(cls)}
+    if given != known:
+        odd = ", ".join(sorted(given ^ known))
+        raise ValueError(f"{name} of kind {kind} has missing or unknown fields: {odd}")
+    parts = {key: restore(document[key], name=f"{name}.{key}") for key in known}
+    try:
+        return cls(**parts)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} of kind {kind}: {error}") from error

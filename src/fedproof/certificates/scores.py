@@ -1,0 +1,152 @@
+"""Class confidences from files: read without pickle, memory-mapped, checked in parts, fingerprinted."""
+
+import hashlib
+import shutil
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+PART_VALUES = 2_000_000  # values held at once as float64: 16 MB
+_ROW_SUM_TOLERANCE = {"float16": 2e-3, "float32": 1e-4, "float64": 1e-6}
+
+
+def read_array(path: str | Path, *, name: str = "scores") -> Array:
+    """The memory-mapped array in a `.npy` file, or the only one (or the one called `name`) of a `.npz` file.
+
+    Raises:
+        ValueError: the file is missing, truncated, a pickle, or holds something else.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            magic = file.read(6)
+        if magic == b"\x93NUMPY":
+            return _mapped(path)
+        if magic[:4] == b"PK\x03\x04":
+            return _from_archive(path, name)
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{name} = {str(path)!r} cannot be read: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{name} = {str(path)!r} is damaged or not allowed: {error}") from error
+    raise ValueError(f"{name} = {str(path)!r} must be a .npy or .npz file; pickle files are never opened")
+
+
+def check_scores(scores: Array) -> None:
+    """Raise ValueError unless `scores` (replicas, inputs, classes) are class confidences.
+
+    >>> check_scores(np.full((2, 1, 2), 0.6))
+    Traceback (most recent call last):
+    ValueError: scores of replica 0, input 0 sum to 1.2 instead of 1
+    """
+    if scores.ndim != 3:
+        raise ValueError(f"scores have shape {scores.shape}, must be (replicas, inputs, classes)")
+    if scores.dtype.name not in _ROW_SUM_TOLERANCE:
+        raise ValueError(f"scores have type {scores.dtype}, must be float16, float32 or float64")
+    for axis, (what, least) in enumerate((("replicas", 2), ("inputs", 1), ("classes", 2))):
+        if scores.shape[axis] < least:
+            raise ValueError(f"scores have {scores.shape[axis]} {what}, must have at least {least}")
+    for first, part in replica_parts(scores):
+        _check_part(first, part, _ROW_SUM_TOLERANCE[scores.dtype.name])
+
+
+def check_labels(labels: ArrayLike, num_inputs: int, num_classes: int) -> Integers:
+    """The labels as int64 (inputs), or ValueError with what is wrong.
+
+    >>> check_labels([0, 3], 2, 3)
+    Traceback (most recent call last):
+    ValueError: labels = 3 at input 1 must be in 0, ..., 2
+    """
+    array = np.asarray(labels)
+    if array.shape != (num_inputs,):
+        raise ValueError(f"labels have shape {array.shape}, must be ({num_inputs},): one per input")
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"labels have type {array.dtype}, must be whole numbers")
+    wrong = np.flatnonzero((array < 0) | (array >= num_classes))
+    if wrong.size:
+        raise ValueError(
+            f"labels = {array[wrong[0]]} at input {wrong[0]} must be in 0, ..., {num_classes - 1}"
+        )
+    return array.astype(np.int64)
+
+
+def fingerprint(array: Array) -> str:
+    """Hexadecimal sha256 of the type, the shape and the values in C order; the same for any container.
+
+    >>> fingerprint(np.zeros(1))[:8]
+    '7f772bdf'
+    """
+    digest = hashlib.sha256(f"{array.dtype.newbyteorder('<').str}{array.shape}".encode())
+    for _, part in replica_parts(array):
+        little = part.astype(part.dtype.newbyteorder("<"), copy=False)
+        digest.update(np.ascontiguousarray(little).data)
+    return digest.hexdigest()
+
+
+def replica_parts(array: Array) -> Iterator[tuple[int, Array]]:
+    """Runs of leading entries, each of limited size, with the index of the first."""
+    step = max(1, PART_VALUES // max(1, array[:1].size))
+    for first in range(0, len(array), step):
+        yield first, np.asarray(array[first : first + step])
+
+
+def input_parts(scores: Array) -> Iterator[tuple[slice, Floats]]:
+    """Runs of inputs as float64 (replicas, inputs of the part, classes).
+
+    With two classes only the second one's confidence is used, the first one's is one minus it: rounding in
+    the file must not break the symmetry that halves the number of bounds.
+    """
+    replicas, inputs, classes = scores.shape
+    step = max(1, PART_VALUES // (replicas * classes))
+    for first in range(0, inputs, step):
+        columns = slice(first, min(inputs, first + step))
+        part = np.array(scores[:, columns], dtype=np.float64, order="C")
+        if classes == 2:
+            part[..., 0] = 1 - part[..., 1]
+        yield columns, part
+
+
+def _check_part(first: int, part: Array, tolerance: float) -> None:
+    values = part.astype(np.float64)
+    sums = values.sum(axis=-1)
+    if values.min() >= 0 and values.max() <= 1 and np.abs(sums - 1).max() <= tolerance:
+        return  # NaN fails each of these
+    for fault, text in (
+        (~np.isfinite(values), "not a finite number"),
+        ((values < 0) | (values > 1), "outside [0, 1]"),
+    ):
+        if fault.any():
+            replica, item, category = np.argwhere(fault)[0]
+            value = values[replica, item, category]
+            where = f"replica {first + replica}, input {item}, class {category}"
+            raise ValueError(f"scores = {value:g} at {where}: {text}")
+    replica, item = np.argwhere(np.abs(sums - 1) > tolerance)[0]
+    total = sums[replica, item]
+    raise ValueError(f"scores of replica {first + replica}, input {item} sum to {total:.6g} instead of 1")
+
+
+def _mapped(path: Path) -> Array:
+    return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+
+
+def _from_archive(path: Path, name: str) -> Array:
+    """A member cannot be mapped where it lies: it is streamed to a temporary file and mapped there."""
+    with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory() as folder:
+        members = archive.namelist()
+        if f"{name}.npy" not in members and len(members) != 1:
+            found = ", ".join(members) or "nothing"
+            raise ValueError(f"holds {found}, must hold one array or one called {name}")
+        member = f"{name}.npy" if f"{name}.npy" in members else members[0]
+        target = Path(folder) / "array.npy"
+        with archive.open(member) as source, target.open("wb") as copy:
+            shutil.copyfileobj(source, copy)
+        return _mapped(target)  # the mapping outlives the file's name

@@ -1,0 +1,140 @@
+"""Tight certificates from means and votes: how far a trade-off curve lets confidences move.
+
+The sizes are nested hypotheses: poisoning k + 1 units includes poisoning k. Each input walks up from size 0
+and stops at the first size it cannot prove, so the failure probability is not shared among sizes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof.accounting.tradeoff import Tradeoff
+from fedproof.certificates.betting import betting_rejects
+from fedproof.certificates.confidence import Bound, mean_lower, mean_upper
+from fedproof.certificates.scores import Array, input_parts
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Curve = Callable[[int], Tradeoff]
+Holds = Callable[[int, Integers], NDArray[np.bool_]]
+
+_SLACK = 1e-12  # a strict inequality must hold by more than float error
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassBounds:
+    """Per input: the top class, its mean, and bounds on its confidence and on that of all its rivals."""
+
+    top: Integers
+    tied: NDArray[np.bool_]
+    top_lower: Floats
+    rival_upper: Floats
+
+
+def walk(num_inputs: int, holds: Holds, max_size: int) -> Integers:
+    """Largest size per input up to which `holds(size, inputs)` is true at 0, 1, ..., size; -1 if not at 0.
+
+    >>> walk(2, lambda size, inputs: size < 3 * inputs, max_size=10).tolist()
+    [-1, 2]
+    """
+    sizes = np.full(num_inputs, -1, dtype=np.int64)
+    alive = np.arange(num_inputs)
+    for size in range(max_size + 1):
+        alive = alive[holds(size, alive)]
+        sizes[alive] = size
+        if not alive.size:
+            break
+    return sizes
+
+
+def mean_sizes(top_lower: Floats, rival_upper: Floats, curve: Curve, max_size: int) -> Integers:
+    """Certified sizes of the mean certificate, -1 where the prediction itself is open.
+
+    Guarantee: with `size` poisoned units the top class's mean confidence still exceeds every other's, because
+    L_k(F_A) > max_B U_k(F_B).
+    Assumes: `curve(k)` bounds the mechanism's trade-off for the threat at size k.
+    Reference: theory.md, section 3.
+
+    >>> from fedproof.accounting.tradeoff import GaussianTradeoff
+    >>> mean_sizes(np.array([0.97]), np.array([0.03]), lambda k: GaussianTradeoff(shift=k / 4), 60).tolist()
+    [7]
+    """
+
+    def holds(size: int, inputs: Integers) -> NDArray[np.bool_]:
+        tradeoff = curve(size)
+        low, high = tradeoff.lower(top_lower[inputs]), tradeoff.upper(rival_upper[inputs])
+        return np.asarray(low > high + _SLACK)
+
+    return walk(len(top_lower), holds, max_size)
+
+
+def class_bounds(
+    scores: Array, bound: Bound, failure_probability: float, *, votes: bool = False, sequential: bool = False
+) -> ClassBounds:
+    """Top class and bounds per input from `scores` (replicas, inputs, classes), read in parts.
+
+    `failure_probability` is spent on each one-sided bound (see `confidence.share`). With `votes` every
+    replica counts for its most confident class only, the first of equal ones.
+    """
+    parts = []
+    for _, part in input_parts(scores):
+        values = _votes(part) if votes else part
+        parts.append(_part_bounds(values, bound, failure_probability, sequential))
+    top, tied, lower, upper = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return ClassBounds(top=top, tied=tied, top_lower=lower, rival_upper=upper)
+
+
+def ranking(means: Floats) -> tuple[Integers, Integers, NDArray[np.bool_]]:
+    """Top class, runner-up and whether the two are tied, for means (inputs, classes)."""
+    order = np.argsort(-means, axis=1, kind="stable")
+    rows = np.arange(len(means))
+    top, second = order[:, 0], order[:, 1]
+    return top, second, means[rows, top] == means[rows, second]
+
+
+def _votes(part: Floats) -> Floats:
+    return np.asarray(np.arange(part.shape[2]) == part.argmax(axis=2)[..., None], dtype=np.float64)
+
+
+def _part_bounds(
+    values: Floats, bound: Bound, failure_probability: float, sequential: bool
+) -> tuple[Integers, NDArray[np.bool_], Floats, Floats]:
+    means = values.mean(axis=0)
+    top, second, tied = ranking(means)
+    rows = np.arange(len(means))
+    lower = mean_lower(values[:, rows, top], bound, failure_probability, sequential=sequential)
+    upper = mean_upper(values[:, rows, second], bound, failure_probability, sequential=sequential)
+    others = np.ones(means.shape, dtype=bool)
+    others[rows, top] = others[rows, second] = False
+    if others.any():
+        upper = _raise_to_others(values, others, upper, bound, failure_probability, sequential)
+    return top, tied, lower, upper
+
+
+def _raise_to_others(
+    values: Floats,
+    others: NDArray[np.bool_],
+    upper: Floats,
+    bound: Bound,
+    failure_probability: float,
+    sequential: bool,
+) -> Floats:
+    """The largest upper bound of an input's rivals, given that of the runner-up.
+
+    A bet that rejects the runner-up's bound for another rival shows in one evaluation that its own bound is
+    lower; only the rest need a root search.
+    """
+    inputs, classes = np.nonzero(others)
+    columns = values[:, inputs, classes]
+    if bound is Bound.BETTING:
+        lower_than = betting_rejects(
+            1 - columns, 1 - upper[inputs], failure_probability, sequential=sequential
+        )
+        inputs, columns = inputs[~lower_than], columns[:, ~lower_than]
+    raised = upper.copy()
+    if inputs.size:
+        bounds = mean_upper(columns, bound, failure_probability, sequential=sequential)
+        np.maximum.at(raised, inputs, bounds)
+    return raised

@@ -1,0 +1,84 @@
+"""Re-derive every number of a certificate from the scores it was made from."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from fedproof.certificates.api import certify, load
+from fedproof.certificates.certificate import Certificate
+from fedproof.certificates.document import certificate_of, document_of, mismatched, parse
+
+_RELATIVE_ERROR = 1e-9  # another processor's logarithm may differ in the last digits
+
+
+def verify(text: str | bytes, scores: ArrayLike | str | Path) -> tuple[str, ...]:
+    """What does not hold in a certificate file, one sentence per field that it names; empty if all holds.
+
+    Checks the checksum of every field, then computes the certificate again from `scores` and the settings
+    in the file and compares it field by field.
+
+    Raises:
+        ValueError: `text` is no certificate of this version, or `scores` are no scores.
+    """
+    document = parse(text)
+    altered = [f"{name}: does not match its checksum, the file was altered" for name in mismatched(document)]
+    certificate = certificate_of(document)
+    again = document_of(_recompute(certificate, scores))
+    found = _differences(document, again)
+    return tuple(dict.fromkeys(altered + found))
+
+
+def _recompute(certificate: Certificate, scores: ArrayLike | str | Path) -> Certificate:
+    settings = certificate.settings
+    accounted = settings.mechanism is not None and settings.privacy is not None
+    return certify(
+        load(scores, "scores"),
+        certificate.labels,
+        mechanism=settings.mechanism,
+        privacy=None if accounted else settings.privacy,
+        delta=settings.privacy.delta if accounted and settings.privacy else None,
+        threat=settings.threat,
+        method=settings.method,
+        bound=settings.bound,
+        failure_probability=settings.failure_probability,
+        spending=settings.spending,
+        group=settings.group,
+        max_size=settings.max_size,
+        sequential=settings.sequential,
+    )
+
+
+def _differences(document: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
+    found = []
+    for name, value in document.items():
+        if name == "checksums" or _same(value, again[name]):
+            continue
+        found.append(f"{name}: {_first_difference(value, again[name])}")
+    return found
+
+
+def _first_difference(stated: Any, derived: Any) -> str:
+    """Where and how two values differ, in one line."""
+    if isinstance(stated, list) and isinstance(derived, list) and len(stated) == len(derived):
+        index = next(i for i, pair in enumerate(zip(stated, derived, strict=True)) if not _same(*pair))
+        return f"the file says {stated[index]!r} at index {index}, the scores give {derived[index]!r}"
+    return f"the file says {_short(stated)}, the scores give {_short(derived)}"
+
+
+def _same(stated: Any, derived: Any) -> bool:
+    if isinstance(stated, float) and isinstance(derived, float):
+        return math.isclose(stated, derived, rel_tol=_RELATIVE_ERROR, abs_tol=1e-12)
+    if isinstance(stated, list) and isinstance(derived, list):
+        pairs = zip(stated, derived, strict=False)
+        return len(stated) == len(derived) and all(_same(*pair) for pair in pairs)
+    if isinstance(stated, dict) and isinstance(derived, dict):
+        return stated.keys() == derived.keys() and all(_same(stated[key], derived[key]) for key in stated)
+    return type(stated) is type(derived) and bool(stated == derived)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
