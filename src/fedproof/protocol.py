@@ -286,7 +286,16 @@ class FedAvg:
         check.count(rounds=self.rounds)
 
 
-PrivateMechanism = UserFedAvg | InstanceFedSGD | InstanceFedAvg
+@dataclass(frozen=True, kw_only=True)
+class Queries:
+    """A mechanism of which only the Gaussian queries are known, as read from another library's event."""
+
+    queries: tuple[Query, ...]
+    unit: Unit = Unit.USER
+    reasons: tuple[str, ...] = ()
+
+
+PrivateMechanism = UserFedAvg | InstanceFedSGD | InstanceFedAvg | Queries
 Mechanism = PrivateMechanism | FedAvg
 
 # --- what a user does with its own data -------------------------------------------------------------------

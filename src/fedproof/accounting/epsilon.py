@@ -1,0 +1,128 @@
+"""ε of a mechanism under every accountant, of an ensemble, and of users with accounts of their own."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from dp_accounting import DpEvent
+
+from fedproof import check
+from fedproof.accounting.events import queries_of
+from fedproof.accounting.renyi import paper_epsilon, rdp_epsilon, without_replacement_epsilon
+from fedproof.accounting.tradeoff import composed_losses
+from fedproof.protocol import FixedSize, InstanceFedAvg, InstanceFedSGD, Mechanism, Queries
+from fedproof.threat import Relation
+
+# ε is rounded up to the next of these, so that a printed number is never below the computed one.
+_DIGITS = 10
+
+Accountant = Callable[[Mechanism | DpEvent, float], float]
+
+
+def natural_relation(source: Mechanism | DpEvent) -> Relation:
+    """The relation ε is stated for: one unit added or removed, or replaced if cohorts have a fixed size."""
+    fixed = any(isinstance(query.sampling, FixedSize) for query in queries_of(source))
+    return Relation.REPLACE if fixed else Relation.JOIN
+
+
+def pld_epsilon(source: Mechanism | DpEvent, delta: float) -> float:
+    """The tightest known ε: privacy-loss distributions, composed.
+
+    >>> from fedproof.protocol import Poisson, UserFedAvg
+    >>> mechanism = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
+    >>> round(pld_epsilon(mechanism, delta=0.0029), 3)
+    0.211
+    """
+    forward, backward = composed_losses(queries_of(source), natural_relation(source), size=1)
+    return max(forward.epsilon(delta), backward.epsilon(delta))
+
+
+def pld_delta(source: Mechanism | DpEvent, epsilon: float) -> float:
+    """δ for a given ε, by privacy-loss distributions."""
+    check.not_negative(epsilon=epsilon)
+    forward, backward = composed_losses(queries_of(source), natural_relation(source), size=1)
+    return max(forward.delta(epsilon), backward.delta(epsilon))
+
+
+def dopamine_epsilon(mechanism: InstanceFedSGD, delta: float) -> float:
+    """ε of InsDP-FedSGD without amplification by the choice of users, in the paper's convention.
+
+    Reference: Malekzadeh, Hasircioglu, Mital, Katarya, Ozfatura, Gündüz 2021 (Dopamine), arXiv:2101.11693v2.
+    """
+    everyone = tuple(replace(query, selection_probability=1.0) for query in mechanism.queries)
+    return paper_epsilon(Queries(queries=everyone), delta)
+
+
+ACCOUNTANTS: dict[str, Accountant] = {
+    "paper": paper_epsilon,
+    "rdp": rdp_epsilon,
+    "rdp-without-replacement": without_replacement_epsilon,
+    "pld": pld_epsilon,
+}
+
+
+def account(
+    source: Mechanism | DpEvent, delta: float, accountants: Sequence[str] = ("paper", "rdp", "pld")
+) -> dict[str, float]:
+    """ε of one unit for a given δ under each accountant, rounded up.
+
+    Guarantee: `rdp` and `pld` are (ε, δ)-DP for one unit added or removed (replaced, for cohorts of fixed
+    size). `paper` reproduces published tables.
+
+    >>> from fedproof.protocol import Poisson, UserFedAvg
+    >>> mechanism = UserFedAvg(rounds=1, noise_multiplier=6, sampling=Poisson(probability=0.2))
+    >>> {name: round(value, 3) for name, value in account(mechanism, delta=0.0029).items()}
+    {'paper': 0.145, 'rdp': 0.056, 'pld': 0.036}
+    """
+    check.open_probability(delta=delta)
+    for name in accountants:
+        if name not in ACCOUNTANTS:
+            raise ValueError(f"accountant = {name!r} must be one of {', '.join(ACCOUNTANTS)}")
+    return {name: round_up(ACCOUNTANTS[name](source, delta)) for name in accountants}
+
+
+def ensemble_account(source: Mechanism | DpEvent, delta: float, replicas: int) -> dict[str, float]:
+    """ε of publishing all replicas: the paper's product, and one composition of all their rounds."""
+    check.open_probability(delta=delta)
+    check.count(replicas=replicas)
+    repeated = tuple(replace(query, count=query.count * replicas) for query in queries_of(source))
+    return {
+        "paper": round_up(replicas * paper_epsilon(source, delta)),
+        "pld": round_up(pld_epsilon(Queries(queries=repeated), delta)),
+    }
+
+
+def user_accounts(
+    mechanism: InstanceFedAvg,
+    delta: float,
+    *,
+    user_sizes: Sequence[int],
+    batch_size: int,
+    participation: Sequence[int],
+    accountant: str = "pld",
+) -> list[float]:
+    """ε of each user's own instances in InsDP-FedAvg, from its size and the rounds it took part in.
+
+    Guarantee: users hold disjoint instances, so the ε of the whole is the largest of these (parallel
+    composition; McSherry 2009). A user that never took part has spent nothing.
+    """
+    check.count(batch_size=batch_size)
+    if len(user_sizes) != len(participation):
+        raise ValueError(f"{len(user_sizes)} user_sizes and {len(participation)} participation must agree")
+    known: dict[tuple[float, int], float] = {}
+    spent = []
+    for size, rounds in zip(user_sizes, participation, strict=True):
+        key = (min(1.0, batch_size / size), rounds)
+        if rounds and key not in known:
+            own = replace(mechanism, batch_probability=key[0], rounds=rounds)
+            known[key] = account(own, delta, [accountant])[accountant]
+        spent.append(known[key] if rounds else 0.0)
+    return spent
+
+
+def round_up(value: float) -> float:
+    """The value rounded up in its tenth decimal: never below what was computed."""
+    if not math.isfinite(value):
+        return value
+    scale = 10.0**_DIGITS
+    return math.ceil(value * scale) / scale

@@ -1,0 +1,118 @@
+"""The ledger: which releases a run has made so far, what they cost together, and what is still affordable."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dp_accounting import DpEvent
+
+from fedproof import check
+from fedproof.accounting.epsilon import ensemble_account, pld_epsilon, round_up
+from fedproof.accounting.events import queries_of
+from fedproof.protocol import Everyone, FixedSize, Mechanism, Poisson, Queries, Query, Sampling
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """Finished replicas of one mechanism, each costing `queries`.
+
+    >>> from fedproof.protocol import UserFedAvg
+    >>> mechanism = UserFedAvg(rounds=1, noise_multiplier=6.0, sampling=Poisson(probability=0.2))
+    >>> ledger = Ledger.of(mechanism, delta=0.0029).spend(70)
+    >>> ledger.replicas, round(ledger.epsilon["pld"], 2)
+    (70, 0.58)
+    """
+
+    queries: tuple[Query, ...]
+    delta: float
+    replicas: int = 0
+
+    def __post_init__(self) -> None:
+        check.open_probability(delta=self.delta)
+        check.not_negative_count(replicas=self.replicas)
+
+    @classmethod
+    def of(cls, source: Mechanism | DpEvent, delta: float) -> "Ledger":
+        """An empty ledger for a mechanism."""
+        return cls(queries=queries_of(source), delta=delta)
+
+    def spend(self, replicas: int) -> "Ledger":
+        """The ledger after `replicas` more have been trained."""
+        check.not_negative_count(replicas=replicas)
+        return replace(self, replicas=self.replicas + replicas)
+
+    @property
+    def epsilon(self) -> dict[str, float]:
+        """ε of everything released so far: the paper's product and the composed loss distribution."""
+        if self.replicas == 0:
+            return {"paper": 0.0, "pld": 0.0}
+        return ensemble_account(Queries(queries=self.queries), self.delta, self.replicas)
+
+    def affordable(self, max_epsilon: float, wanted: int) -> int:
+        """How many of the `wanted` replicas in all can be trained without exceeding `max_epsilon`.
+
+        ε grows with every replica, so this is a bisection.
+        """
+        check.positive(max_epsilon=max_epsilon)
+        low, high = 0, wanted + 1  # invariant: `low` is affordable, `high` is not wanted or not affordable
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._cost(middle) <= max_epsilon:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _cost(self, replicas: int) -> float:
+        repeated = tuple(replace(query, count=query.count * replicas) for query in self.queries)
+        return round_up(pld_epsilon(Queries(queries=repeated), self.delta))
+
+    def document(self) -> dict[str, Any]:
+        """The ledger as plain JSON values, with what it adds up to."""
+        return {
+            "version": _VERSION,
+            "delta": self.delta,
+            "replicas": self.replicas,
+            "queries": [_describe(query) for query in self.queries],
+            "epsilon": self.epsilon,
+        }
+
+
+def save_ledger(ledger: Ledger, path: Path) -> None:
+    """Write the ledger so that a crash leaves the old file or the new one, never half of it."""
+    partial = path.with_name(path.name + ".tmp")
+    partial.write_text(json.dumps(ledger.document(), indent=2) + "\n")
+    partial.replace(path)
+
+
+def load_ledger(path: Path) -> Ledger:
+    """The ledger of a file; ValueError that names the file if it is none."""
+    try:
+        document = json.loads(path.read_text())
+        if document["version"] != _VERSION:
+            raise ValueError(f"version {document['version']!r} is not {_VERSION}")
+        queries = tuple(_restore(query) for query in document["queries"])
+        return Ledger(queries=queries, delta=document["delta"], replicas=document["replicas"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a ledger: {error}") from error
+
+
+def _describe(query: Query) -> dict[str, Any]:
+    names = {Poisson: "poisson", FixedSize: "fixed", Everyone: "none"}
+    return {
+        "noise_multiplier": query.noise_multiplier,
+        "sampling": {"kind": names[type(query.sampling)], **vars(query.sampling)},
+        "count": query.count,
+        "selection_probability": query.selection_probability,
+    }
+
+
+def _restore(document: Mapping[str, Any]) -> Query:
+    kinds: dict[str, type[Sampling]] = {"poisson": Poisson, "fixed": FixedSize, "none": Everyone}
+    arguments = dict(document["sampling"])
+    sampling = kinds[arguments.pop("kind")](**arguments)
+    return Query(**{**document, "sampling": sampling})
