@@ -1,1 +1,21 @@
 """Many replicas at once, in parts that survive a crash."""
+
+from fedproof.ensemble.local import Ensemble, Progress, train_ensemble
+from fedproof.ensemble.memory import Sizes, sizes_for
+from fedproof.ensemble.task import Task, fingerprint
+from fedproof.ensemble.train import Replicas, first_updates, predict, shares_first_round, train_replicas
+
+__all__ = [
+    "Ensemble",
+    "Progress",
+    "Replicas",
+    "Sizes",
+    "Task",
+    "fingerprint",
+    "first_updates",
+    "predict",
+    "shares_first_round",
+    "sizes_for",
+    "train_ensemble",
+    "train_replicas",
+]

@@ -1,1 +1,21 @@
 """Rounds of training: clip, noise, aggregate, stacked over replicas."""
+
+from torch import Tensor
+
+from fedproof.mechanisms import user_fedavg
+from fedproof.mechanisms.rounds import Attack, RoundReport, Setting, State, Streams
+from fedproof.protocol import FedAvg, InstanceFedAvg, InstanceFedSGD, UserFedAvg
+
+__all__ = ["Attack", "RoundReport", "Setting", "State", "Streams", "Trainable", "play"]
+
+Trainable = UserFedAvg | InstanceFedSGD | InstanceFedAvg | FedAvg
+"""Mechanisms that this package executes."""
+
+
+def play(
+    mechanism: Trainable, setting: Setting, state: State, streams: Streams, shared: Tensor | None = None
+) -> tuple[State, RoundReport]:
+    """The state of a block of replicas after one round of any mechanism, and what happened."""
+    if isinstance(mechanism, UserFedAvg):
+        return user_fedavg.play(mechanism, setting, state, streams, shared)
+    raise ValueError(f"mechanism = {mechanism!r} cannot be trained")

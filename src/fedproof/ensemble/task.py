@@ -1,0 +1,75 @@
+"""What is trained: one value that decides every replica."""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedproof.aggregation import Aggregation, mean
+from fedproof.federation import Federation
+from fedproof.mechanisms import Attack, Trainable
+from fedproof.mechanisms.randomness import initial_seed
+from fedproof.models import Model
+from fedproof.protocol import LocalTraining, PerLayer, PerLayerMedian, UserFedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One federated training, to be repeated for every replica with other cohorts and other noise.
+
+    Attributes:
+        federation: users and test inputs.
+        model: what is trained; all replicas start from the same parameters.
+        mechanism: what is executed and accounted.
+        local: how a drawn user trains.
+        seed: all randomness follows from it and the replica's index, see `mechanisms.randomness`.
+        device: `cpu`, `cuda` or `cuda:1`.
+        dtype: of parameters and features.
+        aggregation: rule of the server.
+        attack: called between local training and clipping; None if nobody is adversarial.
+    """
+
+    federation: Federation
+    model: Model
+    mechanism: Trainable
+    local: LocalTraining
+    seed: int = 0
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+    aggregation: Aggregation = mean
+    attack: Attack | None = None
+
+    def __post_init__(self) -> None:
+        if self.model.num_classes != self.federation.num_classes:
+            raise ValueError(
+                f"model has {self.model.num_classes} classes, "
+                f"but {self.federation.name} has {self.federation.num_classes}"
+            )
+        clipping = self.mechanism.clipping if isinstance(self.mechanism, UserFedAvg) else None
+        layers = self.model.layout.num_layers
+        if isinstance(clipping, PerLayer | PerLayerMedian) and clipping.num_layers != layers:
+            raise ValueError(
+                f"num_layers = {clipping.num_layers} must be the model's number of layers = {layers}"
+            )
+        if self.device.startswith("cuda") and not torch.cuda.is_available():
+            raise ValueError(f"device = {self.device!r}: torch sees no CUDA device; use device = 'cpu'")
+
+
+def fingerprint(task: Task) -> str:
+    """SHA-256 over all that decides the results: a stored part is used only if it matches."""
+    digest = hashlib.sha256()
+    parts = (task.mechanism, task.local, task.seed, task.dtype, torch.device(task.device).type)
+    digest.update(repr((*parts, task.model.layout, _name(task.aggregation), _name(task.attack))).encode())
+    federation = task.federation
+    arrays = (federation.features, federation.labels, federation.offsets, federation.test_features)
+    start = task.model.initial(initial_seed(task.seed)).numpy()
+    for array in (*arrays, start, federation.vectors):
+        if array is not None:
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def _name(rule: object) -> str:
+    return getattr(rule, "__qualname__", None) or repr(rule)

@@ -1,0 +1,177 @@
+"""Replicas of a task, trained as stacks."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedproof.ensemble.memory import Sizes, halved, sizes_for
+from fedproof.ensemble.task import Task
+from fedproof.mechanisms import RoundReport, Setting, State, Streams, play, user_fedavg
+from fedproof.mechanisms.randomness import Purpose, Stream, initial_seed
+from fedproof.mechanisms.sampling import draw_cohorts
+from fedproof.mechanisms.users import as_inputs, users_on
+from fedproof.models import Model
+from fedproof.protocol import FedAvg, UserFedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replicas:
+    """A range of trained replicas.
+
+    Attributes:
+        indices: which replicas.
+        scores: `(replicas, inputs, classes)` float32, softmax on the test inputs.
+        models: named parameters `(replicas, ...)` on the host.
+        diagnostics: `(replicas, rounds)` each, see `RoundReport`.
+    """
+
+    indices: range
+    scores: NDArray[np.float32]
+    models: dict[str, Tensor]
+    diagnostics: dict[str, NDArray[np.float64]]
+
+
+def train_replicas(
+    task: Task, replicas: range, *, first_updates: Tensor | None = None, sizes: Sizes | None = None
+) -> Replicas:
+    """The given replicas of `task`.
+
+    A replica's result depends on the task and its index alone, not on the range or the stack it is trained
+    in, up to the order in which floating point numbers are added.
+
+    Args:
+        task: what is trained.
+        replicas: indices, `range(0, 100)`.
+        first_updates: result of `first_updates(task)` for this federation, model, local training and seed;
+            saves the first round in every part and every noise level. Computed here if None.
+        sizes: how much is trained at once; None chooses from the memory of the device.
+    """
+    sizes = sizes or sizes_for(task)
+    shared = _shared(task, first_updates, sizes)
+    blocks: list[Replicas] = []
+    begin = replicas.start
+    while begin < replicas.stop:
+        block = range(begin, min(begin + sizes.block, replicas.stop))
+        try:
+            blocks.append(_train_block(task, block, shared, sizes))
+        except torch.cuda.OutOfMemoryError:
+            sizes = halved(sizes)
+            torch.cuda.empty_cache()
+            continue
+        begin = block.stop
+    return concatenate(blocks)
+
+
+def shares_first_round(task: Task) -> bool:
+    """Whether replicas share their round-one updates: not at instance level, where users add the noise."""
+    return isinstance(task.mechanism, UserFedAvg | FedAvg)
+
+
+def first_updates(task: Task, sizes: Sizes | None = None) -> Tensor:
+    """Round-one update `(users, dim)` of every user: the same for all replicas, noise levels and clip norms.
+
+    Kept in the host's memory if the device could not hold it beside the training.
+    """
+    setting = _setting(task, sizes or sizes_for(task))
+    return user_fedavg.first_updates(setting, _initial(task))
+
+
+def concatenate(blocks: list[Replicas]) -> Replicas:
+    """Neighbouring ranges of replicas as one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    first = blocks[0]
+    return Replicas(
+        indices=range(first.indices.start, blocks[-1].indices.stop),
+        scores=np.concatenate([block.scores for block in blocks]),
+        models={name: torch.cat([block.models[name] for block in blocks]) for name in first.models},
+        diagnostics={
+            name: np.concatenate([block.diagnostics[name] for block in blocks]) for name in first.diagnostics
+        },
+    )
+
+
+def predict(model: Model, params: Tensor, inputs: Tensor, *, width: int) -> NDArray[np.float32]:
+    """Softmax scores `(replicas, inputs, classes)` of models `(replicas, dim)`, `width` inputs at a time."""
+    with torch.no_grad():
+        chunks = [
+            model.logits(params, chunk.unsqueeze(0)).softmax(-1) for chunk in torch.split(inputs, width)
+        ]
+        scores = torch.cat(chunks, dim=1).to("cpu", torch.float32)
+    return scores.numpy()
+
+
+def _train_block(task: Task, block: range, shared: Tensor | None, sizes: Sizes) -> Replicas:
+    setting = _setting(task, sizes)
+    streams = _streams(task, block)
+    clip_norm = getattr(task.mechanism, "clip_norm", 1.0)
+    state = State(
+        round=0,
+        params=_initial(task).expand(len(block), -1).contiguous(),
+        clip_norms=torch.full((len(block),), clip_norm, dtype=torch.float64, device=task.device),
+    )
+    reports = []
+    for round in range(task.mechanism.rounds):
+        state, report = play(task.mechanism, setting, state, streams, shared if round == 0 else None)
+        reports.append(report)
+    inputs = as_inputs(task.federation.test_features, torch.device(task.device), task.dtype)
+    views = task.model.layout.views(state.params.to("cpu", torch.float32))
+    return Replicas(
+        indices=block,
+        scores=predict(setting.model, state.params, inputs, width=sizes.width),
+        models={name: value.contiguous() for name, value in views.items()},
+        diagnostics=_diagnostics(reports),
+    )
+
+
+def _setting(task: Task, sizes: Sizes) -> Setting:
+    device = torch.device(task.device)
+    return Setting(
+        model=task.model.to(device, task.dtype),
+        users=users_on(task.federation, device, task.dtype),
+        local=task.local,
+        seed=task.seed,
+        stack=sizes.stack,
+        aggregation=task.aggregation,
+        attack=task.attack,
+    )
+
+
+def _streams(task: Task, block: range) -> Streams:
+    device = torch.device(task.device)
+    mechanism = task.mechanism
+    return Streams(
+        cohorts=draw_cohorts(
+            mechanism.sampling, task.federation.num_users, mechanism.rounds, task.seed, block
+        ),
+        noise=[Stream(task.seed, Purpose.NOISE, replica, device) for replica in block],
+        batches=[Stream(task.seed, Purpose.BATCH, replica, device) for replica in block],
+    )
+
+
+def _initial(task: Task) -> Tensor:
+    return task.model.initial(initial_seed(task.seed)).to(task.device, task.dtype)
+
+
+def _shared(task: Task, given: Tensor | None, sizes: Sizes) -> Tensor | None:
+    if not shares_first_round(task):
+        return None
+    if given is None:
+        return first_updates(task, sizes)
+    expected = (task.federation.num_users, task.model.layout.dim)
+    if tuple(given.shape) != expected:
+        raise ValueError(f"first_updates has shape {tuple(given.shape)}, but (users, dim) is {expected}")
+    return given.to(task.device, task.dtype)
+
+
+def _diagnostics(reports: list[RoundReport]) -> dict[str, NDArray[np.float64]]:
+    return {
+        field.name: torch.stack([getattr(report, field.name) for report in reports], dim=1)
+        .double()
+        .cpu()
+        .numpy()
+        for field in fields(RoundReport)
+    }

@@ -1,0 +1,109 @@
+"""How much of an update counts: factors that bound its norm."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedproof.aggregation import Contributions
+from fedproof.protocol import Clipping, Median, PerLayer, PerLayerMedian, Quantile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounded:
+    """Contributions with scales that bound them, and what the bound was.
+
+    Attributes:
+        contributions: with finite updates and clipping scales.
+        thresholds: `(replicas, layers or 1)`, the clip norms in force.
+        norms: `(replicas or 1, members, layers or 1)`, before clipping; 0 where an update was not finite.
+        finite: `(replicas or 1, members)`, False where an update was not finite and counts as zero.
+    """
+
+    contributions: Contributions
+    thresholds: Tensor
+    norms: Tensor
+    finite: Tensor
+
+
+def bound(contributions: Contributions, clipping: Clipping, clip_norms: Tensor) -> Bounded:
+    """`contributions` with scales so that no layer, or no update, is longer than its threshold.
+
+    Guarantee: a bounded update has at most the norm of its replica's threshold (per layer where layers are
+    clipped), whatever was handed in; an update that is not finite counts as zero.
+
+    Args:
+        contributions: what the members handed in.
+        clipping: which threshold, and whether for each layer.
+        clip_norms: `(replicas,)`, in force where the threshold is not taken from the cohort.
+    """
+    contributions, finite = without_non_finite(contributions)
+    norms = _norms(contributions, per_layer=isinstance(clipping, PerLayer | PerLayerMedian))
+    thresholds = _thresholds(norms, contributions.present, clipping, clip_norms)
+    scales = clip_scales(norms, thresholds.unsqueeze(1), contributions.updates.dtype)
+    scales = scales * contributions.present.unsqueeze(2)
+    return Bounded(
+        contributions=replace(contributions, scales=scales), thresholds=thresholds, norms=norms, finite=finite
+    )
+
+
+def clip_scales(norms: Tensor, threshold: Tensor, dtype: torch.dtype) -> Tensor:
+    """Factors that bring vectors of the given float64 `norms` to at most `threshold`, rounding included."""
+    exact = (threshold / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1)
+    # The factor, its product with each entry and the sum may each round up: leave them room.
+    return (exact * (1 - 8 * torch.finfo(dtype).eps)).to(dtype)
+
+
+def without_non_finite(contributions: Contributions) -> tuple[Contributions, Tensor]:
+    """`contributions` with updates that hold NaN or infinity set to zero, and which were finite."""
+    updates = contributions.updates
+    # A sum of magnitudes in float64 is finite exactly if all float32 entries are, and needs no large mask.
+    finite = torch.linalg.vector_norm(updates, ord=1, dim=2, dtype=torch.float64).isfinite()
+    if not bool(finite.all()):
+        contributions = replace(contributions, updates=torch.where(finite.unsqueeze(2), updates, 0))
+    return contributions, finite
+
+
+def next_clip_norms(
+    bounded: Bounded, clipping: Quantile, clip_norms: Tensor, noise: Tensor, cohort: float
+) -> Tensor:
+    """Clip norms `(replicas,)` of the next round: one noisy geometric step towards the target quantile.
+
+    Guarantee: a member enters through one bit centred to ±1/2, to whose sum noise of standard deviation
+    `count_noise_std` is added; `noise` (replicas,) is standard normal.
+
+    Reference: Andrew, Thakkar, McMahan, Ramaswamy 2021, arXiv:1905.03871v5, Algorithm 1.
+    """
+    below = bounded.norms.squeeze(2) <= clip_norms.unsqueeze(1)
+    bits = (below.to(clip_norms.dtype) - 0.5) * bounded.contributions.present
+    share = (bits.sum(1) + clipping.count_noise_std * noise) / cohort + 0.5
+    return clip_norms * torch.exp(-clipping.learning_rate * (share - clipping.target))
+
+
+def _norms(contributions: Contributions, *, per_layer: bool) -> Tensor:
+    # float64 holds the square of every float32: huge updates are clipped, not lost.
+    parts = torch.split(contributions.updates, list(contributions.layer_sizes), dim=2) if per_layer else None
+    return torch.stack(
+        [
+            torch.linalg.vector_norm(part, dim=2, dtype=torch.float64)
+            for part in (parts or (contributions.updates,))
+        ],
+        dim=2,
+    )
+
+
+def _thresholds(norms: Tensor, present: Tensor, clipping: Clipping, clip_norms: Tensor) -> Tensor:
+    fixed = clip_norms.unsqueeze(1).expand(-1, norms.shape[2])
+    if not isinstance(clipping, Median | PerLayerMedian):
+        return fixed
+    # Absent members sort last; an empty cohort has no median and keeps the fixed norm.
+    ranked = torch.where(present.unsqueeze(2), norms, torch.inf).sort(dim=1).values
+    count = present.sum(1)
+    low, high = ((count - 1).clamp(min=0) // 2, count // 2)
+    middle = [_pick(ranked, index) for index in (low, high)]
+    return torch.where(count.unsqueeze(1) > 0, (middle[0] + middle[1]) / 2, fixed)
+
+
+def _pick(ranked: Tensor, index: Tensor) -> Tensor:
+    where = index.clamp(max=ranked.shape[1] - 1)[:, None, None].expand(-1, 1, ranked.shape[2])
+    return ranked.gather(1, where).squeeze(1)

@@ -1,0 +1,84 @@
+"""Where every random number comes from.
+
+All randomness is derived from the task's seed through `numpy.random.SeedSequence(seed, spawn_key=...)`:
+
+| what | spawn key | who shares it |
+|---|---|---|
+| initial model | `(INITIAL,)` | all replicas |
+| order of a user's instances | `(ORDER, round, user)` | all replicas |
+| cohorts of all rounds | `(COHORT, replica)` | nobody |
+| noise of all rounds | `(NOISE, replica)` | nobody |
+| DP-SGD batches of all rounds | `(BATCH, replica)` | nobody |
+
+Local training is thus a function of the global model, the user and the round, and a replica's result does not
+depend on the replicas trained beside it. CPU streams are NumPy's PCG64. CUDA streams are Philox with a 64-bit
+seed from the same sequence: the numbers differ between the two kinds of device, not between two runs on one.
+"""
+
+from enum import IntEnum
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class Purpose(IntEnum):
+    """First entry of the spawn key."""
+
+    INITIAL = 0
+    ORDER = 1
+    COHORT = 2
+    NOISE = 3
+    BATCH = 4
+
+
+class Stream:
+    """The random numbers of one replica for one purpose, on one device."""
+
+    def __init__(self, seed: int, purpose: Purpose, replica: int, device: torch.device) -> None:
+        sequence = _sequence(seed, purpose, replica)
+        self._numpy = np.random.default_rng(sequence)
+        self._torch: torch.Generator | None = None
+        if device.type != "cpu":
+            # torch's CPU generator keeps 32 bits of its seed only, which is why it is not used above.
+            word = int(sequence.generate_state(1, np.uint64)[0])
+            self._torch = torch.Generator(device=device).manual_seed(word)
+
+    def normal_(self, out: Tensor) -> None:
+        """Fill the contiguous `out` with standard normal numbers."""
+        if self._torch is None:
+            self._numpy.standard_normal(dtype=out.numpy().dtype, out=out.numpy())
+        else:
+            out.normal_(generator=self._torch)
+
+    def uniform_(self, out: Tensor) -> None:
+        """Fill the contiguous `out` with uniform numbers in [0, 1)."""
+        if self._torch is None:
+            self._numpy.random(dtype=out.numpy().dtype, out=out.numpy())
+        else:
+            out.uniform_(generator=self._torch)
+
+
+def initial_seed(seed: int) -> int:
+    """Seed of the initial model."""
+    return int(_sequence(seed, Purpose.INITIAL).generate_state(1)[0])
+
+
+def cohort_generator(seed: int, replica: int) -> np.random.Generator:
+    """Generator of one replica's cohorts."""
+    return np.random.default_rng(_sequence(seed, Purpose.COHORT, replica))
+
+
+def data_order(seed: int, round: int, offsets: NDArray[np.int64], epochs: int) -> NDArray[np.int64]:
+    """Rows `(epochs, instances)` in the order in which each user sees its own, user after user."""
+    order = np.tile(np.arange(offsets[-1]), (epochs, 1))
+    for user, (start, stop) in enumerate(pairwise(offsets.tolist())):
+        generator = np.random.default_rng(_sequence(seed, Purpose.ORDER, round, user))
+        generator.permuted(order[:, start:stop], axis=1, out=order[:, start:stop])
+    return order
+
+
+def _sequence(seed: int, purpose: Purpose, *path: int) -> np.random.SeedSequence:
+    return np.random.SeedSequence(seed, spawn_key=(int(purpose), *path))

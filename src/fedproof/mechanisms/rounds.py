@@ -1,0 +1,153 @@
+"""What a round of any mechanism needs, changes and reports, for a block of replicas."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedproof.aggregation import Aggregation, Contributions
+from fedproof.mechanisms.clipping import Bounded
+from fedproof.mechanisms.randomness import Stream
+from fedproof.mechanisms.users import Users
+from fedproof.models.model import Model
+from fedproof.protocol import LocalTraining
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Where a block of replicas stands before a round.
+
+    Attributes:
+        round: rounds done.
+        params: `(replicas, dim)`, the global models.
+        clip_norms: `(replicas,)` in float64; only adaptive clipping changes them.
+    """
+
+    round: int
+    params: Tensor
+    clip_norms: Tensor
+
+
+Attack = Callable[[Contributions, State], Contributions]
+"""Adversaries: they see what everybody hands in and the global models, and may replace updates of their own.
+
+Called between local training and clipping, so nothing the attack returns escapes the bound.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What stays the same over rounds and replicas.
+
+    Attributes:
+        model: trained by everybody, its frozen tensors on the device.
+        users: the federation's instances on the device.
+        local: how a user trains.
+        seed: of the order of instances.
+        stack: number of (replica, user) pairs trained at once.
+        aggregation: rule of the server.
+        attack: None if nobody is adversarial.
+    """
+
+    model: Model
+    users: Users
+    local: LocalTraining
+    seed: int
+    stack: int
+    aggregation: Aggregation
+    attack: Attack | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streams:
+    """The randomness of a block of replicas.
+
+    Attributes:
+        cohorts: `(replicas, rounds, users)`, who takes part.
+        noise: one stream for each replica.
+        batches: one stream for each replica.
+    """
+
+    cohorts: NDArray[np.bool_]
+    noise: Sequence[Stream]
+    batches: Sequence[Stream]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundReport:
+    """What happened in a round, one entry for each replica.
+
+    Attributes:
+        cohort_size: number of users drawn.
+        mean_norm: mean norm of what is clipped (updates, or per-instance gradients), before clipping.
+        clipped_share: share of them that was longer than the clip norm.
+        non_finite: number of updates (or gradients) that held NaN or infinity and counted as zero.
+        clip_norm: in force; the mean over layers where each has its own.
+    """
+
+    cohort_size: Tensor
+    mean_norm: Tensor
+    clipped_share: Tensor
+    non_finite: Tensor
+    clip_norm: Tensor
+
+
+def report(bounded: Bounded) -> RoundReport:
+    """Report of a round in which whole updates were bounded."""
+    present = bounded.contributions.present
+    size = present.sum(1)
+    norms = bounded.norms.square().sum(2).sqrt()
+    longer = (bounded.norms > bounded.thresholds.unsqueeze(1)).any(2)
+    return RoundReport(
+        cohort_size=size,
+        mean_norm=(norms * present).sum(1) / size.clamp(min=1),
+        clipped_share=(longer & present).sum(1) / size.clamp(min=1),
+        non_finite=(~bounded.finite & present).sum(1),
+        clip_norm=bounded.thresholds.mean(1),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cohort:
+    """The members of one round as (replica, user) pairs, and where each stands among its replica's members.
+
+    Attributes:
+        replica, user, slot: `(pairs,)`, ordered by replica, then user.
+        members: `(replicas, width)`, the user in each slot, -1 where there is none.
+    """
+
+    replica: NDArray[np.int64]
+    user: NDArray[np.int64]
+    slot: NDArray[np.int64]
+    members: NDArray[np.int64]
+
+
+def cohort_of(chosen: NDArray[np.bool_]) -> Cohort:
+    """The pairs of `chosen` (replicas, users).
+
+    >>> cohort_of(np.array([[True, False, True], [False, False, True]])).members.tolist()
+    [[0, 2], [2, -1]]
+    """
+    replica, user = np.nonzero(chosen)
+    slot = (chosen.cumsum(axis=1) - 1)[replica, user]
+    members = np.full((len(chosen), max(1, int(chosen.sum(axis=1).max()))), -1, dtype=np.int64)
+    members[replica, slot] = user
+    return Cohort(replica=replica, user=user, slot=slot, members=members)
+
+
+def contributions_of(
+    updates: Tensor, members: NDArray[np.int64], layer_sizes: tuple[int, ...]
+) -> Contributions:
+    """Unbounded contributions of the given `members` (replicas, width)."""
+    who = torch.from_numpy(members).to(updates.device)
+    present = who >= 0
+    return Contributions(
+        updates=updates,
+        present=present,
+        scales=present.unsqueeze(2).to(updates.dtype),
+        members=who,
+        layer_sizes=layer_sizes,
+    )

@@ -1,0 +1,43 @@
+"""Who takes part in which round."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof.mechanisms.randomness import cohort_generator
+from fedproof.protocol import Everyone, FixedSize, Poisson, Sampling
+
+
+def draw_cohorts(
+    sampling: Sampling, num_users: int, rounds: int, seed: int, replicas: range
+) -> NDArray[np.bool_]:
+    """Whether a user takes part, `(replicas, rounds, users)`."""
+    if isinstance(sampling, FixedSize) and sampling.users != num_users:
+        raise ValueError(f"sampling.users = {sampling.users} must be the number of users = {num_users}")
+    if isinstance(sampling, Everyone):
+        return np.ones((len(replicas), rounds, num_users), dtype=np.bool_)
+    chosen = np.empty((len(replicas), rounds, num_users), dtype=np.bool_)
+    for row, replica in enumerate(replicas):
+        numbers = cohort_generator(seed, replica).random((rounds, num_users))
+        chosen[row] = _chosen(sampling, numbers)
+    return chosen
+
+
+def expected_cohort(sampling: Sampling, num_users: int) -> float:
+    """Expected size of a cohort: the fixed divisor of the sum.
+
+    Guarantee: it does not depend on who was drawn, as the sensitivity of the average demands.
+
+    >>> expected_cohort(Poisson(probability=0.1), 200)
+    20.0
+    """
+    return float(sampling.cohort) if isinstance(sampling, FixedSize) else sampling.probability * num_users
+
+
+def _chosen(sampling: Poisson | FixedSize, numbers: NDArray[np.float64]) -> NDArray[np.bool_]:
+    if isinstance(sampling, Poisson):
+        return numbers < sampling.probability
+    # The users with the smallest of independent uniform numbers are a uniformly random subset.
+    chosen = np.zeros(numbers.shape, dtype=np.bool_)
+    smallest = np.argpartition(numbers, sampling.cohort - 1, axis=1)[:, : sampling.cohort]
+    np.put_along_axis(chosen, smallest, True, axis=1)
+    return chosen

@@ -1,0 +1,172 @@
+"""What the engine asks of a model, and the models whose stacked forward pass is written out."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedproof.models.layout import Layout, layout_of
+from fedproof.models.tape import Tape, Trace, Weights, squared_norms, traces, weighted_gradients
+
+
+class Model(Protocol):
+    """A classifier trained as a stack: parameters `(stack, dim)`, one row for each model.
+
+    `inputs` are `(stack, batch, ...)`, or `(1, batch, ...)` if all models of the stack see the same.
+    """
+
+    @property
+    def layout(self) -> Layout:
+        """How a row of parameters is laid out."""
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+
+    def module(self) -> nn.Module:
+        """The same model as an ordinary module, freshly initialised from torch's global state."""
+
+    def initial(self, seed: int) -> Tensor:
+        """Initial parameters `(dim,)`, the same for all replicas."""
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Model":
+        """The model with its frozen tensors on `device`."""
+
+    def logits(self, params: Tensor, inputs: Tensor) -> Tensor:
+        """Logits `(stack, batch, classes)`."""
+
+    def gradient(self, params: Tensor, inputs: Tensor, labels: Tensor, factors: Tensor) -> Tensor:
+        """Gradient `(stack, dim)` of each model's sum of cross-entropies times `factors` (stack, batch)."""
+
+    def clipped_gradient(
+        self, params: Tensor, inputs: Tensor, labels: Tensor, mask: Tensor, clip_norm: float
+    ) -> "ClippedGradient":
+        """Sum over the instances with `mask` of their gradients, each clipped to `clip_norm`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedGradient:
+    """A sum of clipped per-instance gradients.
+
+    Attributes:
+        total: `(stack, dim)`.
+        norms: `(stack, batch)`, before clipping; 0 where an instance is masked or its gradient not finite.
+        finite: `(stack, batch)`, False where a gradient was not finite and counted as zero.
+    """
+
+    total: Tensor
+    norms: Tensor
+    finite: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackedModel:
+    """A model whose forward pass is a function of stacked weights.
+
+    Attributes:
+        factory: makes the equivalent ordinary module.
+        forward: `(weights, inputs, tape) -> logits`; every parameter is used by `tape.affine` alone.
+        num_classes: number of classes.
+        start: parameters to start from, `(dim,)`; None draws those of a fresh module.
+        frozen: tensors that are not trained, given to `forward` among the weights.
+    """
+
+    factory: Callable[[], nn.Module]
+    forward: Callable[[Weights, Tensor, Tape | None], Tensor]
+    num_classes: int
+    layout: Layout
+    start: Tensor | None = None
+    frozen: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def module(self) -> nn.Module:
+        """The same model as an ordinary module."""
+        return self.factory()
+
+    def initial(self, seed: int) -> Tensor:
+        """Initial parameters `(dim,)`: `start`, or those of a module made after `torch.manual_seed(seed)`."""
+        if self.start is not None:
+            return self.start
+        return fresh_parameters(self.factory, self.layout, seed)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "StackedModel":
+        """The model with its frozen tensors on `device`."""
+        return replace(self, frozen={key: value.to(device, dtype) for key, value in self.frozen.items()})
+
+    def logits(self, params: Tensor, inputs: Tensor) -> Tensor:
+        """Logits `(stack, batch, classes)`."""
+        return self._run(params, inputs, None)
+
+    def gradient(self, params: Tensor, inputs: Tensor, labels: Tensor, factors: Tensor) -> Tensor:
+        """Gradient `(stack, dim)` of each model's sum of cross-entropies times `factors`."""
+        leaf = params.detach().requires_grad_(True)
+        with torch.enable_grad():
+            loss = (cross_entropy(self._run(leaf, inputs, None), labels) * factors).sum()
+        return torch.autograd.grad(loss, leaf)[0]
+
+    def clipped_gradient(
+        self, params: Tensor, inputs: Tensor, labels: Tensor, mask: Tensor, clip_norm: float
+    ) -> ClippedGradient:
+        """Sum of clipped per-instance gradients, from the traces of the affine maps."""
+        tape: Tape = []
+        with torch.enable_grad():
+            losses = cross_entropy(self._run(params.detach(), inputs, tape), labels)
+            found = traces((losses * mask).sum(), tape, labels.shape[1])
+        norms = torch.stack([squared_norms(trace) for trace in found]).sum(0).sqrt()
+        factors, norms, finite = instance_factors(norms, clip_norm)
+        if not bool(finite.all()):
+            found = [_without(trace, finite) for trace in found]
+        total = torch.empty_like(params)
+        for trace in found:
+            weight, bias = weighted_gradients(trace, factors)
+            total[:, self.layout.slices[trace.weight]] = weight.flatten(1)
+            total[:, self.layout.slices[trace.bias]] = bias
+        return ClippedGradient(total=total, norms=norms, finite=finite)
+
+    def _run(self, params: Tensor, inputs: Tensor, tape: Tape | None) -> Tensor:
+        return self.forward({**self.layout.views(params), **self.frozen}, inputs, tape)
+
+
+def stacked(
+    factory: Callable[[], nn.Module],
+    forward: Callable[[Weights, Tensor, Tape | None], Tensor],
+    num_classes: int,
+    frozen: Mapping[str, Tensor] | None = None,
+) -> StackedModel:
+    """A `StackedModel` with the layout of the modules that `factory` makes."""
+    with torch.device("meta"):
+        layout = layout_of(factory().named_parameters())
+    return StackedModel(
+        factory=factory, forward=forward, num_classes=num_classes, layout=layout, frozen=frozen or {}
+    )
+
+
+def fresh_parameters(factory: Callable[[], nn.Module], layout: Layout, seed: int) -> Tensor:
+    """Parameters `(dim,)` of a module made by `factory` under a fixed seed, the global state left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return layout.flatten(dict(factory().named_parameters()))
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy `(stack, batch)` of logits `(stack, batch, classes)`."""
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").reshape(labels.shape)
+
+
+def instance_factors(norms: Tensor, clip_norm: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Factors that clip gradients of the given `norms`; the norms, 0 where not finite; which were finite."""
+    finite = norms.isfinite()
+    norms = torch.where(finite, norms, 0)
+    # Rounding must not lift a contribution above the clip norm.
+    room = 1 - 8 * torch.finfo(norms.dtype).eps
+    factors = (clip_norm / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1) * room
+    return torch.where(finite, factors, 0), norms, finite
+
+
+def _without(trace: Trace, finite: Tensor) -> Trace:
+    keep = finite[:, :, None, None]
+    return replace(
+        trace, inputs=torch.where(keep, trace.inputs, 0), gradients=torch.where(keep, trace.gradients, 0)
+    )
