@@ -1,6 +1,6 @@
 """What a mechanism guarantees: theorems, confidence, certificates that can be checked. Free of torch."""
 
-from fedproof.certificates.api import certify
+from fedproof.certificates.api import certify, certify_means
 from fedproof.certificates.certificate import Certificate, Settings
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.document import dumps, loads
@@ -17,6 +17,7 @@ __all__ = [
     "Settings",
     "Spending",
     "certify",
+    "certify_means",
     "dumps",
     "loads",
     "verify",

@@ -42,10 +42,28 @@ class Settings:
             if value not in list(kind):
                 raise ValueError(f"{name} = {value!r} must be one of {', '.join(kind)}")
             object.__setattr__(self, name, kind(value))
-        check.open_probability(failure_probability=self.failure_probability)
+        if self.failure_probability != 0 or self.bound is not Bound.NONE:  # zero: exact means
+            check.open_probability(failure_probability=self.failure_probability)
         check.not_negative_count(max_size=self.max_size)
         if self.mechanism is None and self.privacy is None:
             raise ValueError("mechanism = None needs privacy=ApproximateDP(epsilon=..., delta=...)")
+        self._check_combination()
+
+    def _check_combination(self) -> None:
+        """Not every bound serves every method."""
+        votes = self.method in (Method.VOTE, Method.RENYI)
+        if self.method is Method.MARGIN and self.bound not in (Bound.BETTING, Bound.LEVELS):
+            raise ValueError(f"bound = '{self.bound}' must be betting or levels for method margin")
+        if self.method is not Method.MARGIN and self.bound is Bound.LEVELS:
+            raise ValueError("bound = 'levels' belongs to method margin")
+        if self.bound is Bound.CLOPPER_PEARSON and not votes:
+            raise ValueError("bound = 'clopper-pearson' bounds votes: use method vote or renyi")
+        if self.method is Method.MARGIN and self.spending is Spending.PAPER:
+            raise ValueError("spending = 'paper' is not defined for method margin")
+        if self.method is Method.RENYI and self.mechanism is None:
+            raise ValueError("method = 'renyi' needs the mechanism: epsilon and delta have no Rényi curve")
+        if self.sequential and (self.bound is not Bound.BETTING or self.method is Method.MARGIN):
+            raise ValueError("sequential = True needs bound betting and method mean, vote or paper")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +75,15 @@ class Certificate:
     with the highest expected confidence (for votes: the most probable class), if `reasons` is empty and the
     `assumptions` hold. A size equal to `max_size` was not searched further.
 
+    `num_replicas` is None for a certificate from exact means. `top_lower` and `rival_upper` bound the class
+    confidences (or vote shares) where the method uses them, `real_size` is the paper's K.
+
     `prediction` and `certified_size` are None where the ensemble abstains: the replicas cannot tell the top
     class from a rival.
     """
 
     settings: Settings
-    num_replicas: int
+    num_replicas: int | None
     num_inputs: int
     num_classes: int
     scores_sha256: str

@@ -132,7 +132,7 @@ def mean_lower(
             lower = means
         case _:
             raise ValueError(f"bound = {bound.value!r} does not bound a mean: it belongs to method margin")
-    return np.clip(lower, 0.0, 1.0)
+    return np.asarray(np.clip(lower, 0.0, 1.0))
 
 
 def mean_upper(

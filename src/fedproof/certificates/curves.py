@@ -1,16 +1,15 @@
 """What a mechanism or an (ε, δ) guarantee says about k units, in the form each certificate needs."""
 
-from functools import cache
-
 from dp_accounting import DpEvent
 
 from fedproof.accounting.events import queries_of
-from fedproof.accounting.tradeoff import Tradeoff
+from fedproof.accounting.tradeoff import Tradeoff, tradeoff
 from fedproof.certificates.describe import Queries
+from fedproof.certificates.method import Group
 from fedproof.certificates.privacy import ApproximateDP, approximate_curve
 from fedproof.certificates.tight import Curve
-from fedproof.protocol import Mechanism
-from fedproof.threat import ThreatModel
+from fedproof.protocol import FixedSize, Mechanism
+from fedproof.threat import Relation, ThreatModel
 
 
 def described(
@@ -21,7 +20,7 @@ def described(
         return Queries(queries=queries_of(source), unit=threat.unit)
     if source is not None and source.unit != threat.unit:
         raise ValueError(
-            f"threat.unit = {str(threat.unit)!r} must be {str(source.unit)!r}, the mechanism's unit"
+            f"threat.unit = '{threat.unit}' must be '{source.unit}', what the mechanism protects"
         )
     return source
 
@@ -31,13 +30,22 @@ def curve_of(
 ) -> Curve:
     """The trade-off curve of k units, from the mechanism if it is known and else from (ε, δ)."""
 
-    @cache
     def curve(size: int) -> Tradeoff:
-        if mechanism is None:
-            assert privacy is not None
-            return approximate_curve(privacy, size)
-        from fedproof.accounting.tradeoff import tradeoff
-
-        return tradeoff(mechanism, threat, size)
+        if mechanism is not None:
+            return tradeoff(mechanism, threat, size)
+        assert privacy is not None
+        return approximate_curve(privacy, size)
 
     return curve
+
+
+def steps_per_unit(mechanism: Mechanism | Queries, relation: Relation, group: Group) -> int:
+    """Steps of the RDP curve that one poisoned unit takes.
+
+    The curve is for replacing a unit where cohorts have a fixed size, else for adding or removing one; to
+    replace one is then to remove it and add another. The paper counts one step in any case.
+    """
+    fixed = any(isinstance(query.sampling, FixedSize) for query in queries_of(mechanism))
+    if fixed and relation is Relation.JOIN:
+        raise ValueError("relation = 'join' is not defined for cohorts of fixed size: use 'replace'")
+    return 1 if fixed or relation is Relation.JOIN or group is Group.PAPER else 2

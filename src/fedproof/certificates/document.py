@@ -20,7 +20,11 @@ _KEYS = frozenset(("schema", "version", *_SETTINGS, *_FIELDS, *_DERIVED, "checks
 
 def dumps(certificate: Certificate) -> str:
     """The certificate as the text of a file."""
-    return json.dumps(document_of(certificate), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    lines = (
+        f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
+        for name, value in document_of(certificate).items()
+    )
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def loads(text: str | bytes) -> Certificate:

@@ -59,6 +59,17 @@ def check_scores(scores: Array) -> None:
         _check_part(first, part, _ROW_SUM_TOLERANCE[scores.dtype.name])
 
 
+def check_means(means: Array) -> None:
+    """Raise ValueError unless `means` (inputs, classes) are expected class confidences."""
+    if means.ndim != 2 or len(means) < 1 or means.shape[1] < 2:
+        raise ValueError(
+            f"means have shape {means.shape}, must be (inputs, classes) with two or more classes"
+        )
+    if means.dtype.name not in _ROW_SUM_TOLERANCE:
+        raise ValueError(f"means have type {means.dtype}, must be float16, float32 or float64")
+    _check_part(0, means[None], _ROW_SUM_TOLERANCE[means.dtype.name])
+
+
 def check_labels(labels: ArrayLike, num_inputs: int, num_classes: int) -> Integers:
     """The labels as int64 (inputs), or ValueError with what is wrong.
 

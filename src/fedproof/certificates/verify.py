@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from fedproof.certificates.api import certify, load
+from fedproof.certificates.api import certify, certify_means
 from fedproof.certificates.certificate import Certificate
 from fedproof.certificates.document import certificate_of, document_of, mismatched, parse
 
@@ -34,20 +34,25 @@ def verify(text: str | bytes, scores: ArrayLike | str | Path) -> tuple[str, ...]
 def _recompute(certificate: Certificate, scores: ArrayLike | str | Path) -> Certificate:
     settings = certificate.settings
     accounted = settings.mechanism is not None and settings.privacy is not None
+    common: dict[str, Any] = {
+        "mechanism": settings.mechanism,
+        "privacy": None if accounted else settings.privacy,
+        "delta": settings.privacy.delta if accounted and settings.privacy else None,
+        "threat": settings.threat,
+        "method": settings.method,
+        "group": settings.group,
+        "max_size": settings.max_size,
+    }
+    if certificate.num_replicas is None:
+        return certify_means(scores, certificate.labels, **common)
     return certify(
-        load(scores, "scores"),
+        scores,
         certificate.labels,
-        mechanism=settings.mechanism,
-        privacy=None if accounted else settings.privacy,
-        delta=settings.privacy.delta if accounted and settings.privacy else None,
-        threat=settings.threat,
-        method=settings.method,
         bound=settings.bound,
         failure_probability=settings.failure_probability,
         spending=settings.spending,
-        group=settings.group,
-        max_size=settings.max_size,
         sequential=settings.sequential,
+        **common,
     )
 
 
