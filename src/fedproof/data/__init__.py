@@ -1,6 +1,20 @@
 """Data sets in their publishers' formats, and their partition into users."""
 
 from fedproof.data.arrays import Arrays
+from fedproof.data.fetch import fetch
+from fedproof.data.files import data_folder
 from fedproof.data.load import load, load_arrays
+from fedproof.data.summary import Summary, UserRow, show, summarise, user_rows
 
-__all__ = ["Arrays", "load", "load_arrays"]
+__all__ = [
+    "Arrays",
+    "Summary",
+    "UserRow",
+    "data_folder",
+    "fetch",
+    "load",
+    "load_arrays",
+    "show",
+    "summarise",
+    "user_rows",
+]

@@ -11,6 +11,7 @@ from fedproof.data.files import MAX_BYTES, existing, reading
 FOLDER = "cifar-10-batches-bin"
 REMEDY = "remove it and run `fedproof data fetch cifar10`"
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+FILES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
 RECORD = 1 + 3 * 32 * 32
 # What the paper's code uses, and so what its pretrained weights expect. These are not the deviations
 # of all pixels (0.247, 0.243, 0.262) but the means of the single images' deviations.
@@ -23,8 +24,7 @@ def read(data_folder: Path) -> Arrays:
     Pixels become [0, 1], then `(x - mean) / std` for each colour; no random crops or flips.
     """
     folder = data_folder / FOLDER
-    batches = [read_batch(folder / f"data_batch_{number}.bin") for number in range(1, 6)]
-    test = read_batch(folder / "test_batch.bin")
+    *batches, test = (read_batch(folder / name) for name in FILES)
     train = np.concatenate(batches)
     return Arrays(
         features=_images(train),

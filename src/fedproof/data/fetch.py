@@ -1,0 +1,178 @@
+"""Downloads of published data sets: checked against a checksum, complete or not there at all."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from fedproof.data import cifar10, files, mnist, sent140
+from fedproof.data.archive import unpack
+
+GIB = 2**30
+LEAF_REMEDY = "LEAF data are made by its own scripts (https://leaf.cmu.edu); put train/ and test/ there"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Download:
+    """One published file.
+
+    Attributes:
+        urls: where it can be had, the first that answers is taken.
+        sha256: of the published file.
+        folder: below the data folder, where it belongs.
+        members: of an archive, the files that are needed, with the most bytes each may have; empty:
+            the file itself is needed.
+    """
+
+    urls: tuple[str, ...]
+    sha256: str
+    folder: str
+    members: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file, the same at all addresses."""
+        return PurePosixPath(self.urls[0]).name
+
+
+def _mnist(name: str, sha256: str) -> Download:
+    # The publisher's own site stopped serving the files; the first address is the mirror of PyTorch.
+    bases = ("https://ossci-datasets.s3.amazonaws.com/mnist", "http://yann.lecun.com/exdb/mnist")
+    return Download(urls=tuple(f"{base}/{name}" for base in bases), sha256=sha256, folder=mnist.FOLDER)
+
+
+PUBLISHED: Mapping[str, tuple[Download, ...]] = {
+    "mnist": (
+        _mnist(
+            "train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
+        ),
+        _mnist(
+            "train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
+        ),
+        _mnist(
+            "t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
+        ),
+        _mnist(
+            "t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
+        ),
+    ),
+    "cifar10": (
+        Download(
+            urls=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+            sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+            folder=cifar10.FOLDER,
+            members=dict.fromkeys(cifar10.FILES, 10_000 * cifar10.RECORD),
+        ),
+    ),
+    "sent140": (
+        Download(
+            urls=("https://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip",),
+            sha256="004a3772c8a7ff9bbfeb875880f47f0679d93fc63e5cf9cff72d54a8a6162e57",
+            folder=sent140.FOLDER,
+            members={sent140.OFFICIAL: GIB},
+        ),
+    ),
+    "glove": (
+        Download(
+            urls=("https://nlp.stanford.edu/data/glove.6B.zip",),
+            sha256="617afb2fe6cbd085c235baf7a465b96f4112bd7f7ccb2b2cbd649fed9cbcf2fb",
+            folder="glove",
+            members={"glove.6B.100d.txt": GIB, "glove.6B.300d.txt": 2 * GIB},
+        ),
+    ),
+}
+
+
+def fetch(
+    name: str,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    progressbar: Any = False,
+    published: Mapping[str, tuple[Download, ...]] = PUBLISHED,
+) -> tuple[Path, ...]:
+    """Files of a data set, downloaded and unpacked where they are not there yet.
+
+    Args:
+        name: `mnist`, `cifar10`, `sent140` or `glove`; nothing is to be done for `digits`.
+        data_dir: folder of all data sets; None: FEDPROOF_DATA, else the platform's cache folder.
+        progressbar: handed to `pooch.HTTPDownloader`.
+        published: what can be downloaded.
+
+    Raises:
+        ValueError: no network, a wrong checksum, or a data set that cannot be downloaded. The line says
+            which file to put where.
+    """
+    if name == "digits":
+        return ()
+    folder = files.data_folder(data_dir)
+    if name.partition("/")[0] == "leaf":
+        raise ValueError(f"{folder / name} cannot be fetched; {LEAF_REMEDY}")
+    key = name.removesuffix("-pseudo")
+    if key not in published:
+        raise ValueError(f"name = {name!r} cannot be fetched; known: digits, {', '.join(published)}")
+    return tuple(
+        path for download in published[key] for path in _fetch_one(download, folder, name, progressbar)
+    )
+
+
+def _fetch_one(download: Download, data_folder: Path, name: str, progressbar: Any) -> list[Path]:
+    folder = data_folder / download.folder
+    wanted = [folder / member for member in download.members]
+    if wanted and all(path.is_file() for path in wanted):
+        return wanted
+    path = folder / download.file_name
+    brought = path.is_file()
+    if brought:
+        check_sha256(path, download.sha256)
+    else:
+        _download(download, path, name, progressbar)
+    if wanted:
+        unpack(path, folder=folder, members=download.members)
+        if not brought:  # what the user put there stays
+            path.unlink()
+    return wanted or [path]
+
+
+def check_sha256(path: Path, expected: str) -> None:
+    """Raise ValueError unless the file has this checksum."""
+    with files.reading(path, "make it readable"), path.open("rb") as stream:
+        actual = hashlib.file_digest(stream, "sha256").hexdigest()
+    if actual != expected:
+        raise ValueError(f"{path} has sha256 {actual}, published is {expected}; remove it and fetch it again")
+
+
+def _download(download: Download, path: Path, name: str, progressbar: Any) -> None:
+    """Bring one file; pooch moves it to its name only once its checksum is right."""
+    remedy = (
+        f"download {download.urls[0]} elsewhere, put it at {path}, and run `fedproof data fetch {name}` again"
+    )
+    if find_spec("pooch") is None:
+        raise ValueError(
+            f"pooch, which downloads, is not installed: pip install 'fedproof[train]', or {remedy}"
+        )
+    import pooch  # imported here: who brings her own data does not need it
+    import requests
+
+    reason = ""
+    for url in download.urls:
+        try:
+            pooch.retrieve(
+                url,
+                known_hash=f"sha256:{download.sha256}",
+                fname=path.name,
+                path=path.parent,
+                downloader=pooch.HTTPDownloader(progressbar=progressbar, chunk_size=2**16),
+            )
+            return
+        except requests.exceptions.RequestException as error:
+            reason = reason or f"{url} cannot be reached ({type(error).__name__})"
+        except OSError as error:
+            raise ValueError(
+                f"{path} cannot be written ({error.strerror or error}); choose another data_dir"
+            ) from None
+        except ValueError:  # pooch's word for a wrong checksum
+            reason = f"{url} does not have the published sha256 {download.sha256}"
+    raise ValueError(f"{reason}; {remedy}")
