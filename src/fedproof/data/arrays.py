@@ -65,7 +65,7 @@ def choose_classes(arrays: Arrays, classes: Sequence[int | str] | None) -> Array
 
     Args:
         arrays: the whole data set.
-        classes: positions or names of classes; None keeps all of them.
+        classes: numbers or names of classes; None keeps all of them.
     """
     if classes is None:
         return arrays
@@ -149,10 +149,11 @@ def read_only(arrays: Arrays) -> Arrays:
 
 def _class_index(arrays: Arrays, value: int | str) -> int:
     names = arrays.class_names
-    if isinstance(value, str) and value in names:
-        return names.index(value)
-    if isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= value < len(names):
-        return int(value)
+    if not isinstance(value, bool):
+        if str(value) in names:  # a number is a label where labels are the names, as in LEAF
+            return names.index(str(value))
+        if isinstance(value, int | np.integer) and 0 <= value < len(names):
+            return int(value)
     raise ValueError(
         f"classes: {value!r} is no class of {arrays.name}; it has 0 to {len(names) - 1}: {names}"
     )

@@ -54,7 +54,7 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
         raise ValueError(f"{path} cannot be read ({error.strerror or error}); {remedy}") from None
 
 
-def lines(stream: IO[str], path: Path, *, max_characters: int = MAX_BYTES) -> Iterator[str]:
+def lines(stream: IO[str], path: Path, *, max_characters: int) -> Iterator[str]:
     """Lines of a text, in bounded memory: a packed file may hold one endless line, or endless lines."""
     total = 0
     while line := stream.readline(MAX_LINE):

@@ -88,27 +88,32 @@ def read_part(folder: Path) -> Part:
 
 def _users_of(path: Path) -> list[tuple[str, list[Any], list[Any]]]:
     """Users of one file with their features and labels, once all counts agree."""
-    data = _json(path)
-    try:
-        names, counts, by_user = data["users"], data["num_samples"], data["user_data"]
-        rows = [(user, by_user[user]["x"], by_user[user]["y"]) for user in names]
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} is no LEAF file, {error} is missing or no list or object; {REMEDY}"
-        ) from None
+    names, counts, by_user = _fields(path)
     if not len(names) == len(counts) == len(by_user):
         raise ValueError(
             f"{path}: {len(names)} users, {len(counts)} counts and {len(by_user)} entries of data; {REMEDY}"
         )
-    for (user, features, labels), count in zip(rows, counts, strict=True):
-        if not isinstance(user, str) or not isinstance(features, list) or not isinstance(labels, list):
-            raise ValueError(f"{path}: user {user!r} must be a name with lists x and y; {REMEDY}")
+    rows = []
+    for user, count in zip(names, counts, strict=True):
+        entry = by_user.get(user) if isinstance(user, str) else None
+        features, labels = (entry.get("x"), entry.get("y")) if isinstance(entry, dict) else (None, None)
+        if not isinstance(features, list) or not isinstance(labels, list):
+            raise ValueError(f"{path}: user {user!r} has no lists x and y in user_data; {REMEDY}")
         if not len(features) == len(labels) == count:
             raise ValueError(
                 f"{path}: user {user!r} has {len(features)} features and {len(labels)} labels, "
                 f"num_samples says {count!r}; {REMEDY}"
             )
+        rows.append((user, features, labels))
     return rows
+
+
+def _fields(path: Path) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    data = _json(path)
+    kinds = {"users": list, "num_samples": list, "user_data": dict}
+    if not isinstance(data, dict) or not all(isinstance(data.get(key), kind) for key, kind in kinds.items()):
+        raise ValueError(f"{path} is no LEAF file: users, num_samples and user_data are expected; {REMEDY}")
+    return data["users"], data["num_samples"], data["user_data"]
 
 
 def _json(path: Path) -> Any:

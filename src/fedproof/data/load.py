@@ -134,7 +134,7 @@ def _default_users(name: str, arrays: Arrays) -> int:
         return len(np.unique(arrays.owners))
     if name in USERS:
         return USERS[name]
-    raise ValueError(f"users = None: say how many users hold {name}; it comes without users")
+    raise ValueError(f"{name} comes without users; say how many are to hold it (users = None)")
 
 
 def _partition(

@@ -26,6 +26,8 @@ REMEDY = "remove it and run `fedproof data fetch sent140`"
 CLASSES = ("negative", "positive")
 LABELS = {"0": 0, "1": 1, "4": 1}
 NEUTRAL = "2"
+MAX_CHARACTERS = 2**29  # the published file has 239 million
+MAX_TWEETS = 4_000_000  # there are 1.6 million; a packed copy may pretend to any number
 SPLIT_SEED = 0  # a constant, not the caller's seed: no test tweet ever trains a model of another seed
 
 
@@ -73,6 +75,8 @@ def read_tweets(path: Path) -> Tweets:
                 texts.append(text)
                 labels.append(LABELS[polarity])
                 owners.append(accounts.setdefault(account, len(accounts)))
+            if len(texts) > MAX_TWEETS:
+                raise ValueError(f"{path} holds more than {MAX_TWEETS} tweets; {REMEDY}")
     if not texts:
         raise ValueError(f"{path} holds no tweets; {REMEDY}")
     return Tweets(
@@ -98,7 +102,7 @@ def held_out(owners: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 def _rows(stream: IO[str], path: Path) -> Iterator[tuple[str, str, str]]:
     """Polarity, account and text of each line."""
-    table = csv.reader(lines(stream, path))
+    table = csv.reader(lines(stream, path, max_characters=MAX_CHARACTERS))
     try:
         for number, row in enumerate(table, start=1):
             if number == 1 and row == ["label", "text"]:

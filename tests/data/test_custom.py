@@ -1,0 +1,83 @@
+import sys
+
+import numpy as np
+import pytest
+
+from fedproof.data import load, load_arrays
+
+MODULE = """
+import numpy as np
+from fedproof.data import Arrays, load
+X, Y = np.arange(24.0).reshape(12, 2), np.arange(12) % 3
+def arrays(): return X, Y, X[:3], Y[:3]
+NAMES = dict(class_names=("a", "b", "c"), name="my")
+def named(): return Arrays(features=X, labels=Y, test_features=X, test_labels=Y, **NAMES)
+def federation(): return load("digits", users=7)
+def float_labels(): return X, Y + 0.5, X, Y
+def negative_labels(): return X, Y - 1, X, Y
+def huge_labels(): return X, Y + 10**12, X, Y
+def short(): return X, Y[:5], X, Y
+def text(): return ["a"] * 12, Y, X, Y
+def ragged(): return [[1, 2], [3]], Y[:2], X, Y
+def infinite(): return np.full((12, 2), np.inf), Y, X, Y
+def nothing(): return None
+value = 3
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    (tmp_path / "my_data_module.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "my_data_module"
+    sys.modules.pop("my_data_module", None)
+
+
+def test_plain_arrays_are_partitioned(module):
+    federation = load(f"{module}:arrays", users=4, classes=[2, 0])
+    assert federation.class_names == ("2", "0")
+    assert federation.sizes.tolist() == [2, 2, 2, 2]
+    assert federation.features.dtype == np.float32
+    assert sys.modules[module].X.flags.writeable  # the user's own array stays hers
+
+
+def test_arrays_keep_their_names(module):
+    assert load_arrays(f"{module}:named", classes=["c", "a"]).class_names == ("c", "a")
+    assert load(f"{module}:named", users=3, partition="dirichlet").name == "my"
+
+
+def test_a_federation_is_used_as_it_is(module):
+    assert load(f"{module}:federation").num_users == 7
+    for arguments in ({"users": 8}, {"classes": [0, 1]}, {"partition": "iid"}):
+        with pytest.raises(ValueError, match=r"returns a Federation of 7 users.*leave out"):
+            load(f"{module}:federation", **arguments)
+    with pytest.raises(ValueError, match="returns a Federation"):
+        load_arrays(f"{module}:federation")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("float_labels", "labels must be one row of integers from 0, found float64"),
+        ("negative_labels", "labels must be one row of integers from 0"),
+        ("huge_labels", "label 1000000000002 is no class"),
+        ("short", "12 features but 5 labels"),
+        ("text", "features must be an array of numbers"),
+        ("ragged", "features must be an array of numbers"),
+        ("infinite", "features must be finite"),
+        ("nothing", "returned NoneType; it must return"),
+        ("value", "has no function 'value'"),
+        ("missing", "has no function 'missing'"),
+        ("", "has no function ''"),
+        ("arrays", "comes without users; say how many"),
+    ],
+)
+def test_bad_functions_are_named(module, function, message):
+    with pytest.raises(ValueError, match=f"{module}.*{message}"):
+        load(f"{module}:{function}")
+
+
+@pytest.mark.parametrize("name", ["no_such_module:f", ":f", "..:f", "C:\\data"])
+def test_bad_module_names_say_what_is_expected(name):
+    with pytest.raises(ValueError, match=r"is not found; install it|must look like"):
+        load(name)
