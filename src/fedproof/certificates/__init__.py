@@ -4,21 +4,27 @@ from fedproof.certificates.api import certify, certify_means
 from fedproof.certificates.certificate import Certificate, Settings
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.document import dumps, loads
+from fedproof.certificates.inefficacy import CostMethod, Inefficacy, inefficacy
 from fedproof.certificates.method import Group, Method
 from fedproof.certificates.privacy import ApproximateDP
+from fedproof.certificates.sequential import certify_sequentially
 from fedproof.certificates.verify import verify
 
 __all__ = [
     "ApproximateDP",
     "Bound",
     "Certificate",
+    "CostMethod",
     "Group",
+    "Inefficacy",
     "Method",
     "Settings",
     "Spending",
     "certify",
     "certify_means",
+    "certify_sequentially",
     "dumps",
+    "inefficacy",
     "loads",
     "verify",
 ]

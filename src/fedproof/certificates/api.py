@@ -1,19 +1,14 @@
 """Certify anybody's retrained models from their class confidences."""
 
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
-from dp_accounting import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
-from fedproof import check
-from fedproof.accounting.renyi import paper_epsilon
 from fedproof.certificates.certificate import Certificate, Settings
 from fedproof.certificates.compute import outcome_of
 from fedproof.certificates.confidence import Bound, Spending
-from fedproof.certificates.curves import described
-from fedproof.certificates.describe import Queries
+from fedproof.certificates.curves import Source, described, epsilon_delta
 from fedproof.certificates.method import Group, Method
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.certificates.scores import (
@@ -22,14 +17,12 @@ from fedproof.certificates.scores import (
     check_means,
     check_scores,
     fingerprint,
-    read_array,
+    load,
 )
 from fedproof.certificates.soundness import assumptions_of, reasons_of
-from fedproof.protocol import Mechanism
 from fedproof.threat import ThreatModel
 
 Integers = NDArray[np.int64]
-Source: TypeAlias = Mechanism | Queries | DpEvent
 
 _DEFAULT_BOUND = {
     Method.PAPER: Bound.BETTING,
@@ -74,7 +67,7 @@ def certify(
     mechanism = described(mechanism, threat)
     settings = Settings(
         mechanism=mechanism,
-        privacy=_privacy(mechanism, privacy, chosen, delta),
+        privacy=epsilon_delta(mechanism, privacy, wanted=chosen is Method.PAPER, delta=delta),
         threat=threat,
         method=chosen,
         bound=Bound(bound or _DEFAULT_BOUND[chosen]),
@@ -118,7 +111,7 @@ def certify_means(
     mechanism = described(mechanism, threat)
     settings = Settings(
         mechanism=mechanism,
-        privacy=_privacy(mechanism, privacy, chosen, delta),
+        privacy=epsilon_delta(mechanism, privacy, wanted=chosen is Method.PAPER, delta=delta),
         threat=threat,
         method=chosen,
         bound=Bound.NONE,
@@ -131,11 +124,6 @@ def certify_means(
     array = load(means, "means")
     check_means(array)
     return _certificate(settings, array, labels, num_replicas=None)
-
-
-def load(source: ArrayLike | str | Path, name: str) -> Array:
-    """The array itself, or the memory-mapped array of a file."""
-    return read_array(source, name=name) if isinstance(source, str | Path) else np.asarray(source)
 
 
 def _certificate(
@@ -162,22 +150,6 @@ def _certificate(
         reasons=reasons_of(settings, exact=exact),
         assumptions=assumptions_of(settings, exact=exact),
     )
-
-
-def _privacy(
-    mechanism: Mechanism | Queries | None, privacy: ApproximateDP | None, method: Method, delta: float | None
-) -> ApproximateDP | None:
-    """The (ε, δ) that the method uses: given, or accounted from the mechanism for method `paper`."""
-    if mechanism is None:
-        return privacy
-    if privacy is not None:
-        raise ValueError("privacy must not be given together with mechanism: it follows from it")
-    if method is not Method.PAPER:
-        return None
-    if delta is None:
-        raise ValueError("delta = None: method paper needs the delta at which the mechanism is accounted")
-    check.open_probability(delta=delta)
-    return ApproximateDP(epsilon=paper_epsilon(mechanism, delta), delta=delta)
 
 
 def _optional(values: Integers, known: NDArray[np.bool_]) -> tuple[int | None, ...]:

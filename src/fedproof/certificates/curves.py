@@ -1,8 +1,12 @@
 """What a mechanism or an (ε, δ) guarantee says about k units, in the form each certificate needs."""
 
+from typing import TypeAlias
+
 from dp_accounting import DpEvent
 
+from fedproof import check
 from fedproof.accounting.events import queries_of
+from fedproof.accounting.renyi import paper_epsilon
 from fedproof.accounting.tradeoff import Tradeoff, tradeoff
 from fedproof.certificates.describe import Queries
 from fedproof.certificates.method import Group
@@ -11,10 +15,10 @@ from fedproof.certificates.tight import Curve
 from fedproof.protocol import FixedSize, Mechanism
 from fedproof.threat import Relation, ThreatModel
 
+Source: TypeAlias = Mechanism | Queries | DpEvent
 
-def described(
-    source: Mechanism | Queries | DpEvent | None, threat: ThreatModel
-) -> Mechanism | Queries | None:
+
+def described(source: Source | None, threat: ThreatModel) -> Mechanism | Queries | None:
     """The mechanism in a form that can be written down: another library's event becomes its queries."""
     if isinstance(source, DpEvent):
         return Queries(queries=queries_of(source), unit=threat.unit)
@@ -49,3 +53,19 @@ def steps_per_unit(mechanism: Mechanism | Queries, relation: Relation, group: Gr
     if fixed and relation is Relation.JOIN:
         raise ValueError("relation = 'join' is not defined for cohorts of fixed size: use 'replace'")
     return 1 if fixed or relation is Relation.JOIN or group is Group.PAPER else 2
+
+
+def epsilon_delta(
+    mechanism: Mechanism | Queries | None, privacy: ApproximateDP | None, *, wanted: bool, delta: float | None
+) -> ApproximateDP | None:
+    """The (ε, δ) of one unit: as given, or if `wanted` the paper's ε of the mechanism at `delta`."""
+    if mechanism is None:
+        return privacy
+    if privacy is not None:
+        raise ValueError("privacy must not be given together with mechanism: it follows from it")
+    if not wanted:
+        return None
+    if delta is None:
+        raise ValueError("delta = None: method paper needs the delta at which the mechanism is accounted")
+    check.open_probability(delta=delta)
+    return ApproximateDP(epsilon=paper_epsilon(mechanism, delta), delta=delta)

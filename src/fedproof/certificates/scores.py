@@ -41,6 +41,11 @@ def read_array(path: str | Path, *, name: str = "scores") -> Array:
     raise ValueError(f"{name} = {str(path)!r} must be a .npy or .npz file; pickle files are never opened")
 
 
+def load(source: ArrayLike | str | Path, name: str) -> Array:
+    """The array itself, or the memory-mapped array of a file."""
+    return read_array(source, name=name) if isinstance(source, str | Path) else np.asarray(source)
+
+
 def check_scores(scores: Array) -> None:
     """Raise ValueError unless `scores` (replicas, inputs, classes) are class confidences.
 

@@ -6,24 +6,24 @@ from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.describe import Queries
 from fedproof.certificates.method import Group, Method
 from fedproof.protocol import FixedSize, Mechanism
-from fedproof.threat import Relation
+from fedproof.threat import Relation, ThreatModel
+
+_NO_BOUND = "the means over the replicas are taken as exact: no failure probability covers their error"
+_RELATION = "units are replaced, but the accounting is for adding or removing one"
 
 
 def reasons_of(settings: Settings, *, exact: bool = False) -> tuple[str, ...]:
     """Why the certificate is only heuristic; empty if it is sound. `exact`: from means, not from replicas."""
-    mechanism, relation = settings.mechanism, settings.threat.relation
+    mechanism = settings.mechanism
     found = list(mechanism.reasons) if mechanism else []
     if mechanism and settings.method is Method.PAPER:
-        found += _paper_accounting(mechanism)
-    paper_group = settings.method is Method.RENYI and settings.group is Group.PAPER
-    if mechanism and relation is Relation.REPLACE and (settings.method is Method.PAPER or paper_group):
-        found.append("units are replaced, but the accounting is for adding or removing one")
+        found += _paper_accounting(mechanism, settings.threat)
+    if mechanism and settings.method is Method.RENYI and settings.group is Group.PAPER:
+        found += _paper_group(mechanism, settings.threat)
     if exact:
         return tuple(found)
     if settings.bound is Bound.NONE:
-        found.append(
-            "the means over the replicas are taken as exact: no failure probability covers their error"
-        )
+        found.append(_NO_BOUND)
     elif settings.spending is Spending.PAPER:
         found.append(
             "the failure probability is spent on each of two bounds: neither both together nor the choice of "
@@ -56,12 +56,30 @@ def assumptions_of(settings: Settings, *, exact: bool = False) -> tuple[str, ...
     return tuple(stated)
 
 
-def _paper_accounting(mechanism: Mechanism | Queries) -> list[str]:
-    """Where the paper's accounting differs from the sampling that is executed."""
+def cost_reasons(
+    mechanism: Mechanism | Queries | None, threat: ThreatModel, *, paper: bool, exact: bool
+) -> tuple[str, ...]:
+    """Why bounds on the attacker's cost are only heuristic; empty if they are sound."""
+    found = list(mechanism.reasons) if mechanism else []
+    if mechanism and paper:
+        found += _paper_accounting(mechanism, threat)
+    return tuple(found + [_NO_BOUND] * exact)
+
+
+def _paper_accounting(mechanism: Mechanism | Queries, threat: ThreatModel) -> list[str]:
+    """Where the paper's ε differs from what is executed and claimed."""
     found = []
     queries = queries_of(mechanism)
     if any(isinstance(query.sampling, FixedSize) for query in queries):
         found.append("cohorts of fixed size are drawn, but Poisson sampling is accounted")
     if any(query.selection_probability < 1 for query in queries):
         found.append("users are drawn as a whole, but every instance is accounted as if drawn by itself")
+    if threat.relation is Relation.REPLACE:
+        found.append(_RELATION)
     return found
+
+
+def _paper_group(mechanism: Mechanism | Queries, threat: ThreatModel) -> list[str]:
+    """The paper counts one step per unit, whatever the Rényi curve is for."""
+    fixed = any(isinstance(query.sampling, FixedSize) for query in queries_of(mechanism))
+    return [_RELATION] if threat.relation is Relation.REPLACE and not fixed else []

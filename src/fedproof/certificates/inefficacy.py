@@ -1,0 +1,220 @@
+"""Certified attack inefficacy: how little an attack with k units can achieve.
+
+Costs are clipped to [0, C̄] (or [-C̄, 0]) before anything else; the clipped cost is what is certified, and the
+share of clipped ones is reported.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedproof import check
+from fedproof.certificates.closed_form import adversaries_needed, check_tau
+from fedproof.certificates.confidence import Bound
+from fedproof.certificates.cost_bounds import (
+    Interval,
+    clean_interval,
+    distribution_interval,
+    mean_interval,
+    needed_size,
+    paper_interval,
+)
+from fedproof.certificates.curves import Source, curve_of, described, epsilon_delta
+from fedproof.certificates.describe import Queries
+from fedproof.certificates.privacy import ApproximateDP
+from fedproof.certificates.scores import Array, fingerprint, load
+from fedproof.certificates.soundness import cost_reasons
+from fedproof.protocol import Mechanism
+from fedproof.threat import ThreatModel
+
+Floats = NDArray[np.float64]
+
+
+class CostMethod(StrEnum):
+    """PAPER: closed form from (ε, δ). MEAN, DISTRIBUTION: tight, from the mean or all of the costs."""
+
+    PAPER = "paper"
+    MEAN = "mean"
+    DISTRIBUTION = "distribution"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostSettings:
+    """Everything the bounds depend on besides the costs; `negative` is for costs in [-C̄, 0]."""
+
+    cost_bound: float
+    negative: bool
+    mechanism: Mechanism | Queries | None
+    privacy: ApproximateDP | None
+    threat: ThreatModel
+    method: CostMethod
+    bound: Bound
+    failure_probability: float
+    sizes: tuple[int, ...]
+    tau: float | None
+    max_size: int
+
+    def __post_init__(self) -> None:
+        check.positive(cost_bound=self.cost_bound)
+        check.open_probability(failure_probability=self.failure_probability)
+        check.not_negative_count(max_size=self.max_size)
+        for size in self.sizes:
+            check.not_negative_count(sizes=size)
+        if self.tau is not None:
+            check_tau(self.tau)
+        if self.mechanism is None and self.privacy is None:
+            raise ValueError("mechanism = None needs privacy=ApproximateDP(epsilon=..., delta=...)")
+        if (self.bound is Bound.LEVELS) != (self.method is CostMethod.DISTRIBUTION):
+            raise ValueError(f"bound = '{self.bound}' does not belong to method {self.method}")
+        if self.bound is Bound.CLOPPER_PEARSON:
+            raise ValueError("bound = 'clopper-pearson' bounds votes, not costs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inefficacy:
+    """Bounds on the attacker's expected cost J(D') for each size.
+
+    Guarantee: with probability at least 1 - ψ over the replicas, `lower[i] ≤ J(D') ≤ upper[i]` for every
+    adversary of the threat with at most `sizes[i]` units, all sizes together, and dividing a positive J by τ
+    (multiplying a negative one) takes at least `needed` units; None: more than `max_size`.
+    """
+
+    settings: CostSettings
+    cost: float
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    needed: float | None
+    clipped_share: float
+    num_replicas: int
+    costs_sha256: str
+    reasons: tuple[str, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of poisoned units that `lower` and `upper` are for."""
+        return self.settings.sizes
+
+    @property
+    def sound(self) -> bool:
+        """Whether every condition of the theorem holds; if not, `reasons` says which does not."""
+        return not self.reasons
+
+
+def inefficacy(
+    costs: ArrayLike | str | Path,
+    *,
+    cost_bound: float,
+    mechanism: Source | None = None,
+    privacy: ApproximateDP | None = None,
+    threat: ThreatModel | None = None,
+    sizes: Iterable[int] = range(11),
+    method: CostMethod | str = CostMethod.MEAN,
+    bound: Bound | str | None = None,
+    failure_probability: float = 0.01,
+    tau: float | None = None,
+    negative: bool = False,
+    max_size: int = 200,
+    delta: float | None = None,
+) -> Inefficacy:
+    """Bounds on the attacker's expected cost from its value `costs` (replicas) in each clean replica.
+
+    Method `paper` with a mechanism accounts ε at `delta`. The bound defaults to levels for method
+    distribution and to betting for the others; ψ/2 is spent on each of the two ends.
+
+    >>> privacy = ApproximateDP(epsilon=0.5, delta=0.0)
+    >>> found = inefficacy([0.4, 0.4], cost_bound=0.5, privacy=privacy, sizes=[0, 1], bound="none", tau=10)
+    >>> [round(value, 4) for value in found.lower], found.needed
+    ([0.4, 0.3351], 5)
+    """
+    threat, chosen = threat or ThreatModel(), CostMethod(method)
+    mechanism = described(mechanism, threat)
+    settings = CostSettings(
+        cost_bound=cost_bound,
+        negative=negative,
+        mechanism=mechanism,
+        privacy=epsilon_delta(mechanism, privacy, wanted=chosen is CostMethod.PAPER, delta=delta),
+        threat=threat,
+        method=chosen,
+        bound=Bound(bound or (Bound.LEVELS if chosen is CostMethod.DISTRIBUTION else Bound.BETTING)),
+        failure_probability=failure_probability,
+        sizes=tuple(sizes),
+        tau=tau,
+        max_size=max_size,
+    )
+    return _bounds(settings, _checked(load(costs, "costs")))
+
+
+def _bounds(settings: CostSettings, costs: Array) -> Inefficacy:
+    sign = -1.0 if settings.negative else 1.0
+    raw = sign * costs.astype(np.float64) / settings.cost_bound
+    shares = np.clip(raw, 0.0, 1.0)
+    low, high = clean_interval(shares, settings.bound, settings.failure_probability / 2)
+    interval = _interval(settings, shares, low, high)
+    ends = np.array([interval(size) for size in settings.sizes]).reshape(-1, 2) * settings.cost_bound
+    lower, upper = (-ends[:, 1], -ends[:, 0]) if settings.negative else (ends[:, 0], ends[:, 1])
+    return Inefficacy(
+        settings=settings,
+        cost=float(sign * shares.mean() * settings.cost_bound),
+        lower=tuple(lower.tolist()),
+        upper=tuple(upper.tolist()),
+        needed=_needed(settings, interval, low, high),
+        clipped_share=float(np.mean(raw != shares)),
+        num_replicas=len(costs),
+        costs_sha256=fingerprint(costs),
+        reasons=cost_reasons(
+            settings.mechanism,
+            settings.threat,
+            paper=settings.method is CostMethod.PAPER,
+            exact=settings.bound is Bound.NONE,
+        ),
+    )
+
+
+def _interval(settings: CostSettings, shares: Floats, low: float, high: float) -> Interval:
+    if settings.method is CostMethod.PAPER:
+        assert settings.privacy is not None
+        return paper_interval(low, high, settings.privacy)
+    curve = curve_of(settings.mechanism, settings.privacy, settings.threat)
+    if settings.method is CostMethod.MEAN:
+        return mean_interval(low, high, curve)
+    return distribution_interval(shares, curve, settings.failure_probability / 2)
+
+
+def _needed(settings: CostSettings, interval: Interval, low: float, high: float) -> float | None:
+    """Units without which the goal τ is out of reach.
+
+    More are needed the larger |J| is (L_k(x)/x increases in x, U_k(x)/x decreases), so methods that know the
+    mean only take its lower bound for both the start and the goal.
+    """
+    tau, privacy = settings.tau, settings.privacy
+    if tau is None:
+        return None
+    if settings.method is CostMethod.PAPER:
+        assert privacy is not None
+        start = -low if settings.negative else low
+        epsilon, delta, negative = privacy.epsilon, privacy.delta, settings.negative
+        needed = adversaries_needed(
+            start, tau, cost_bound=1.0, epsilon=epsilon, delta=delta, negative=negative
+        )
+        return float(needed)
+    if settings.method is CostMethod.MEAN:
+        high = low
+        interval = mean_interval(low, low, curve_of(settings.mechanism, privacy, settings.threat))
+    if settings.negative:
+        return needed_size(lambda size: interval(size)[1] >= tau * low, settings.max_size)
+    return needed_size(lambda size: interval(size)[0] <= high / tau, settings.max_size)
+
+
+def _checked(costs: Array) -> Array:
+    if costs.ndim != 1 or len(costs) < 2:
+        raise ValueError(f"costs have shape {costs.shape}, must be (replicas,) with two or more replicas")
+    if costs.dtype.kind not in "fiu":
+        raise ValueError(f"costs have type {costs.dtype}, must be numbers")
+    wrong = np.flatnonzero(~np.isfinite(costs))
+    if wrong.size:
+        raise ValueError(f"costs = {costs[wrong[0]]} of replica {wrong[0]} is not a finite number")
+    return costs
