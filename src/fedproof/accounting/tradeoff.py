@@ -55,7 +55,7 @@ class GaussianTradeoff:
     Reference: Dong, Roth, Su 2022 (Gaussian differential privacy), arXiv:1905.02383v3, Definition 2.6.
 
     >>> round(float(GaussianTradeoff(shift=1.0).lower(0.97)), 4)
-    0.8107
+    0.8108
     """
 
     shift: float
