@@ -7,11 +7,13 @@ import shutil
 import struct
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+UNPACK = Path(__file__).parents[2].parent / "shared" / "data" / "unpack"
 WORDS = ["the", "good", "bad", "day", "flight", "!"]
 
 
@@ -21,13 +23,33 @@ def real_data(tmp_path_factory):
     if named := os.environ.get("FEDPROOF_DATA"):
         yield Path(named)
         return
-    script = Path(__file__).parents[2].parent / "shared" / "data" / "unpack"
-    if not script.is_file():
+    if not UNPACK.is_file():
         pytest.skip("real data: neither FEDPROOF_DATA nor ../shared/data/unpack is there")
-    folder = tmp_path_factory.mktemp("real")
-    subprocess.run([sys.executable, str(script), str(folder)], check=True, stdout=subprocess.DEVNULL)
-    yield folder
-    shutil.rmtree(folder)  # 450 MB; pytest would keep them for three sessions
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    base = tmp_path_factory.getbasetemp()
+    with shared_folder((base.parent if worker else base) / "real", worker or "main") as folder:
+        yield folder
+
+
+@contextmanager
+def shared_folder(folder, worker):
+    """The unpacked data, one copy for all processes of the test run; the last one removes the 450 MB."""
+    from fcntl import LOCK_EX, flock
+
+    members = folder / "workers"
+    with folder.with_suffix(".lock").open("w") as lock:
+        flock(lock, LOCK_EX)
+        members.mkdir(parents=True, exist_ok=True)
+        (members / worker).touch()
+        subprocess.run([sys.executable, str(UNPACK), str(folder)], check=True, stdout=subprocess.DEVNULL)
+    try:
+        yield folder
+    finally:
+        with folder.with_suffix(".lock").open("w") as lock:
+            flock(lock, LOCK_EX)
+            (members / worker).unlink()
+            if not any(members.iterdir()):
+                shutil.rmtree(folder)
 
 
 @pytest.fixture

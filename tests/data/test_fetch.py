@@ -164,6 +164,7 @@ def test_links_in_archives_are_not_followed(tmp_path):
         ("a.tar.gz", tar_of(("one.bin", bytes(range(250))))[:60], "is damaged"),
         ("a.tar.gz", tar_of(("two.bin", b"2")), "does not hold one.bin"),
     ],
+    ids=lambda value: f"{len(value)} bytes" if isinstance(value, bytes) else value,  # gzip holds the time
 )
 def test_bad_archives_are_named_and_leave_nothing(tmp_path, file, content, message):
     archive = tmp_path / file

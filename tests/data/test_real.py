@@ -2,7 +2,6 @@
 
 import hashlib
 import time
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -11,18 +10,23 @@ from fedproof.data import fetch, load, load_arrays, summarise
 from fedproof.data.fetch import PUBLISHED, check_sha256
 
 
-@contextmanager
-def at_most(seconds):
-    # Loading is single-threaded: processor time is its wall time on a machine that does nothing else.
-    start = time.process_time()
-    yield
-    assert time.process_time() - start <= seconds
+def load_within(seconds, name, folder):
+    """The federation, loaded in at most so much processor time in one of three tries.
+
+    Loading is single-threaded: its processor time is its wall time on a machine that does nothing
+    else, and grows when others use up the memory's bandwidth, hence the tries.
+    """
+    for _ in range(3):
+        start = time.process_time()
+        federation = load(name, data_dir=folder)
+        if time.process_time() - start <= seconds:
+            return federation
+    raise AssertionError(f"loading {name} took more than {seconds} s three times")
 
 
 def test_mnist(needs):
     folder = needs("mnist")
-    with at_most(1.5):
-        federation = load("mnist", data_dir=folder)
+    federation = load_within(1.5, "mnist", folder)
     assert federation.features.shape == (60_000, 1, 28, 28)
     assert federation.test_features.shape == (10_000, 1, 28, 28)
     assert abs(federation.features.mean() - 0.13066) < 1e-4
@@ -47,8 +51,7 @@ def test_mnist_files_are_the_published_ones(needs):
 
 def test_cifar10(needs):
     folder = needs("cifar-10-batches-bin")
-    with at_most(3):
-        federation = load("cifar10", data_dir=folder)
+    federation = load_within(3, "cifar10", folder)
     assert federation.features.shape == (50_000, 3, 32, 32)
     assert summarise(federation).class_counts == (5000,) * 10
     # Channel means of the pixels are the means that are taken away.
@@ -83,8 +86,7 @@ def test_airline_tweets_of_603_accounts(needs):
 
 def test_sentiment140_over_805_pseudo_users(needs):
     folder = needs("leaf/sent140-pseudo", "glove")
-    with at_most(10):
-        federation = load("leaf/sent140-pseudo", data_dir=folder)
+    federation = load_within(10, "leaf/sent140-pseudo", folder)
     assert federation.num_users == 805
     assert federation.name == "leaf/sent140-pseudo (synthetic users)"
     assert federation.features.shape == (805 * 48, 25)

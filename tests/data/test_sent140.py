@@ -90,6 +90,7 @@ def test_copy_without_accounts_only_serves_pseudo_users(tmp_path, glove_folder, 
         ('"0","1","Mon","Q","ann","' + "x" * 200_000, "longer than this format allows"),
         ('"0","1","Mon","Q","ann","' + "x\n" * 100_000, "no CSV"),
     ],
+    ids=lambda value: value[:30],
 )
 def test_bad_files_are_named(tmp_path, glove_folder, content, message):
     folder = tmp_path / "sent140"

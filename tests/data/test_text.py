@@ -63,6 +63,7 @@ def test_tokens(text, expected):
         ("", "holds none of the 1 words"),
         ("good " + "1" * 200_000, "longer than this format allows"),
     ],
+    ids=lambda value: value[:30],
 )
 def test_bad_vector_files_are_named(tmp_path, content, message):
     path = tmp_path / "vectors.txt"
@@ -172,7 +173,9 @@ def test_bad_leaf_instances_are_named(write_leaf, glove_folder, users, message):
         load("leaf/tweets", data_dir=folder)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000, b"9" * 5000, b"[]", b"null"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff", b"[" * 100_000, b"9" * 5000, b"[]", b"null"], ids=lambda value: value[:5]
+)
 def test_leaf_files_that_are_no_json_are_named(write_leaf, content):
     folder = write_leaf("tweets", TRAIN, TEST)
     (folder / "leaf" / "tweets" / "train" / "data.json").write_bytes(content)

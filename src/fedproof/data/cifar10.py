@@ -25,12 +25,11 @@ def read(data_folder: Path) -> Arrays:
     """
     folder = data_folder / FOLDER
     *batches, test = (read_batch(folder / name) for name in FILES)
-    train = np.concatenate(batches)
     return Arrays(
-        features=_images(train),
-        labels=train[:, 0].astype(np.int64),
-        test_features=_images(test),
-        test_labels=test[:, 0].astype(np.int64),
+        features=_images(batches),
+        labels=_labels(batches),
+        test_features=_images([test]),
+        test_labels=_labels([test]),
         class_names=NAMES,
         name="cifar10",
         encoding=SCALING,
@@ -49,5 +48,9 @@ def read_batch(path: Path) -> NDArray[np.uint8]:
     return records
 
 
-def _images(records: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return records[:, 1:].reshape(-1, 3, 32, 32)
+def _images(batches: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    return np.concatenate([batch[:, 1:] for batch in batches]).reshape(-1, 3, 32, 32)
+
+
+def _labels(batches: list[NDArray[np.uint8]]) -> NDArray[np.int64]:
+    return np.concatenate([batch[:, 0] for batch in batches]).astype(np.int64)
