@@ -118,7 +118,7 @@ def _train_block(task: Task, block: range, shared: Tensor | None, sizes: Sizes) 
         state, report = play(task.mechanism, setting, state, streams, shared if round == 0 else None)
         reports.append(report)
     inputs = as_inputs(task.federation.test_features, torch.device(task.device), task.dtype)
-    views = task.model.layout.views(state.params.to("cpu", torch.float32))
+    views = task.model.layout.views(state.params.cpu())
     return Replicas(
         indices=block,
         scores=predict(setting.model, state.params, inputs, width=sizes.width),

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from fedproof.mechanisms import user_fedavg
+from fedproof.mechanisms import fedavg, instance_fedavg, instance_fedsgd, user_fedavg
 from fedproof.mechanisms.rounds import Attack, RoundReport, Setting, State, Streams
 from fedproof.protocol import FedAvg, InstanceFedAvg, InstanceFedSGD, UserFedAvg
 
@@ -16,6 +16,12 @@ def play(
     mechanism: Trainable, setting: Setting, state: State, streams: Streams, shared: Tensor | None = None
 ) -> tuple[State, RoundReport]:
     """The state of a block of replicas after one round of any mechanism, and what happened."""
-    if isinstance(mechanism, UserFedAvg):
-        return user_fedavg.play(mechanism, setting, state, streams, shared)
-    raise ValueError(f"mechanism = {mechanism!r} cannot be trained")
+    match mechanism:
+        case UserFedAvg():
+            return user_fedavg.play(mechanism, setting, state, streams, shared)
+        case FedAvg():
+            return fedavg.play(mechanism, setting, state, streams, shared)
+        case InstanceFedSGD():
+            return instance_fedsgd.play(mechanism, setting, state, streams)
+        case InstanceFedAvg():
+            return instance_fedavg.play(mechanism, setting, state, streams)

@@ -47,6 +47,14 @@ def bound(contributions: Contributions, clipping: Clipping, clip_norms: Tensor) 
     )
 
 
+def unbounded(contributions: Contributions) -> Bounded:
+    """`contributions` at full length, those that are not finite as zero."""
+    contributions, finite = without_non_finite(contributions)
+    norms = _norms(contributions, per_layer=False)
+    thresholds = norms.new_full((len(contributions.present), 1), torch.inf)
+    return Bounded(contributions=contributions, thresholds=thresholds, norms=norms, finite=finite)
+
+
 def clip_scales(norms: Tensor, threshold: Tensor, dtype: torch.dtype) -> Tensor:
     """Factors that bring vectors of the given float64 `norms` to at most `threshold`, rounding included."""
     exact = (threshold / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1)

@@ -20,12 +20,14 @@ class Batch:
     Attributes:
         active: number of models whose user still has instances left in this epoch.
         rows: `(active, width)` rows of the federation; padding repeats a user's last row.
-        factors: `(active, width)`, one over the size of the user's own batch; 0 for padding.
+        inside: `(active, width)`, False for padding.
+        sizes: `(active, 1)`, the size of each user's own batch.
     """
 
     active: int
     rows: Tensor
-    factors: Tensor
+    inside: Tensor
+    sizes: Tensor
 
 
 def local_updates(
@@ -41,7 +43,7 @@ def local_updates(
     for batch in _batches(users, local, members, order):
         now, moving = params[: batch.active], velocity[: batch.active]
         inputs, labels = users.features[batch.rows], users.labels[batch.rows]
-        gradient = model.gradient(now, inputs, labels, batch.factors.to(now.dtype))
+        gradient = model.gradient(now, inputs, labels, batch.inside.to(now.dtype) / batch.sizes)
         descend(now, moving, gradient, local)
     return params.sub_(start)
 
@@ -68,4 +70,4 @@ def _batches(
             place = torch.arange(begin, begin + width, device=order.device)
             rows = first[:active] + torch.minimum(place, counts[:active] - 1)
             own = (counts[:active] - begin).clamp(max=local.batch_size)
-            yield Batch(active=active, rows=order[epoch, rows], factors=(place < counts[:active]) / own)
+            yield Batch(active=active, rows=order[epoch, rows], inside=place < counts[:active], sizes=own)

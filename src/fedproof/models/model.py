@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedproof.models.layout import Layout, layout_of
-from fedproof.models.tape import Tape, Trace, Weights, squared_norms, traces, weighted_gradients
+from fedproof.models.tape import Tape, Trace, Weights, squared_norms, traces, write_gradients
 
 
 class Model(Protocol):
@@ -119,10 +119,9 @@ class StackedModel:
         if not bool(finite.all()):
             found = [_without(trace, finite) for trace in found]
         total = torch.empty_like(params)
+        views = self.layout.views(total)
         for trace in found:
-            weight, bias = weighted_gradients(trace, factors)
-            total[:, self.layout.slices[trace.weight]] = weight.flatten(1)
-            total[:, self.layout.slices[trace.bias]] = bias
+            write_gradients(views, trace, factors)
         return ClippedGradient(total=total, norms=norms, finite=finite)
 
     def _run(self, params: Tensor, inputs: Tensor, tape: Tape | None) -> Tensor:

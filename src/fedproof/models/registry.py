@@ -1,12 +1,22 @@
 """Models by the name they have in a configuration."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 
-from fedproof.federation import Federation
-from fedproof.models.dense import linear, mlp
-from fedproof.models.model import Model
+from torch import nn
 
-NAMES = ("linear", "mlp")
+from fedproof.federation import Federation
+from fedproof.models.cnn import cifar_cnn, mnist_cnn
+from fedproof.models.dense import linear, mlp
+from fedproof.models.lstm import lstm
+from fedproof.models.model import Model, StackedModel
+from fedproof.models.module import from_module
+from fedproof.models.weights import with_weights
+
+NAMES = ("linear", "mlp", "mnist-cnn", "cifar-cnn", "lstm")
 
 
 def build(
@@ -21,9 +31,39 @@ def build(
         hidden: widths of hidden layers; empty for the model's default.
         weights: `.npz` file with parameters to start from, by name.
     """
+    if ":" in name:
+        factory = partial(_load(name), federation)
+        return replace(from_module(factory(), federation.num_classes), factory=factory)
+    model = _built_in(name, federation, hidden)
+    head = model.layout.names[-1].rpartition(".")[0]
+    return model if weights is None else with_weights(model, weights, head)
+
+
+def _built_in(name: str, federation: Federation, hidden: tuple[int, ...]) -> StackedModel:
     shape = tuple(federation.test_features.shape[1:])
-    if name == "linear":
-        return linear(shape, federation.num_classes)
-    if name == "mlp":
-        return mlp(shape, federation.num_classes, hidden or (64,))
+    classes = federation.num_classes
+    if hidden and name not in ("mlp", "lstm"):
+        raise ValueError(f"hidden = {hidden} is not used by model = {name!r}; only mlp and lstm have it")
+    match name:
+        case "linear":
+            return linear(shape, classes)
+        case "mlp":
+            return mlp(shape, classes, hidden or (64,))
+        case "mnist-cnn":
+            return mnist_cnn(shape, classes)
+        case "cifar-cnn":
+            return cifar_cnn(shape, classes)
+        case "lstm":
+            if federation.vectors is None:
+                raise ValueError(f"model = 'lstm' needs word vectors, {federation.name} has none")
+            return lstm(federation.vectors, classes, *hidden[:1])
     raise ValueError(f"model = {name!r} must be one of {', '.join(NAMES)}, or package.module:function")
+
+
+def _load(name: str) -> Callable[[Federation], nn.Module]:
+    module, _, function = name.partition(":")
+    try:
+        found: Callable[[Federation], nn.Module] = getattr(import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"model = {name!r} cannot be imported: {error}") from error
+    return found

@@ -41,11 +41,14 @@ def affine(weights: Weights, names: tuple[str, str], inputs: Tensor, tape: Tape 
 
     Args:
         weights: named parameters `(stack, ...)`.
-        names: of the weight `(stack, out, ...)`, whose other axes are joined, and of the bias `(stack, out)`.
+        names: of the weight `(stack, out, in)`, or `(stack, out, channels, height, width)` if the inputs are
+            patches with their channels last; and of the bias `(stack, out)`.
         inputs: `(stack, rows, in)`, or `(1, rows, in)` if all models see the same.
         tape: where a trace is left, None if no per-instance gradients are wanted.
     """
-    weight, bias = weights[names[0]].flatten(2), weights[names[1]]
+    weight, bias = weights[names[0]], weights[names[1]]
+    if weight.dim() == 5:
+        weight = weight.permute(0, 1, 3, 4, 2).flatten(2)
     inputs = inputs.expand(len(weight), -1, -1)
     outputs = torch.baddbmm(bias.unsqueeze(1), inputs, weight.transpose(1, 2))
     if tape is not None:
@@ -113,3 +116,13 @@ def weighted_gradients(trace: Trace, factors: Tensor) -> tuple[Tensor, Tensor]:
     """Sum over instances of gradient times factor `(stack, batch)`: of weight `(stack, out, in)` and bias."""
     scaled = (trace.gradients * factors[:, :, None, None]).flatten(1, 2)
     return scaled.mT @ trace.inputs.flatten(1, 2), scaled.sum(1)
+
+
+def write_gradients(views: Weights, trace: Trace, factors: Tensor) -> None:
+    """Write `weighted_gradients` into the named `views` of a flat gradient, in place."""
+    weight, bias = weighted_gradients(trace, factors)
+    target = views[trace.weight]
+    if target.dim() == 5:
+        target = target.permute(0, 1, 3, 4, 2)
+    target.copy_(weight.view(target.shape))
+    views[trace.bias].copy_(bias)

@@ -1,0 +1,223 @@
+"""One model at a time, as everybody writes it: the yardstick for tests and benchmarks.
+
+Draws the same cohorts, orders, batches and noise as the engine, and shares none of its arithmetic.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fedproof.ensemble.task import Task
+from fedproof.mechanisms.randomness import Purpose, Stream, data_order, initial_seed
+from fedproof.mechanisms.sampling import draw_cohorts
+from fedproof.mechanisms.users import as_inputs
+from fedproof.models.layout import load
+from fedproof.protocol import (
+    FedAvg,
+    FixedSize,
+    InstanceFedAvg,
+    InstanceFedSGD,
+    Median,
+    PerLayer,
+    PerLayerMedian,
+    Quantile,
+    UserFedAvg,
+)
+
+
+def train_one(task: Task, replica: int) -> Tensor:
+    """Parameters `(dim,)` of one replica, trained user after user with ordinary modules."""
+    plain, server = _Plain.of(task), _Server.of(task, replica)
+    params = task.model.initial(initial_seed(task.seed)).to(task.device, task.dtype)
+    for round in range(task.mechanism.rounds):
+        members = np.flatnonzero(server.cohorts[round])
+        if isinstance(task.mechanism, UserFedAvg | FedAvg):
+            order = data_order(task.seed, round, task.federation.offsets, task.local.epochs)
+            updates = [plain.user_update(params, int(user), order) for user in members]
+            total = server.private_sum(updates, params)
+        else:
+            total = sum(_private_updates(plain, server, params, members), torch.zeros_like(params))
+        params = params + total / server.divisor
+    return params
+
+
+def score_one(task: Task, params: Tensor) -> Tensor:
+    """Softmax scores `(inputs, classes)` of one model on the test inputs."""
+    module = _Plain.of(task).fresh(params)
+    with torch.no_grad():
+        logits: Tensor = module(as_inputs(task.federation.test_features, params.device, task.dtype))
+    return logits.softmax(-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plain:
+    """The task with its data on the device."""
+
+    task: Task
+    features: Tensor
+    labels: Tensor
+
+    @staticmethod
+    def of(task: Task) -> "_Plain":
+        device = torch.device(task.device)
+        features = as_inputs(task.federation.features, device, task.dtype)
+        return _Plain(
+            task=task, features=features, labels=torch.from_numpy(task.federation.labels).to(device)
+        )
+
+    def fresh(self, params: Tensor) -> nn.Module:
+        """A module with the given parameters."""
+        module = self.task.model.module().to(self.labels.device, self.task.dtype)
+        return load(module, self.task.model.layout, params)
+
+    def flat(self, module: nn.Module) -> Tensor:
+        """A module's parameters as `(dim,)`."""
+        return self.task.model.layout.flatten(dict(module.named_parameters()))
+
+    def optimizer(self, module: nn.Module) -> torch.optim.SGD:
+        """Torch's own SGD."""
+        local = self.task.local
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        return torch.optim.SGD(
+            trained, local.learning_rate, momentum=local.momentum, weight_decay=local.weight_decay
+        )
+
+    def user_update(self, params: Tensor, user: int, order: NDArray[np.int64]) -> Tensor:
+        """What a user's local training changes."""
+        module = self.fresh(params)
+        optimizer = self.optimizer(module)
+        offsets, size = self.task.federation.offsets, self.task.local.batch_size
+        for epoch in torch.from_numpy(order).to(self.labels.device):
+            for batch in torch.split(epoch[offsets[user] : offsets[user + 1]], size):
+                optimizer.zero_grad()
+                loss = F.cross_entropy(module(self.features[batch]), self.labels[batch])
+                torch.autograd.backward(loss)
+                optimizer.step()
+        return self.flat(module) - params
+
+    def clipped_sum(self, module: nn.Module, batch: Tensor, clip_norm: float) -> Tensor:
+        """Sum of clipped per-instance gradients `(dim,)`."""
+        inputs, labels = self.features[batch], self.labels[batch]
+        if not len(batch):
+            return torch.zeros_like(self.flat(module))
+        rows = _looped(module, inputs, labels) if _recurrent(module) else _mapped(module, inputs, labels)
+        scales = (clip_norm / rows.norm(dim=1)).clamp(max=1)
+        total: Tensor = (rows * scales.unsqueeze(1)).sum(0)
+        return total
+
+
+@dataclass(kw_only=True)
+class _Server:
+    """The server of one replica; the clip norm changes where it is adaptive."""
+
+    task: Task
+    cohorts: NDArray[np.bool_]
+    noise: Stream
+    batches: Stream
+    divisor: float
+    clip_norm: float
+
+    @staticmethod
+    def of(task: Task, replica: int) -> "_Server":
+        sampling, users = task.mechanism.sampling, task.federation.num_users
+        only = range(replica, replica + 1)
+        device = torch.device(task.device)
+        return _Server(
+            task=task,
+            cohorts=draw_cohorts(sampling, users, task.mechanism.rounds, task.seed, only)[0],
+            noise=Stream(task.seed, Purpose.NOISE, replica, device),
+            batches=Stream(task.seed, Purpose.BATCH, replica, device),
+            divisor=sampling.cohort if isinstance(sampling, FixedSize) else sampling.probability * users,
+            clip_norm=getattr(task.mechanism, "clip_norm", 1.0),
+        )
+
+    def normal(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Standard normal numbers."""
+        numbers = torch.empty(shape, dtype=dtype, device=self.task.device)
+        self.noise.normal_(numbers)
+        return numbers
+
+    def private_sum(self, updates: list[Tensor], like: Tensor) -> Tensor:
+        """Sum of the clipped updates plus noise, from the definitions; without privacy the sum alone."""
+        mechanism = self.task.mechanism
+        if not isinstance(mechanism, UserFedAvg):
+            return sum(updates, torch.zeros_like(like))
+        total, noise = torch.zeros_like(like), self.normal(len(like), dtype=like.dtype)
+        layered = isinstance(mechanism.clipping, PerLayer | PerLayerMedian)
+        begin = 0
+        for size in self.task.model.layout.layer_sizes if layered else (len(like),):
+            part = slice(begin, begin + size)
+            norms = [float(update[part].double().norm()) for update in updates]
+            from_cohort = isinstance(mechanism.clipping, Median | PerLayerMedian) and norms
+            bound = float(np.median(norms)) if from_cohort else self.clip_norm
+            for update, norm in zip(updates, norms, strict=True):
+                total[part] += update[part] * min(1.0, bound / norm)
+            total[part] += mechanism.noise_multiplier * bound * noise[part]
+            begin += size
+        if isinstance(mechanism.clipping, Quantile):
+            self.adapt(mechanism.clipping, updates)
+        return total
+
+    def adapt(self, clipping: Quantile, updates: list[Tensor]) -> None:
+        """Take a step of the clip norm towards the target quantile."""
+        bits = sum((float(update.double().norm()) <= self.clip_norm) - 0.5 for update in updates)
+        noise = clipping.count_noise_std * float(self.normal(1, dtype=torch.float64))
+        share = (bits + noise) / self.divisor + 0.5
+        self.clip_norm *= float(np.exp(-clipping.learning_rate * (share - clipping.target)))
+
+
+def _private_updates(
+    plain: _Plain, server: _Server, params: Tensor, members: NDArray[np.int64]
+) -> list[Tensor]:
+    """What the members' DP-SGD changes."""
+    mechanism, local = plain.task.mechanism, plain.task.local
+    assert isinstance(mechanism, InstanceFedAvg | InstanceFedSGD)
+    modules = [plain.fresh(params) for _ in members]
+    optimizers = [plain.optimizer(module) for module in modules]
+    for _ in range(mechanism.local_steps if isinstance(mechanism, InstanceFedAvg) else 1):
+        numbers = torch.empty(len(plain.labels), device=params.device)
+        server.batches.uniform_(numbers)
+        noise = server.normal(len(members), len(params), dtype=params.dtype)
+        for user, module, optimizer, row in zip(members, modules, optimizers, noise, strict=True):
+            rows = torch.arange(
+                *plain.task.federation.offsets[user : user + 2].tolist(), device=params.device
+            )
+            chance = min(1.0, local.batch_size / len(rows))
+            if isinstance(mechanism, InstanceFedSGD):
+                chance = mechanism.batch_probability
+            batch = rows[numbers[rows].double() < chance]
+            total = plain.clipped_sum(module, batch, mechanism.clip_norm)
+            noisy = total + mechanism.noise_multiplier * mechanism.clip_norm * row
+            views = plain.task.model.layout.views((noisy / local.batch_size).unsqueeze(0))
+            for name, parameter in module.named_parameters():
+                parameter.grad = views[name][0].clone()
+            optimizer.step()
+    return [plain.flat(module) - params for module in modules]
+
+
+def _recurrent(module: nn.Module) -> bool:
+    return any(isinstance(part, nn.RNNBase) for part in module.modules())
+
+
+def _mapped(module: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    def loss(weights: dict[str, Tensor], instance: Tensor, label: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(module, weights, (instance[None],)), label[None])
+
+    weights = {name: value.detach() for name, value in module.named_parameters()}
+    found = vmap(grad(loss), in_dims=(None, 0, 0))(weights, inputs, labels)
+    return torch.cat([found[name].flatten(1) for name in weights], dim=1)
+
+
+def _looped(module: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    trained = list(module.parameters())
+    rows = []
+    for index in range(len(labels)):
+        loss = F.cross_entropy(module(inputs[index : index + 1]), labels[index : index + 1])
+        parts = torch.autograd.grad(loss, trained)
+        rows.append(torch.cat([part.flatten() for part in parts])[None])
+    return torch.cat(rows)

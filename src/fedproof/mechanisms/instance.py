@@ -1,0 +1,161 @@
+"""DP-SGD of many (replica, user) pairs at once, on Poisson batches of each user's own instances."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedproof.aggregation import Contributions
+from fedproof.mechanisms.local import descend
+from fedproof.mechanisms.randomness import Stream
+from fedproof.mechanisms.rounds import (
+    Cohort,
+    RoundReport,
+    Setting,
+    State,
+    Streams,
+    cohort_of,
+    contributions_of,
+)
+from fedproof.mechanisms.users import Users
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateTraining:
+    """How a user trains with DP-SGD.
+
+    Attributes:
+        steps: number of noisy steps.
+        clip_norm: bound on the gradient of one instance.
+        noise_std: standard deviation of the noise on the sum of a batch.
+        batch_probability: `(users,)`, chance that an instance of the user enters a batch.
+    """
+
+    steps: int
+    clip_norm: float
+    noise_std: float
+    batch_probability: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Draw:
+    """The batches of one step.
+
+    Attributes:
+        rows: rows of the federation, those of one pair after the other, and one more for padding.
+        counts: `(pairs,)`, how many of them belong to each pair.
+    """
+
+    rows: Tensor
+    counts: Tensor
+
+    def batch(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows `(len(pairs), width)` and mask of what is no padding."""
+        counts = self.counts[pairs].unsqueeze(1)
+        begin = (self.counts.cumsum(0) - self.counts)[pairs].unsqueeze(1)
+        place = torch.arange(max(1, int(counts.max())), device=self.rows.device)
+        mask = place < counts
+        return self.rows[torch.where(mask, begin + place, len(self.rows) - 1)], mask
+
+
+def private_updates(
+    training: PrivateTraining, setting: Setting, state: State, streams: Streams
+) -> tuple[Contributions, RoundReport]:
+    """What the members of the round's cohorts hand in after `training.steps` noisy steps each.
+
+    Guarantee: given the models before it, each step is a Gaussian mechanism on a Poisson batch: noise of
+    standard deviation `noise_std` on a sum to which one instance adds at most `clip_norm`.
+    """
+    cohort = cohort_of(streams.cohorts[:, state.round])
+    replica = torch.from_numpy(cohort.replica).to(state.params.device)
+    start = state.params[replica]
+    params, velocity, tally = start.clone(), torch.zeros_like(start), _Tally(len(replica), start)
+    for _ in range(training.steps):
+        draw = _draw(training, setting.users, cohort, streams.batches, start.device)
+        gradient = _clipped_sums(training, setting, params, draw, tally)
+        gradient.add_(_noise(cohort, streams.noise, start), alpha=training.noise_std)
+        descend(params, velocity, gradient.div_(setting.local.batch_size), setting.local)
+    updates = start.new_zeros((*cohort.members.shape, start.shape[1]))
+    updates[replica, torch.from_numpy(cohort.slot).to(replica.device)] = params.sub_(start)
+    contributions = contributions_of(updates, cohort.members, setting.model.layout.layer_sizes)
+    if setting.attack is not None:
+        contributions = setting.attack(contributions, state)
+    return contributions, tally.report(cohort, training.clip_norm)
+
+
+class _Tally:
+    """Counts of what was clipped, for each pair."""
+
+    def __init__(self, num_pairs: int, like: Tensor) -> None:
+        self._sums = torch.zeros((num_pairs, 4), dtype=torch.float64, device=like.device)
+
+    def add(self, pairs: Tensor, mask: Tensor, norms: Tensor, finite: Tensor, clip_norm: float) -> None:
+        """Count the instances of one batch."""
+        seen = (mask, norms * mask, (norms > clip_norm) & mask, ~finite & mask)
+        self._sums[pairs] += torch.stack([column.double().sum(1) for column in seen], dim=1)
+
+    def report(self, cohort: Cohort, clip_norm: float) -> RoundReport:
+        """Report for each replica."""
+        grid = self._sums.new_zeros((*cohort.members.shape, 4))
+        places = (torch.from_numpy(index).to(grid.device) for index in (cohort.replica, cohort.slot))
+        grid[tuple(places)] = self._sums
+        seen, length, clipped, bad = grid.sum(1).unbind(1)
+        return RoundReport(
+            cohort_size=torch.from_numpy((cohort.members >= 0).sum(1)).to(grid.device),
+            mean_norm=length / seen.clamp(min=1),
+            clipped_share=clipped / seen.clamp(min=1),
+            non_finite=bad,
+            clip_norm=torch.full_like(seen, clip_norm),
+        )
+
+
+def _draw(
+    training: PrivateTraining, users: Users, cohort: Cohort, streams: Sequence[Stream], device: torch.device
+) -> _Draw:
+    """Poisson batches; a replica draws for all instances, so its stream does not depend on its cohort."""
+    numbers = torch.empty((len(streams), int(users.offsets[-1])), device=device)
+    for row, stream in zip(numbers, streams, strict=True):
+        stream.uniform_(row)
+    owner = np.repeat(np.arange(users.num_users), users.sizes)
+    chance = torch.from_numpy(training.batch_probability[owner]).to(device)
+    taken = numbers < chance
+    replica, user = (torch.from_numpy(index).to(device) for index in (cohort.replica, cohort.user))
+    first = torch.from_numpy(users.offsets).to(device)
+    place = torch.arange(int(users.sizes.max()), device=device)
+    rows = first[user].unsqueeze(1) + place
+    own = rows < first[user + 1].unsqueeze(1)
+    chosen = taken[replica.unsqueeze(1), rows.clamp(max=len(owner) - 1)] & own
+    return _Draw(rows=torch.cat([rows[chosen], first[:1]]), counts=chosen.sum(1))
+
+
+def _clipped_sums(
+    training: PrivateTraining, setting: Setting, params: Tensor, draw: _Draw, tally: _Tally
+) -> Tensor:
+    """Sum of clipped gradients `(pairs, dim)` over each pair's batch."""
+    total = torch.empty_like(params)
+    for pairs in _stacks(draw.counts, setting.stack):
+        rows, mask = draw.batch(pairs)
+        found = setting.model.clipped_gradient(
+            params[pairs], setting.users.features[rows], setting.users.labels[rows], mask, training.clip_norm
+        )
+        total[pairs] = found.total
+        tally.add(pairs, mask, found.norms, found.finite, training.clip_norm)
+    return total
+
+
+def _stacks(counts: Tensor, stack: int) -> Iterator[Tensor]:
+    # Batches of like size share a stack: Poisson batches differ by half their size, which would be padding.
+    if len(counts):
+        yield from torch.split(counts.argsort(descending=True, stable=True), stack)
+
+
+def _noise(cohort: Cohort, streams: Sequence[Stream], like: Tensor) -> Tensor:
+    """Standard normal numbers `(pairs, dim)`, those of a replica's members from its own stream."""
+    noise = torch.empty_like(like)
+    ends = np.cumsum((cohort.members >= 0).sum(1)).tolist()
+    for stream, begin, end in zip(streams, [0, *ends[:-1]], ends, strict=True):
+        stream.normal_(noise[begin:end])
+    return noise

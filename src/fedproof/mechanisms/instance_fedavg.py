@@ -1,0 +1,46 @@
+"""InsDP-FedAvg: users run DP-SGD, the server averages."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof.mechanisms.clipping import unbounded
+from fedproof.mechanisms.instance import PrivateTraining, private_updates
+from fedproof.mechanisms.rounds import RoundReport, Setting, State, Streams
+from fedproof.mechanisms.sampling import expected_cohort
+from fedproof.protocol import InstanceFedAvg, LocalTraining
+
+
+def play(
+    mechanism: InstanceFedAvg, setting: Setting, state: State, streams: Streams
+) -> tuple[State, RoundReport]:
+    """The state after one round: noisy local steps, sum, divide by the expected cohort.
+
+    Guarantee: all that leaves a user has been noised there; the server's work is post-processing.
+    """
+    training = PrivateTraining(
+        steps=mechanism.local_steps,
+        clip_norm=mechanism.clip_norm,
+        noise_std=mechanism.noise_multiplier * mechanism.clip_norm,
+        batch_probability=batch_probabilities(mechanism, setting.local, setting.users.sizes),
+    )
+    handed_in, report = private_updates(training, setting, state, streams)
+    total = setting.aggregation(unbounded(handed_in).contributions)
+    cohort = expected_cohort(mechanism.sampling, setting.users.num_users)
+    after = State(round=state.round + 1, params=state.params + total / cohort, clip_norms=state.clip_norms)
+    return after, report
+
+
+def batch_probabilities(
+    mechanism: InstanceFedAvg, local: LocalTraining, sizes: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Chance `(users,)` that an instance enters a batch, so that batches have `batch_size` in expectation.
+
+    Guarantee: no user's chance is above the one that is accounted.
+    """
+    chances = np.minimum(1, local.batch_size / sizes)
+    if chances.max() > mechanism.batch_probability * (1 + 1e-9):
+        raise ValueError(
+            f"batch_probability = {mechanism.batch_probability} must be at least batch_size / size of the "
+            f"smallest user = {local.batch_size}/{sizes.min()} = {chances.max():.6g}: it is what is accounted"
+        )
+    return chances

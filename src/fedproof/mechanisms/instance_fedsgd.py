@@ -1,0 +1,31 @@
+"""InsDP-FedSGD: each drawn user hands in one noisy gradient step."""
+
+import numpy as np
+
+from fedproof.mechanisms.clipping import unbounded
+from fedproof.mechanisms.instance import PrivateTraining, private_updates
+from fedproof.mechanisms.rounds import RoundReport, Setting, State, Streams
+from fedproof.mechanisms.sampling import expected_cohort
+from fedproof.protocol import InstanceFedSGD
+
+
+def play(
+    mechanism: InstanceFedSGD, setting: Setting, state: State, streams: Streams
+) -> tuple[State, RoundReport]:
+    """The state after one round: one noisy step of each member, sum, divide by the cohort.
+
+    Guarantee: the sum of a cohort of m holds noise of standard deviation `√m * noise_multiplier * clip_norm`
+    (times learning rate over batch size), to which one instance adds at most `clip_norm` (times the same).
+    """
+    num_users = setting.users.num_users
+    training = PrivateTraining(
+        steps=1,
+        clip_norm=mechanism.clip_norm,
+        noise_std=mechanism.noise_multiplier * mechanism.clip_norm,
+        batch_probability=np.full(num_users, mechanism.batch_probability),
+    )
+    handed_in, report = private_updates(training, setting, state, streams)
+    total = setting.aggregation(unbounded(handed_in).contributions)
+    cohort = expected_cohort(mechanism.sampling, num_users)
+    after = State(round=state.round + 1, params=state.params + total / cohort, clip_norms=state.clip_norms)
+    return after, report

@@ -1,0 +1,87 @@
+"""The convolutional networks of the paper, for MNIST and for CIFAR-10."""
+
+from functools import partial
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedproof.models.convolution import average_pool, convolution, max_pool
+from fedproof.models.model import StackedModel, stacked
+from fedproof.models.tape import Tape, Weights, layer
+
+
+def mnist_cnn(shape: tuple[int, ...], num_classes: int) -> StackedModel:
+    """Two convolutions and two linear layers for images of 28 by 28.
+
+    >>> mnist_cnn((28, 28), 2).layout.dim
+    25746
+    """
+    if shape not in ((28, 28), (1, 28, 28)):
+        raise ValueError(f"mnist-cnn needs inputs of shape (28, 28) or (1, 28, 28), not {shape}")
+    return stacked(partial(PlainMnistCNN, num_classes), _mnist_forward, num_classes)
+
+
+def cifar_cnn(shape: tuple[int, ...], num_classes: int) -> StackedModel:
+    """Four convolutions with average pools and one linear layer for images of 3 by 32 by 32.
+
+    >>> cifar_cnn((3, 32, 32), 2).layout.num_layers
+    5
+    """
+    if shape != (3, 32, 32):
+        raise ValueError(f"cifar-cnn needs inputs of shape (3, 32, 32), not {shape}")
+    return stacked(partial(PlainCifarCNN, num_classes), _cifar_forward, num_classes)
+
+
+class PlainMnistCNN(nn.Module):
+    """The MNIST network as an ordinary module."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 16, 8, stride=2, padding=3)
+        self.conv2 = nn.Conv2d(16, 32, 4, stride=2)
+        self.fc1 = nn.Linear(512, 32)
+        self.fc2 = nn.Linear(32, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits `(batch, classes)`."""
+        hidden = F.max_pool2d(F.relu(self.conv1(images.reshape(-1, 1, 28, 28))), 2, 1)
+        hidden = F.max_pool2d(F.relu(self.conv2(hidden)), 2, 1)
+        logits: Tensor = self.fc2(F.relu(self.fc1(hidden.flatten(1))))
+        return logits
+
+
+class PlainCifarCNN(nn.Module):
+    """The CIFAR network as an ordinary module, named like the published weights."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for before, after in ((3, 32), (32, 64), (64, 64)):
+            layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)]
+        layers += [nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        self.net = nn.Sequential(*layers)
+        self.fc = nn.Linear(128, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits `(batch, classes)`."""
+        logits: Tensor = self.fc(self.net(images))
+        return logits
+
+
+def _mnist_forward(weights: Weights, inputs: Tensor, tape: Tape | None) -> Tensor:
+    images = inputs.reshape(*inputs.shape[:2], 28, 28, 1)
+    hidden = convolution(weights, "conv1", images, tape, stride=2, padding=3)
+    hidden = F.relu_(max_pool(hidden))  # the maximum first: the same function, on fewer numbers
+    hidden = convolution(weights, "conv2", hidden, tape, stride=2)
+    hidden = F.relu_(max_pool(hidden))
+    # torch flattens channels first
+    hidden = layer(weights, "fc1", hidden.permute(0, 1, 4, 2, 3).flatten(2), tape)
+    return layer(weights, "fc2", F.relu(hidden), tape)
+
+
+def _cifar_forward(weights: Weights, inputs: Tensor, tape: Tape | None) -> Tensor:
+    hidden = inputs.permute(0, 1, 3, 4, 2).contiguous()
+    for name in ("net.0", "net.3", "net.6"):
+        hidden = average_pool(F.relu(convolution(weights, name, hidden, tape, padding=1)))
+    hidden = F.relu(convolution(weights, "net.9", hidden, tape, padding=1)).mean((2, 3))
+    return layer(weights, "fc", hidden, tape)

@@ -1,0 +1,131 @@
+"""A stack of models equals separately trained plain modules, for every mechanism, clip and model."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedproof.ensemble import Sizes, Task, train_replicas
+from fedproof.ensemble.naive import score_one, train_one
+from fedproof.federation import Federation
+from fedproof.models import Model, build
+from fedproof.models.module import from_module
+from fedproof.protocol import (
+    Everyone,
+    FedAvg,
+    FixedSize,
+    Flat,
+    InstanceFedAvg,
+    InstanceFedSGD,
+    LocalTraining,
+    Median,
+    PerLayer,
+    PerLayerMedian,
+    Poisson,
+    Quantile,
+    UserFedAvg,
+)
+
+REPLICAS = 2
+SIZES = (1, 4, 7, 3, 5)  # unequal, smaller and larger than a batch of 3
+
+
+def federation(shape: tuple[int, ...], *, tokens: bool = False) -> Federation:
+    rng = np.random.default_rng(0)
+    offsets = np.concatenate([[0], np.cumsum(SIZES)])
+    make = (lambda n: rng.integers(0, 9, (n, *shape))) if tokens else (lambda n: rng.normal(size=(n, *shape)))
+    return Federation(
+        features=make(int(offsets[-1])) if tokens else make(int(offsets[-1])).astype(np.float32),
+        labels=rng.integers(0, 3, int(offsets[-1])),
+        offsets=offsets,
+        test_features=make(6) if tokens else make(6).astype(np.float32),
+        test_labels=rng.integers(0, 3, 6),
+        class_names=("a", "b", "c"),
+        name="random",
+        vectors=rng.normal(size=(9, 4)).astype(np.float32) if tokens else None,
+    )
+
+
+def brought(data: Federation) -> Model:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 3, 3), nn.GroupNorm(1, 3), nn.Tanh(), nn.Flatten(), nn.Linear(48, 3))
+    return from_module(module, data.num_classes)
+
+
+DATA = {
+    "linear": federation((2, 3)),
+    "mlp": federation((2, 3)),
+    "mnist-cnn": federation((1, 28, 28)),
+    "cifar-cnn": federation((3, 32, 32)),
+    "lstm": federation((5,), tokens=True),
+    "brought": federation((1, 6, 6)),
+}
+HIDDEN = {"mlp": (5, 4), "lstm": (3,)}
+MODELS = {
+    name: brought(data) if name == "brought" else build(name, data, hidden=HIDDEN.get(name, ()))
+    for name, data in DATA.items()
+}
+
+
+def layers(name: str) -> int:
+    return MODELS[name].layout.num_layers
+
+
+def mechanisms(name: str) -> dict[str, object]:
+    poisson = Poisson(probability=0.6)
+    fixed = FixedSize(cohort=3, users=len(SIZES))
+    clips = {
+        "flat": Flat(),
+        "per-layer": PerLayer(num_layers=layers(name)),
+        "median": Median(),
+        "per-layer-median": PerLayerMedian(num_layers=layers(name)),
+        "quantile": Quantile(count_noise_std=0.5),
+    }
+    found: dict[str, object] = {
+        key: UserFedAvg(rounds=2, noise_multiplier=0.05, sampling=poisson, clip_norm=0.1, clipping=clip)
+        for key, clip in clips.items()
+    }
+    found["fedavg"] = FedAvg(rounds=2, sampling=fixed)
+    found["everyone"] = UserFedAvg(rounds=2, noise_multiplier=0.05, sampling=Everyone(), clip_norm=0.1)
+    found["instance-fedsgd"] = InstanceFedSGD(
+        rounds=2, noise_multiplier=0.05, sampling=fixed, batch_probability=0.5, clip_norm=0.5
+    )
+    found["instance-fedavg"] = InstanceFedAvg(
+        rounds=2, local_steps=2, noise_multiplier=0.05, batch_probability=1.0, sampling=poisson, clip_norm=0.5
+    )
+    return found
+
+
+KINDS = tuple(mechanisms("linear"))
+LOCAL = LocalTraining(epochs=2, batch_size=3, learning_rate=0.1, momentum=0.9, weight_decay=0.01)
+# Round-one sharing, splits of the cohort and of the block are all exercised by sizes this small.
+SMALL = Sizes(stack=4, block=2, width=4)
+
+
+def task(name: str, kind: str, dtype: torch.dtype) -> Task:
+    return Task(
+        federation=DATA[name],
+        model=MODELS[name],
+        mechanism=mechanisms(name)[kind],
+        local=LOCAL,
+        seed=3,
+        dtype=dtype,
+    )
+
+
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found.double() - expected.double()).norm() / expected.double().norm())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
+def test_a_stack_equals_plain_modules(name, kind, dtype, tolerance):
+    work = task(name, kind, dtype)
+    found = train_replicas(work, range(1, 1 + REPLICAS), sizes=SMALL)
+    for row, replica in enumerate(found.indices):
+        expected = train_one(work, replica)
+        models = torch.cat([value[row].flatten() for value in found.models.values()])
+        assert relative_error(models, expected) < tolerance
+        scores = score_one(work, expected)
+        np.testing.assert_allclose(found.scores[row], scores, atol=max(20 * tolerance, 1e-6))
