@@ -44,6 +44,11 @@ def dirichlet(
     The smaller alpha, the more unequal sizes and classes of the users are.
 
     Reference: Hsu, Qi, Brown 2019, arXiv:1909.06335v1, section 2; sizes differ as in Xie et al., CCS 2023.
+
+    >>> labels = np.arange(30) % 3
+    >>> split = dirichlet(labels, users=3, alpha=0.5, minimum=6, generator=np.random.default_rng(0))
+    >>> int(np.diff(split.offsets).min()) >= 6, len(np.unique(split.order))
+    (True, 30)
     """
     check.positive(dirichlet_alpha=alpha)
     check.count(minimum=minimum)
@@ -70,6 +75,11 @@ def degree(
     `u % classes`; within a group, sizes differ by at most one.
 
     Reference: Cao, Jia, Gong 2021 (Ensemble-FL), arXiv:2102.01854, degree of non-IID.
+
+    >>> labels = np.arange(30) % 3
+    >>> split = degree(labels, users=3, share=1.0, generator=np.random.default_rng(0))
+    >>> labels[split.order].reshape(3, 10).std(axis=1)
+    array([0., 0., 0.])
     """
     check.probability(degree=share)
     classes = np.unique(labels)
@@ -103,6 +113,10 @@ def natural(
         users: how many to keep; None keeps all.
         generator: draws the users; who is kept stays in the data's order.
         minimum: instances a user must own to be kept.
+
+    >>> owners = np.array([7, 7, 3, 7, 9, 9])
+    >>> natural(owners, users=None, minimum=2, generator=np.random.default_rng(0)).order
+    array([0, 1, 3, 4, 5])
     """
     check.count(minimum=minimum)
     by_owner = np.argsort(owners, kind="stable")

@@ -50,7 +50,12 @@ class Summary:
 
 
 def class_counts(federation: Federation) -> NDArray[np.int64]:
-    """Instances of each class that each user holds, `(users, classes)`."""
+    """Instances of each class that each user holds, `(users, classes)`.
+
+    >>> from fedproof.data import load
+    >>> class_counts(load("digits", classes=[0, 1], users=96)).sum(axis=0)
+    array([142, 146])
+    """
     owners = np.repeat(np.arange(federation.num_users), federation.sizes)
     flat = owners * federation.num_classes + federation.labels
     counts = np.bincount(flat, minlength=federation.num_users * federation.num_classes)
