@@ -11,7 +11,7 @@ from fedproof.data import text
 from fedproof.federation import Federation
 
 Kind = TypeVar("Kind", bound=np.generic)
-ROWS_AT_ONCE = 1024  # scaled block by block, so that a block stays in the cache
+ROWS_AT_ONCE = 256  # scaled block by block: a block stays in the cache, and no second copy is made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,36 +93,51 @@ def limit_test(arrays: Arrays, limit: int | None) -> Arrays:
     if limit is None or limit >= len(arrays.test_labels):
         return arrays
     drawn = np.sort(np.random.default_rng(0).permutation(len(arrays.test_labels))[:limit])
-    return replace(arrays, test_features=arrays.test_features[drawn], test_labels=arrays.test_labels[drawn])
+    return replace(
+        arrays,
+        test_features=arrays.test_features[drawn],
+        test_labels=arrays.test_labels[drawn],
+        test_owners=None if arrays.test_owners is None else arrays.test_owners[drawn],
+    )
 
 
-def encoded(arrays: Arrays) -> Arrays:
-    """The same instances in their final form: float32 pixels, or token ids with their vectors."""
+def encoded(arrays: Arrays, order: NDArray[np.int64] | None = None) -> Arrays:
+    """Instances in their final form: float32 pixels, or token ids with their vectors.
+
+    Args:
+        arrays: instances as stored.
+        order: the training instances to keep, in this order; None: all, as they are.
+    """
+    rows = np.arange(len(arrays.labels)) if order is None else order
+    test_rows = np.arange(len(arrays.test_labels))
+    features, test_features, vectors = arrays.features, arrays.test_features, arrays.vectors
     if isinstance(arrays.encoding, Scaling):
-        return replace(
-            arrays,
-            features=_scale(arrays.features, arrays.encoding),
-            test_features=_scale(arrays.test_features, arrays.encoding),
-            encoding=None,
+        features = _scaled_rows(features, rows, arrays.encoding)
+        test_features = _scaled_rows(test_features, test_rows, arrays.encoding)
+    elif isinstance(arrays.encoding, text.Encoding):
+        features, test_features, vocabulary = text.encode(
+            features[rows].tolist(), test_features.tolist(), arrays.encoding
         )
-    if isinstance(arrays.encoding, text.Encoding):
-        rows, test_rows, vocabulary = text.encode(
-            arrays.features.tolist(), arrays.test_features.tolist(), arrays.encoding
-        )
-        return replace(
-            arrays, features=rows, test_features=test_rows, vectors=vocabulary.vectors, encoding=None
-        )
-    return arrays
+        vectors = vocabulary.vectors
+    elif order is not None:
+        features = features[rows]
+    return replace(
+        arrays,
+        features=features,
+        labels=arrays.labels[rows],
+        test_features=test_features,
+        owners=None if arrays.owners is None else arrays.owners[rows],
+        vectors=vectors,
+        encoding=None,
+    )
 
 
-def as_federation(arrays: Arrays, order: NDArray[np.int64] | None, offsets: NDArray[np.int64]) -> Federation:
-    """Users that hold the training instances in this order (None: as they are), cut at `offsets`.
+def as_federation(arrays: Arrays, order: NDArray[np.int64], offsets: NDArray[np.int64]) -> Federation:
+    """Users that hold the training instances in this order, cut at `offsets`.
 
     Every array is made read-only: who poisons a federation must make a new one.
     """
-    if order is not None:
-        arrays = replace(arrays, features=arrays.features[order], labels=arrays.labels[order])
-    final = read_only(encoded(arrays))
+    final = read_only(encoded(arrays, order))
     return Federation(
         features=final.features,
         labels=final.labels,
@@ -159,15 +174,17 @@ def _class_index(arrays: Arrays, value: int | str) -> int:
     )
 
 
-def _scale(stored: NDArray[np.generic], scaling: Scaling) -> NDArray[np.float32]:
+def _scaled_rows(
+    stored: NDArray[np.generic], rows: NDArray[np.int64], scaling: Scaling
+) -> NDArray[np.float32]:
     channels = (-1,) + (1,) * (stored.ndim - 2) if len(scaling.mean) > 1 else (1,)
     std = np.asarray(scaling.std, dtype=np.float64)
     factor = (1 / (scaling.top * std)).astype(np.float32).reshape(channels)
     shift = (-np.asarray(scaling.mean) / std).astype(np.float32).reshape(channels)
-    result = np.empty(stored.shape, dtype=np.float32)
-    for start in range(0, len(stored), ROWS_AT_ONCE):
+    result = np.empty((len(rows), *stored.shape[1:]), dtype=np.float32)
+    for start in range(0, len(rows), ROWS_AT_ONCE):
         block = result[start : start + ROWS_AT_ONCE]
-        np.multiply(stored[start : start + ROWS_AT_ONCE], factor, out=block, dtype=np.float32)
+        np.multiply(stored[rows[start : start + ROWS_AT_ONCE]], factor, out=block, dtype=np.float32)
         block += shift
     return result
 

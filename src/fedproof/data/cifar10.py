@@ -24,33 +24,34 @@ def read(data_folder: Path) -> Arrays:
     Pixels become [0, 1], then `(x - mean) / std` for each colour; no random crops or flips.
     """
     folder = data_folder / FOLDER
-    *batches, test = (read_batch(folder / name) for name in FILES)
+    *batches, test_batch = (folder / name for name in FILES)
+    train, test = read_batches(batches), read_batches([test_batch])
     return Arrays(
-        features=_images(batches),
-        labels=_labels(batches),
-        test_features=_images([test]),
-        test_labels=_labels([test]),
+        features=train[:, 1:].reshape(-1, 3, 32, 32),
+        labels=train[:, 0].astype(np.int64),
+        test_features=test[:, 1:].reshape(-1, 3, 32, 32),
+        test_labels=test[:, 0].astype(np.int64),
         class_names=NAMES,
         name="cifar10",
         encoding=SCALING,
     )
 
 
-def read_batch(path: Path) -> NDArray[np.uint8]:
-    """Records of one file, `(instances, 3073)`; the label comes first."""
-    with reading(existing(path, name="cifar10"), REMEDY):
-        size = path.stat().st_size
-        if size == 0 or size % RECORD or size > MAX_BYTES:
-            raise ValueError(f"{path} is truncated: {size} bytes are no records of {RECORD} bytes; {REMEDY}")
-        records = np.fromfile(path, dtype=np.uint8).reshape(-1, RECORD)
-    if records[:, 0].max() > 9:
-        raise ValueError(f"{path} holds label {records[:, 0].max()}, labels are 0 to 9; {REMEDY}")
+def read_batches(paths: list[Path]) -> NDArray[np.uint8]:
+    """Records of all files, `(instances, 3073)`; the label comes first."""
+    counts = [_count_records(path) for path in paths]
+    records = np.empty((sum(counts), RECORD), dtype=np.uint8)
+    for path, rows in zip(paths, np.split(records, np.cumsum(counts)[:-1]), strict=True):
+        with reading(path, REMEDY), path.open("rb") as stream:
+            if stream.readinto(rows.data) != rows.size:
+                raise ValueError(f"{path} was truncated while it was read; {REMEDY}")
+        if rows[:, 0].max() > 9:
+            raise ValueError(f"{path} holds label {rows[:, 0].max()}, labels are 0 to 9; {REMEDY}")
     return records
 
 
-def _images(batches: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    return np.concatenate([batch[:, 1:] for batch in batches]).reshape(-1, 3, 32, 32)
-
-
-def _labels(batches: list[NDArray[np.uint8]]) -> NDArray[np.int64]:
-    return np.concatenate([batch[:, 0] for batch in batches]).astype(np.int64)
+def _count_records(path: Path) -> int:
+    size = existing(path, name="cifar10").stat().st_size
+    if size == 0 or size % RECORD or size > MAX_BYTES:
+        raise ValueError(f"{path} is truncated: {size} bytes are no records of {RECORD} bytes; {REMEDY}")
+    return size // RECORD
