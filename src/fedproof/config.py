@@ -1,0 +1,343 @@
+"""The TOML file of an experiment, validated at once; errors name the key, its value and what is allowed."""
+
+import difflib
+import hashlib
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedproof.certificates import Bound, Method
+from fedproof.protocol import (
+    Clipping,
+    Everyone,
+    FedAvg,
+    FixedSize,
+    Flat,
+    InstanceFedAvg,
+    InstanceFedSGD,
+    LocalTraining,
+    Median,
+    PerLayer,
+    PerLayerMedian,
+    Poisson,
+    Quantile,
+    Sampling,
+    UserFedAvg,
+)
+from fedproof.threat import Relation, ThreatModel, Unit
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Open = Annotated[float, Field(gt=0, lt=1)]
+
+
+class Section(BaseModel):
+    """A table of the file: unknown keys and silent conversions are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class DataSection(Section):
+    """`[data]`: which data set, which of its classes, and how users hold it."""
+
+    name: str = "digits"
+    classes: tuple[int, ...] | None = Field(default=None, strict=False)
+    users: Count | None = None
+    partition: Literal["iid", "dirichlet", "natural", "degree"] | None = None
+    dirichlet_alpha: Positive = 0.5
+    degree: Annotated[float, Field(ge=0, le=1)] = 0.5
+    minimum: Count = 1
+    test_limit: Count | None = None
+    vectors: str | None = None
+    data_dir: str | None = None
+
+
+class ModelSection(Section):
+    """`[model]`: a built-in name or `module:function`, hidden widths, weights to start from."""
+
+    name: str = "linear"
+    hidden: tuple[Count, ...] = Field(default=(), strict=False)
+    weights: str | None = None
+
+
+class MechanismSection(Section):
+    """`[mechanism]`: who takes part, how updates are clipped and noised, how users train."""
+
+    kind: Literal["fedavg", "user-fedavg", "instance-fedsgd", "instance-fedavg"] = "user-fedavg"
+    rounds: Count = 1
+    sampling: Literal["poisson", "fixed", "none"] = "poisson"
+    cohort: Count | None = None
+    clip: Literal["flat", "per-layer", "median", "per-layer-median", "quantile"] = "flat"
+    clip_norm: Positive = 1.0
+    quantile: Open = 0.5
+    quantile_learning_rate: Positive = 0.2
+    quantile_noise_std: Positive = 5.0
+    noise_multiplier: NotNegative = 1.0
+    delta: Open = 1e-5
+    local_epochs: Count = 1
+    local_steps: Count | None = None
+    batch_size: Count = 32
+    learning_rate: Positive = 0.1
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: NotNegative = 0.0
+
+    @model_validator(mode="after")
+    def _noise_where_it_is_needed(self) -> "MechanismSection":
+        if self.kind != "fedavg" and self.noise_multiplier == 0:
+            raise ValueError(
+                f"noise_multiplier = 0 must be positive for kind = '{self.kind}'; "
+                "without noise use kind = 'fedavg'"
+            )
+        if self.kind == "instance-fedavg" and self.local_steps is None:
+            raise ValueError("local_steps is missing: kind = 'instance-fedavg' counts its steps")
+        if self.kind == "instance-fedsgd" and self.sampling == "poisson":
+            raise ValueError("sampling = 'poisson' must be fixed or none for kind = 'instance-fedsgd'")
+        return self
+
+
+class ThreatSection(Section):
+    """`[threat]`: what one poisoned unit is and what the adversary may do."""
+
+    unit: Unit = Field(default=Unit.USER, strict=False)
+    relation: Relation = Field(default=Relation.REPLACE, strict=False)
+
+
+class EnsembleSection(Section):
+    """`[ensemble]`: how many trainings, from which seed, and the most privacy they may cost together."""
+
+    replicas: Count = 1000
+    seed: Annotated[int, Field(ge=0)] = 0
+    part_size: Count | None = None
+    max_epsilon: Positive | None = None
+
+
+class CertificateSection(Section):
+    """`[certificate]`: which certificate, and how sure."""
+
+    method: Method = Field(default=Method.MARGIN, strict=False)
+    bound: Bound | None = Field(default=None, strict=False)
+    failure_probability: Open = 0.01
+    max_size: Count = 100
+
+
+class Config(Section):
+    """A whole experiment."""
+
+    data: DataSection = DataSection()
+    model: ModelSection = ModelSection()
+    mechanism: MechanismSection = MechanismSection()
+    threat: ThreatSection = ThreatSection()
+    ensemble: EnsembleSection = EnsembleSection()
+    certificate: CertificateSection = CertificateSection()
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> "Config":
+        unit = Unit.INSTANCE if self.mechanism.kind.startswith("instance") else Unit.USER
+        if self.threat.unit != unit:
+            raise ValueError(
+                f"threat.unit = '{self.threat.unit}' must be '{unit}' "
+                f"for mechanism.kind = '{self.mechanism.kind}'"
+            )
+        users, cohort = self.data.users, self.mechanism.cohort
+        if cohort is None and self.mechanism.sampling != "none":
+            raise ValueError(f"mechanism.cohort is missing: sampling = '{self.mechanism.sampling}' needs it")
+        if users is not None and cohort is not None and cohort > users:
+            raise ValueError(f"mechanism.cohort = {cohort} must be at most data.users = {users}")
+        return self
+
+    # --- the values the rest of the package works with ------------------------------------------------------
+
+    @property
+    def threat_model(self) -> ThreatModel:
+        """The adversary."""
+        return ThreatModel(unit=self.threat.unit, relation=self.threat.relation)
+
+    @property
+    def local_training(self) -> LocalTraining:
+        """How one user trains."""
+        section = self.mechanism
+        return LocalTraining(
+            epochs=section.local_epochs,
+            batch_size=section.batch_size,
+            learning_rate=section.learning_rate,
+            momentum=section.momentum,
+            weight_decay=section.weight_decay,
+        )
+
+    def sampling(self, num_users: int) -> Sampling:
+        """Who takes part in a round, out of `num_users`."""
+        cohort = self.mechanism.cohort
+        if cohort is None or self.mechanism.sampling == "none":
+            return Everyone()
+        if cohort > num_users:
+            raise ValueError(f"mechanism.cohort = {cohort} must be at most the number of users = {num_users}")
+        if self.mechanism.sampling == "fixed":
+            return FixedSize(cohort=cohort, users=num_users)
+        return Poisson(probability=cohort / num_users)
+
+    def clipping(self, num_layers: int) -> Clipping:
+        """How updates of a model with `num_layers` layers are clipped."""
+        section = self.mechanism
+        match section.clip:
+            case "flat":
+                return Flat()
+            case "per-layer":
+                return PerLayer(num_layers=num_layers)
+            case "median":
+                return Median()
+            case "per-layer-median":
+                return PerLayerMedian(num_layers=num_layers)
+            case "quantile":
+                return Quantile(
+                    target=section.quantile,
+                    learning_rate=section.quantile_learning_rate,
+                    count_noise_std=section.quantile_noise_std,
+                )
+
+    def build_mechanism(
+        self, *, user_sizes: Iterable[int], num_layers: int
+    ) -> UserFedAvg | InstanceFedSGD | InstanceFedAvg | FedAvg:
+        """The mechanism for users of the given sizes and a model with `num_layers` layers."""
+        section, sizes = self.mechanism, list(user_sizes)
+        sampling = self.sampling(len(sizes))
+        noise: dict[str, float] = {
+            "noise_multiplier": section.noise_multiplier,
+            "clip_norm": section.clip_norm,
+        }
+        # The smallest user decides: its instances are drawn most often.
+        batch_probability = min(1.0, section.batch_size / min(sizes))
+        match section.kind:
+            case "fedavg":
+                return FedAvg(rounds=section.rounds, sampling=sampling)
+            case "user-fedavg":
+                return UserFedAvg(
+                    rounds=section.rounds, sampling=sampling, clipping=self.clipping(num_layers), **noise
+                )
+            case "instance-fedsgd":
+                fixed = (
+                    sampling
+                    if isinstance(sampling, FixedSize)
+                    else FixedSize(cohort=len(sizes), users=len(sizes))
+                )
+                return InstanceFedSGD(
+                    rounds=section.rounds, sampling=fixed, batch_probability=batch_probability, **noise
+                )
+            case "instance-fedavg":
+                assert section.local_steps is not None
+                return InstanceFedAvg(
+                    rounds=section.rounds,
+                    local_steps=section.local_steps,
+                    sampling=sampling,
+                    batch_probability=batch_probability,
+                    **noise,
+                )
+
+    def to_toml(self) -> str:
+        """The configuration with every default, as a file that gives the same configuration again."""
+        return tomli_w.dumps(_without_none(self.model_dump(mode="json")))
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the configuration, defaults included."""
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
+    """The configuration in a TOML file, with `a.b=value` overrides.
+
+    Raises:
+        ValueError: one line that names the file, the key, its value and what is allowed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: there is no such file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read: {error}") from error
+    return parse_config(text, str(path), overrides)
+
+
+def parse_config(text: str, name: str, overrides: Iterable[str] = ()) -> Config:
+    """The configuration in a TOML text; `name` is what errors call it."""
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ValueError(f"{name}: not valid TOML: {error}") from error
+    for override in overrides:
+        _set(document, override)
+    try:
+        return Config.model_validate(_floats(document, Config))
+    except ValidationError as error:
+        raise ValueError(f"{name}: {_explain(error.errors()[0])}") from error
+
+
+def _set(document: dict[str, Any], override: str) -> None:
+    """Apply one `a.b=value`; the value is TOML, or a plain string if it is no TOML value."""
+    key, equals, text = override.partition("=")
+    section, dot, field = key.strip().partition(".")
+    if not equals or not dot or not section or not field:
+        raise ValueError(f"--set {override!r} must look like section.key=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    table = document.setdefault(section, {})
+    if not isinstance(table, dict):
+        raise ValueError(f"--set {override!r}: {section} is not a section")
+    table[field] = value
+
+
+def _floats(document: Mapping[str, Any], model: type[Section]) -> dict[str, Any]:
+    """Whole numbers where a float is wanted are floats: `noise_multiplier = 2` is what people write."""
+    result: dict[str, Any] = {}
+    for key, value in document.items():
+        field = model.model_fields.get(key)
+        kind = field.annotation if field else None
+        if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, Section):
+            result[key] = _floats(value, kind)
+        elif type(value) is int and _wants_float(kind):
+            result[key] = float(value) if math.isfinite(value) else value
+        else:
+            result[key] = value
+    return result
+
+
+def _wants_float(kind: Any) -> bool:
+    return kind is float or any(_wants_float(part) for part in get_args(kind) if part is not int)
+
+
+def _explain(error: Any) -> str:
+    """One line from pydantic's first error."""
+    path = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"{path} is not a known key{_nearest(error['loc'])}"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        section = f"{path}." if path and "." not in message.split(" ")[0] else ""
+        return f"{section}{message}"
+    return f"{path} = {error['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _nearest(location: tuple[int | str, ...]) -> str:
+    """The known key closest to an unknown one, or all known ones."""
+    model: type[Section] = Config
+    for part in location[:-1]:
+        annotation = model.model_fields[str(part)].annotation
+        assert isinstance(annotation, type)
+        model = annotation
+    known = list(model.model_fields)
+    close = difflib.get_close_matches(str(location[-1]), known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+    return value
