@@ -146,7 +146,7 @@ def _certificate(
         real_size=None if found.real is None else tuple(found.real.tolist()),
         labels=None if known is None else tuple(known.tolist()),
         labels_sha256=None if known is None else fingerprint(known),
-        accuracy=None if known is None else float(np.mean((found.top == known) & ~found.tied)),
+        accuracy=None if known is None else float(np.mean((found.leader == known) & ~found.tied)),
         reasons=reasons_of(settings, exact=exact),
         assumptions=assumptions_of(settings, exact=exact),
     )

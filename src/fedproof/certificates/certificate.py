@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from fedproof import check
 from fedproof.certificates.confidence import Bound, Spending
-from fedproof.certificates.describe import Queries
 from fedproof.certificates.method import Group, Method
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.protocol import Mechanism
@@ -24,7 +23,7 @@ class Settings:
     that the method uses. `spending`, `group` and `delta` matter to some methods only.
     """
 
-    mechanism: Mechanism | Queries | None
+    mechanism: Mechanism | None
     privacy: ApproximateDP | None
     threat: ThreatModel
     method: Method
@@ -106,7 +105,7 @@ class Certificate:
                 raise ValueError(f"{name} has {len(values)} entries, must have {self.num_inputs}")
 
     @property
-    def mechanism(self) -> Mechanism | Queries | None:
+    def mechanism(self) -> Mechanism | None:
         """What was executed, if it is known."""
         return self.settings.mechanism
 

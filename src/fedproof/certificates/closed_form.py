@@ -48,8 +48,10 @@ def real_size(top: ArrayLike, rival: ArrayLike, *, epsilon: float, delta: float)
         if epsilon == 0:
             size = (top - rival) / np.float64(2 * delta)
         else:
-            # log1p keeps the digits when δ dwarfs the gap between the two classes
-            size = np.log1p((top - rival) / (rival + delta / np.expm1(epsilon))) / (2 * epsilon)
+            # log1p keeps the digits when δ dwarfs the gap; a tiny base is rounded up, so the size down
+            base = rival + delta / np.expm1(epsilon)
+            base = np.where(base > 0, np.maximum(base, 1e-300), 0.0)
+            size = np.log1p((top - rival) / base) / (2 * epsilon)
     return np.where(top > rival, size, 0.0)
 
 

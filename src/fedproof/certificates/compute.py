@@ -24,9 +24,10 @@ _MARGIN = {Bound.LEVELS: margin_sizes_by_levels, Bound.BETTING: margin_sizes_by_
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Per input: top class, tie with the runner-up, certified size (-1: abstain), bounds behind it."""
+    """Per input: the class tested, the class that leads, a tie, the size (-1: abstain), the bounds used."""
 
     top: Integers
+    leader: Integers
     tied: NDArray[np.bool_]
     sizes: Integers
     bounds: ClassBounds | None
@@ -49,7 +50,7 @@ def outcome_of(settings: Settings, scores: Array) -> Outcome:
         case _:
             curve = curve_of(settings.mechanism, settings.privacy, settings.threat)
             sizes = mean_sizes(bounds.top_lower, bounds.rival_upper, curve, settings.max_size)
-    return Outcome(top=bounds.top, tied=bounds.tied, sizes=sizes, bounds=bounds, real=real)
+    return Outcome(top=bounds.top, leader=bounds.top, tied=bounds.tied, sizes=sizes, bounds=bounds, real=real)
 
 
 def _estimated(settings: Settings, scores: Array) -> ClassBounds:
@@ -69,7 +70,9 @@ def _margin(settings: Settings, scores: Array) -> Outcome:
     found = _MARGIN[settings.bound](
         scores, curve, failure_probability=settings.failure_probability, max_size=settings.max_size
     )
-    return Outcome(top=found.top, tied=found.tied, sizes=found.sizes, bounds=None, real=None)
+    return Outcome(
+        top=found.top, leader=found.leader, tied=found.tied, sizes=found.sizes, bounds=None, real=None
+    )
 
 
 def _paper(settings: Settings, bounds: ClassBounds) -> tuple[Integers, Floats]:

@@ -8,17 +8,16 @@ from fedproof import check
 from fedproof.accounting.events import queries_of
 from fedproof.accounting.renyi import paper_epsilon
 from fedproof.accounting.tradeoff import Tradeoff, tradeoff
-from fedproof.certificates.describe import Queries
 from fedproof.certificates.method import Group
 from fedproof.certificates.privacy import ApproximateDP, approximate_curve
 from fedproof.certificates.tight import Curve
-from fedproof.protocol import FixedSize, Mechanism
+from fedproof.protocol import FixedSize, Mechanism, Queries
 from fedproof.threat import Relation, ThreatModel
 
-Source: TypeAlias = Mechanism | Queries | DpEvent
+Source: TypeAlias = Mechanism | DpEvent
 
 
-def described(source: Source | None, threat: ThreatModel) -> Mechanism | Queries | None:
+def described(source: Source | None, threat: ThreatModel) -> Mechanism | None:
     """The mechanism in a form that can be written down: another library's event becomes its queries."""
     if isinstance(source, DpEvent):
         return Queries(queries=queries_of(source), unit=threat.unit)
@@ -29,9 +28,7 @@ def described(source: Source | None, threat: ThreatModel) -> Mechanism | Queries
     return source
 
 
-def curve_of(
-    mechanism: Mechanism | Queries | None, privacy: ApproximateDP | None, threat: ThreatModel
-) -> Curve:
+def curve_of(mechanism: Mechanism | None, privacy: ApproximateDP | None, threat: ThreatModel) -> Curve:
     """The trade-off curve of k units, from the mechanism if it is known and else from (ε, δ)."""
 
     def curve(size: int) -> Tradeoff:
@@ -43,7 +40,7 @@ def curve_of(
     return curve
 
 
-def steps_per_unit(mechanism: Mechanism | Queries, relation: Relation, group: Group) -> int:
+def steps_per_unit(mechanism: Mechanism, relation: Relation, group: Group) -> int:
     """Steps of the RDP curve that one poisoned unit takes.
 
     The curve is for replacing a unit where cohorts have a fixed size, else for adding or removing one; to
@@ -56,7 +53,7 @@ def steps_per_unit(mechanism: Mechanism | Queries, relation: Relation, group: Gr
 
 
 def epsilon_delta(
-    mechanism: Mechanism | Queries | None, privacy: ApproximateDP | None, *, wanted: bool, delta: float | None
+    mechanism: Mechanism | None, privacy: ApproximateDP | None, *, wanted: bool, delta: float | None
 ) -> ApproximateDP | None:
     """The (ε, δ) of one unit: as given, or if `wanted` the paper's ε of the mechanism at `delta`."""
     if mechanism is None:

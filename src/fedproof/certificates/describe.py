@@ -1,8 +1,10 @@
 """Mechanisms, guarantees and threats as plain JSON values, and back, exactly."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
+
+import numpy as np
 
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.protocol import (
@@ -17,20 +19,11 @@ from fedproof.protocol import (
     PerLayerMedian,
     Poisson,
     Quantile,
+    Queries,
     Query,
     UserFedAvg,
 )
-from fedproof.threat import ThreatModel, Unit
-
-
-@dataclass(frozen=True, kw_only=True)
-class Queries:
-    """A mechanism of which only the Gaussian queries are known, as read from another library's DpEvent."""
-
-    queries: tuple[Query, ...]
-    unit: Unit = Unit.USER
-    reasons: tuple[str, ...] = ()
-
+from fedproof.threat import ThreatModel
 
 _KINDS: dict[str, type] = {
     "user-fedavg": UserFedAvg,
@@ -66,6 +59,8 @@ def describe(value: Any) -> Any:
         return {"kind": _NAMES[type(value)]} | parts
     if isinstance(value, tuple):
         return [describe(part) for part in value]
+    if isinstance(value, np.generic):
+        return value.item()
     return str(value) if isinstance(value, str) else value
 
 

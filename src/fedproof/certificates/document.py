@@ -52,7 +52,7 @@ def document_of(certificate: Certificate) -> dict[str, Any]:
 def parse(text: str | bytes) -> dict[str, Any]:
     """The JSON document of a certificate file, with the right schema, version and fields."""
     try:
-        document = json.loads(text, parse_constant=_no_constant)
+        document = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"certificate is not a JSON document: {error}") from error
     if not isinstance(document, Mapping) or document.get("schema") != SCHEMA:
@@ -93,6 +93,16 @@ def checksum(value: Any) -> str:
     """
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object's members; two of the same name would let two readers see different files."""
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"certificate has the field {twice} twice")
+    return members
 
 
 def _no_constant(name: str) -> NoReturn:

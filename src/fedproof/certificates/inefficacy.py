@@ -24,7 +24,6 @@ from fedproof.certificates.cost_bounds import (
     paper_interval,
 )
 from fedproof.certificates.curves import Source, curve_of, described, epsilon_delta
-from fedproof.certificates.describe import Queries
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.certificates.scores import Array, fingerprint, load
 from fedproof.certificates.soundness import cost_reasons
@@ -48,7 +47,7 @@ class CostSettings:
 
     cost_bound: float
     negative: bool
-    mechanism: Mechanism | Queries | None
+    mechanism: Mechanism | None
     privacy: ApproximateDP | None
     threat: ThreatModel
     method: CostMethod

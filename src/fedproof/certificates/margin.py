@@ -28,20 +28,21 @@ Integers = NDArray[np.int64]
 _SLACK = 1e-9
 _TRUNCATION = 0.9
 _PILOT_SHARE = 8  # one replica in eight chooses the class, the tangents and the stake
-_STEPS = 1024  # levels are multiples of 1/1024, so that a margin finds its level by multiplication
+_STEPS = 4096  # levels are multiples of 1/4096, so that a margin finds its level by multiplication
 
 
 @dataclass(frozen=True, kw_only=True)
 class MarginSizes:
-    """Per input: the top class, whether it is tied, and the certified size (-1: not even at size 0)."""
+    """Per input: the class tested, the class that leads over all replicas, a tie, the size (-1: none)."""
 
     top: Integers
+    leader: Integers
     tied: NDArray[np.bool_]
     sizes: Integers
 
 
 def levels(num: int) -> Floats:
-    """Levels from -1 to 1, `num` steps, at multiples of 1/1024, finer towards 1 where confident models lie.
+    """Levels from -1 to 1, `num` steps, at multiples of 1/4096, finer towards 1 where confident models lie.
 
     >>> levels(4).tolist()
     [-1.0, -0.125, 0.5, 0.875, 1.0]
@@ -68,7 +69,7 @@ def margin_sizes_by_levels(
         top, _, tied = ranking(means)
         at_least = _at_least(_histogram(part, top, grid))
         holds = _band_holds(at_least, np.diff(grid), table)
-        parts.append((top, tied, walk(len(top), holds, max_size)))
+        parts.append((top, top, tied, walk(len(top), holds, max_size)))
     return _joined(parts)
 
 
@@ -95,11 +96,11 @@ def margin_sizes_by_betting(
     parts = []
     for _, part in input_parts(scores):
         top, _, _ = ranking(part[:pilot].mean(axis=0))
-        _, _, tied = ranking(part.mean(axis=0))
+        leader, _, tied = ranking(part.mean(axis=0))
         at_least = _at_least(_histogram(part[:pilot], top, grid))
         counts = _histogram(part[pilot:], top, grid)
         holds = _bet_holds(bet, at_least, counts, table)
-        parts.append((top, tied, walk(len(top), holds, max_size)))
+        parts.append((top, leader, tied, walk(len(top), holds, max_size)))
     return _joined(parts)
 
 
@@ -184,6 +185,6 @@ def _at_least(counts: Integers) -> Integers:
     return np.ascontiguousarray(np.cumsum(counts[..., ::-1], axis=-1)[..., ::-1][..., 1:])
 
 
-def _joined(parts: list[tuple[Integers, NDArray[np.bool_], Integers]]) -> MarginSizes:
-    top, tied, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return MarginSizes(top=top, tied=tied, sizes=sizes)
+def _joined(parts: list[tuple[Integers, Integers, NDArray[np.bool_], Integers]]) -> MarginSizes:
+    top, leader, tied, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return MarginSizes(top=top, leader=leader, tied=tied, sizes=sizes)

@@ -23,6 +23,8 @@ ORDERS: Floats = np.unique(
     )
 )
 
+_ROUNDING = 4e-16  # what 1 - p_a - p_b may have lost; it matters where both are next to 0 and 1
+
 
 def radius(top: ArrayLike, rival: ArrayLike, order: ArrayLike) -> Floats:
     """Largest Rényi divergence of `order` that provably leaves the vote unchanged, elementwise.
@@ -40,8 +42,8 @@ def radius(top: ArrayLike, rival: ArrayLike, order: ArrayLike) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.logaddexp(power * np.log(high), power * np.log(np.maximum(low, 0.0)))
         middle = np.exp((logs - np.log(2)) / power)
-        value = -np.log1p(2 * middle - high - low)
-    return np.asarray(np.where(high > np.asarray(rival), value, 0.0))
+        value = -np.log(np.maximum(1 - high - low, 0.0) + 2 * middle + _ROUNDING)
+    return np.asarray(np.where(high > np.asarray(rival), np.maximum(value, 0.0), 0.0))
 
 
 def halvings(size: int, group: Group) -> int:

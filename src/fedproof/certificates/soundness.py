@@ -3,7 +3,6 @@
 from fedproof.accounting.events import queries_of
 from fedproof.certificates.certificate import Settings
 from fedproof.certificates.confidence import Bound, Spending
-from fedproof.certificates.describe import Queries
 from fedproof.certificates.method import Group, Method
 from fedproof.protocol import FixedSize, Mechanism
 from fedproof.threat import Relation, ThreatModel
@@ -57,7 +56,7 @@ def assumptions_of(settings: Settings, *, exact: bool = False) -> tuple[str, ...
 
 
 def cost_reasons(
-    mechanism: Mechanism | Queries | None, threat: ThreatModel, *, paper: bool, exact: bool
+    mechanism: Mechanism | None, threat: ThreatModel, *, paper: bool, exact: bool
 ) -> tuple[str, ...]:
     """Why bounds on the attacker's cost are only heuristic; empty if they are sound."""
     found = list(mechanism.reasons) if mechanism else []
@@ -66,7 +65,7 @@ def cost_reasons(
     return tuple(found + [_NO_BOUND] * exact)
 
 
-def _paper_accounting(mechanism: Mechanism | Queries, threat: ThreatModel) -> list[str]:
+def _paper_accounting(mechanism: Mechanism, threat: ThreatModel) -> list[str]:
     """Where the paper's ε differs from what is executed and claimed."""
     found = []
     queries = queries_of(mechanism)
@@ -79,7 +78,7 @@ def _paper_accounting(mechanism: Mechanism | Queries, threat: ThreatModel) -> li
     return found
 
 
-def _paper_group(mechanism: Mechanism | Queries, threat: ThreatModel) -> list[str]:
+def _paper_group(mechanism: Mechanism, threat: ThreatModel) -> list[str]:
     """The paper counts one step per unit, whatever the Rényi curve is for."""
     fixed = any(isinstance(query.sampling, FixedSize) for query in queries_of(mechanism))
     return [_RELATION] if threat.relation is Relation.REPLACE and not fixed else []

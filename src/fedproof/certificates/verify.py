@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from fedproof.certificates.api import certify, certify_means
 from fedproof.certificates.certificate import Certificate
 from fedproof.certificates.document import certificate_of, document_of, mismatched, parse
+from fedproof.certificates.scores import Array, check_means, check_scores, fingerprint, load
 
 _RELATIVE_ERROR = 1e-9  # another processor's logarithm may differ in the last digits
 
@@ -25,13 +26,23 @@ def verify(text: str | bytes, scores: ArrayLike | str | Path) -> tuple[str, ...]
     """
     document = parse(text)
     altered = [f"{name}: does not match its checksum, the file was altered" for name in mismatched(document)]
-    certificate = certificate_of(document)
-    again = document_of(_recompute(certificate, scores))
-    found = _differences(document, again)
-    return tuple(dict.fromkeys(altered + found))
+    try:
+        certificate = certificate_of(document)
+    except ValueError as error:
+        return (*altered, str(error))
+    array = load(scores, "scores")
+    (check_means if certificate.num_replicas is None else check_scores)(array)
+    stated, found = certificate.scores_sha256, fingerprint(array)
+    if stated != found:
+        return (*altered, f"scores_sha256: the file says {stated}, the scores give {found}")
+    try:
+        again = document_of(_recompute(certificate, array))
+    except ValueError as error:
+        return (*altered, str(error))
+    return (*altered, *_differences(document, again))
 
 
-def _recompute(certificate: Certificate, scores: ArrayLike | str | Path) -> Certificate:
+def _recompute(certificate: Certificate, scores: Array) -> Certificate:
     settings = certificate.settings
     accounted = settings.mechanism is not None and settings.privacy is not None
     common: dict[str, Any] = {

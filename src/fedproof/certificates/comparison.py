@@ -1,0 +1,112 @@
+"""The same scores certified several ways, as rows: what a report draws and a reader compares."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof.accounting import account
+from fedproof.accounting.tradeoff import tradeoff
+from fedproof.certificates.closed_form import certified_size
+from fedproof.certificates.confidence import Bound, Spending, share
+from fedproof.certificates.scores import Array
+from fedproof.certificates.tight import ClassBounds, class_bounds, mean_sizes, ranking
+from fedproof.protocol import FixedSize, Mechanism
+from fedproof.threat import Relation, ThreatModel
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Certified accuracy over the number of poisoned units, for one way of certifying.
+
+    Attributes:
+        method: `paper` or `mean`.
+        relation: the threat; None for the paper's formula, whose relation is that of its accounting.
+        failure_probability: of the Monte-Carlo bounds; None if the means are taken as exact.
+        accuracy: share of the inputs predicted correctly and certified for size 0, 1, 2, …
+    """
+
+    method: str
+    relation: Relation | None
+    failure_probability: float | None
+    accuracy: tuple[float, ...]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One flat row per size."""
+        for size, accuracy in enumerate(self.accuracy):
+            yield {
+                "method": self.method,
+                "relation": self.relation.value if self.relation else "",
+                "failure_probability": self.failure_probability if self.failure_probability else "",
+                "size": size,
+                "certified_accuracy": accuracy,
+            }
+
+
+def compare(
+    scores: Array,
+    labels: Integers,
+    *,
+    mechanism: Mechanism,
+    delta: float,
+    failure_probability: float = 0.01,
+    max_size: int = 100,
+) -> tuple[Curve, ...]:
+    """The paper's formula and the tight mean certificates, without and with Monte-Carlo confidence.
+
+    The paper's bounds are Hoeffding's, each at the full failure probability; ours are betting bounds that
+    share it soundly.
+    """
+    epsilon = account(mechanism, delta, ["paper"])["paper"]
+    exact = _exact(scores)
+    num_classes = scores.shape[2]
+    sure = class_bounds(scores, Bound.BETTING, share(failure_probability, num_classes, Spending.SOUND))
+    hoeffding = class_bounds(scores, Bound.HOEFFDING, share(failure_probability, num_classes, Spending.PAPER))
+
+    def paper(bounds: ClassBounds) -> Integers:
+        size = certified_size(bounds.top_lower, bounds.rival_upper, epsilon=epsilon, delta=delta)
+        return np.where(bounds.top_lower > bounds.rival_upper, np.minimum(size, max_size), -1)
+
+    def tight(bounds: ClassBounds, relation: Relation) -> Integers:
+        threat = ThreatModel(unit=mechanism.unit, relation=relation)
+        curve = partial(tradeoff, mechanism, threat)
+        return mean_sizes(bounds.top_lower, bounds.rival_upper, curve, max_size)
+
+    def drawn(sizes: Integers, bounds: ClassBounds) -> tuple[float, ...]:
+        correct = np.where(bounds.top == labels, sizes, -1)
+        top = max(0, int(correct.max()))
+        return tuple(float(np.mean(correct >= size)) for size in range(min(top + 1, max_size) + 1))
+
+    curves = [
+        Curve(method="paper", relation=None, failure_probability=chance, accuracy=drawn(paper(bounds), bounds))
+        for bounds, chance in ((exact, None), (hoeffding, failure_probability))
+    ]
+    curves += [
+        Curve(
+            method="mean",
+            relation=relation,
+            failure_probability=chance,
+            accuracy=drawn(tight(bounds, relation), bounds),
+        )
+        for relation in _relations(mechanism)
+        for bounds, chance in ((exact, None), (sure, failure_probability))
+    ]
+    return tuple(curves)
+
+
+def _relations(mechanism: Mechanism) -> tuple[Relation, ...]:
+    fixed = isinstance(getattr(mechanism, "sampling", None), FixedSize) and mechanism.unit == "user"
+    return (Relation.REPLACE,) if fixed else (Relation.JOIN, Relation.REPLACE)
+
+
+def _exact(scores: Array) -> ClassBounds:
+    """Means taken as if O were infinite."""
+    means = np.asarray(scores.mean(axis=0, dtype=np.float64))
+    top, second, tied = ranking(means)
+    rows = np.arange(len(means))
+    return ClassBounds(top=top, tied=tied, top_lower=means[rows, top], rival_upper=means[rows, second])

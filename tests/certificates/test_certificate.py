@@ -1,0 +1,254 @@
+"""The certificate file: exact round trip, and no field can be changed unnoticed."""
+
+import copy
+import json
+from dataclasses import fields, replace
+
+import dp_accounting as dp
+import numpy as np
+import pytest
+
+from fedproof import protocol
+from fedproof.certificates import ApproximateDP, Method, certify, certify_means, dumps, loads, verify
+from fedproof.certificates.describe import describe, restore
+from fedproof.certificates.document import checksum
+from fedproof.protocol import Everyone, FixedSize, InstanceFedAvg, InstanceFedSGD, Poisson, UserFedAvg
+from fedproof.threat import ThreatModel
+
+LABELS = [0] * 10 + [1, 2]
+CLIPPINGS = [
+    protocol.Flat(),
+    protocol.PerLayer(num_layers=4),
+    protocol.Median(),
+    protocol.PerLayerMedian(num_layers=2),
+    protocol.Quantile(target=0.4),
+]
+VALUES = [
+    *[
+        UserFedAvg(
+            rounds=2, noise_multiplier=0.1 + 0.2, sampling=Poisson(probability=1 / 3), clipping=clipping
+        )
+        for clipping in CLIPPINGS
+    ],
+    UserFedAvg(rounds=2, noise_multiplier=2, sampling=FixedSize(cohort=20, users=200)),
+    UserFedAvg(rounds=2, noise_multiplier=2, sampling=Everyone()),
+    InstanceFedSGD(
+        rounds=5, noise_multiplier=1.5, sampling=FixedSize(cohort=3, users=9), batch_probability=0.1
+    ),
+    InstanceFedAvg(rounds=5, local_steps=7, noise_multiplier=1.5, batch_probability=0.1),
+    protocol.FedAvg(rounds=2, sampling=Everyone()),
+    ApproximateDP(epsilon=0.63, delta=0.0029),
+    ThreatModel(unit="instance", relation="join"),
+    protocol.Queries(queries=(protocol.Query(noise_multiplier=1.0, sampling=Everyone(), count=3),)),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_descriptions_come_back_exactly(value):
+    assert restore(json.loads(json.dumps(describe(value))), name="value") == value
+
+
+def test_every_mechanism_of_the_protocol_can_be_written():
+    kinds = {type(value) for value in VALUES}
+    assert set(protocol.Mechanism.__args__) <= kinds
+    assert {type(clipping) for clipping in CLIPPINGS} == set(protocol.Clipping.__args__)
+
+
+def test_numpy_numbers_are_written_as_numbers():
+    mechanism = UserFedAvg(
+        rounds=np.int64(3), noise_multiplier=np.float64(1.8), sampling=Poisson(probability=0.1)
+    )
+    assert json.dumps(describe(mechanism))
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"kind": "laplace"}, "value.kind = 'laplace' must be one of"),
+        ({"kind": "poisson"}, "probability"),
+        ({"kind": "poisson", "probability": 0.1, "extra": 1}, "extra"),
+        ({"kind": "poisson", "probability": 2.0}, "probability"),
+        ({"kind": "poisson", "probability": "x"}, "probability"),
+    ],
+)
+def test_damaged_descriptions_are_refused(document, message):
+    with pytest.raises(ValueError, match=message):
+        restore(document, name="value")
+
+
+def make(method, scores, **settings):
+    mechanism = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
+    return certify(scores, LABELS, mechanism=mechanism, method=method, delta=0.0029, **settings)
+
+
+@pytest.mark.parametrize("method", Method)
+def test_round_trip_and_verification(method, scores):
+    certificate = make(method, scores)
+    text = dumps(certificate)
+    assert loads(text) == certificate
+    assert dumps(loads(text)) == text
+    assert verify(text, scores) == ()
+
+
+def test_a_certificate_from_another_librarys_event(scores):
+    event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1.8)), 3)
+    certificate = certify(scores, LABELS, mechanism=event, method="mean")
+    assert certificate.certified_size == make("mean", scores).certified_size
+    assert verify(dumps(certificate), scores) == ()
+
+
+def test_certificates_from_means_verify(scores):
+    means = scores.astype(np.float64).mean(axis=0)
+    means /= means.sum(axis=1, keepdims=True)
+    certificate = certify_means(means, LABELS, privacy=ApproximateDP(epsilon=0.1, delta=1e-5))
+    text = dumps(certificate)
+    assert loads(text) == certificate
+    assert verify(text, means) == ()
+    with pytest.raises(ValueError, match="shape"):
+        verify(text, scores)
+
+
+def leaves(value, path=()):
+    """Paths of every number, text, truth value and null in a document."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from leaves(part, (*path, key))
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            yield from leaves(part, (*path, index))
+    else:
+        yield path
+
+
+def altered(value):
+    """Values that differ from `value` as little as possible."""
+    if value is None:
+        return [0]
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, float(value)]
+    if isinstance(value, float):
+        return [float(np.nextafter(value, 2)), value * 0.5 + 0.1]
+    return [value + "x", value[:-1] + ("0" if value[-1] != "0" else "1")]
+
+
+def put(document, path, value):
+    changed = copy.deepcopy(document)
+    inner = changed
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return changed
+
+
+def refusal(document, scores):
+    """What verify, or reading, says about a document."""
+    try:
+        return " ".join(verify(json.dumps(document), scores))
+    except ValueError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("method", ["paper", "margin"])
+def test_no_field_can_be_changed(method, scores):
+    document = json.loads(dumps(make(method, scores[:60])))
+    tried = 0
+    for path in leaves(document):
+        if len(path) == 2 and isinstance(path[1], int) and path[1] not in (0, 11):
+            continue  # of a long list the first and the last entry
+        original = document
+        for key in path:
+            original = original[key]
+        for value in altered(original):
+            answer = refusal(put(document, path, value), scores[:60])
+            named = path[0] if path[0] != "checksums" else path[1]
+            assert named in answer, (path, value, answer)
+            tried += 1
+    assert tried > 100
+
+
+def test_a_forger_who_renews_the_checksum_is_found_by_the_numbers(scores):
+    document = json.loads(dumps(make("mean", scores)))
+    for name, index, change in (
+        ("certified_size", 0, 1),
+        ("prediction", 0, 1),
+        ("top_lower", 3, 0.01),
+        ("rival_upper", 3, -0.01),
+    ):
+        forged = copy.deepcopy(document)
+        forged[name][index] += change
+        forged["checksums"][name] = checksum(forged[name])
+        found = verify(json.dumps(forged), scores)
+        assert len(found) == 1
+        assert found[0].startswith(f"{name}: the file says")
+        assert f"index {index}" in found[0]
+    for name, value in (("accuracy", 1.0), ("sound", False), ("reasons", ["x"]), ("num_replicas", 201)):
+        forged = document | {name: value}
+        forged["checksums"] = document["checksums"] | {name: checksum(value)}
+        assert any(line.startswith(name) for line in verify(json.dumps(forged), scores))
+
+
+def test_entries_and_fields_cannot_be_removed_or_added(scores):
+    document = json.loads(dumps(make("mean", scores)))
+    for name in document:
+        left = {key: value for key, value in document.items() if key != name}
+        assert name in refusal(left, scores)
+    assert "extra" in refusal(document | {"extra": 1}, scores)
+    assert "certified_size" in refusal(document | {"certified_size": document["certified_size"][1:]}, scores)
+    text = dumps(make("mean", scores)).replace('"version": 1,', '"version": 1,\n"accuracy": 1.0,')
+    with pytest.raises(ValueError, match="accuracy twice"):
+        loads(text)
+
+
+def test_other_scores_are_noticed(scores):
+    text = dumps(make("mean", scores))
+    other = scores.copy()
+    other[0, 0] = other[0, 0][::-1]
+    assert verify(text, other)[0].startswith("scores_sha256")
+    with pytest.raises(ValueError, match="sum to"):
+        verify(text, scores * 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not a JSON document"),
+        ("[1, 2]", "schema"),
+        ('{"schema": "other"}', "schema"),
+        ('{"schema": "fedproof/certificate", "version": 2}', "version = 2 must be 1"),
+        ('{"schema": "fedproof/certificate", "version": 1}', "missing or unknown"),
+        ('{"schema": NaN}', "NaN"),
+        (b"\xff\xfe\x00", "not a JSON document"),
+    ],
+)
+def test_what_is_no_certificate(text, message):
+    with pytest.raises(ValueError, match=message):
+        loads(text)
+
+
+def test_an_altered_file_is_not_loaded(scores):
+    text = dumps(make("mean", scores)).replace('"max_size": 100', '"max_size": 101')
+    with pytest.raises(ValueError, match="altered: max_size"):
+        loads(text)
+
+
+def test_certified_accuracy(scores):
+    certificate = make("mean", scores)
+    sizes = [-1 if size is None else size for size in certificate.certified_size]
+    correct = [p == y for p, y in zip(certificate.prediction, LABELS, strict=True)]
+    for k, found in zip((0, 3, 7, 200), certificate.certified_accuracy([0, 3, 7, 200]), strict=True):
+        assert found == np.mean([ok and size >= k for ok, size in zip(correct, sizes, strict=True)])
+    curve = certificate.curve
+    assert curve[0] == certificate.certified_accuracy([0])[0]
+    assert list(curve) == sorted(curve, reverse=True)
+    with pytest.raises(ValueError, match="size"):
+        certificate.certified_accuracy([-1])
+    with pytest.raises(ValueError, match="labels"):
+        replace(certificate, labels=None).certified_accuracy([1])
+
+
+def test_the_certificate_is_a_value(scores):
+    certificate = make("mean", scores)
+    assert hash(certificate) == hash(loads(dumps(certificate)))
+    assert all(not isinstance(getattr(certificate, f.name), list | dict) for f in fields(certificate))

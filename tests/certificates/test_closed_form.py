@@ -1,0 +1,137 @@
+"""The paper's theorems: published readings, high-precision references, properties."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import floats, integers
+from mpmath import mp, mpf
+
+from fedproof.certificates.closed_form import (
+    adversaries_needed,
+    certified_size,
+    group,
+    inefficacy_bounds,
+    one_adversary,
+    real_size,
+)
+
+settings.register_profile("derandomized", derandomize=True, deadline=None)
+settings.load_profile("derandomized")
+
+epsilons = floats(0.001, 3)
+deltas = floats(0, 0.05)
+tops = floats(0.5, 1)
+rivals = floats(0, 0.5)
+
+
+def test_published_reading_of_mnist():
+    # theory.md section 2: MNIST, sigma = 1.8
+    assert real_size(0.97, 0.03, epsilon=0.6298, delta=0.0029) == pytest.approx(2.68, abs=0.005)
+    assert certified_size(0.97, 0.03, epsilon=0.6298, delta=0.0029) == 2
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "top", "expected"),
+    # theory.md section 3, column "paper K": F_B = 1 - F_A; epsilon from the paper's tables
+    [(0.6298, 0.80, 1.09), (0.6298, 0.995, 3.80), (0.4187, 0.97, 3.95), (0.2444, 0.97, 6.52)],
+)
+def test_published_sizes(epsilon, top, expected):
+    assert real_size(top, 1 - top, epsilon=epsilon, delta=0.0029) == pytest.approx(expected, abs=0.006)
+
+
+def test_delta_zero_has_a_closed_form():
+    # log(0.9 / 0.1) / (2 * 0.5) = 2.197
+    assert certified_size(0.9, 0.1, epsilon=0.5, delta=0.0) == 2
+
+
+def test_an_integer_size_is_not_certified_itself():
+    # K = log(e^4) / (2 * 1) = 2 exactly: only k = 1 is strictly below
+    rival = 0.9 * math.exp(-4)
+    assert certified_size(0.9, rival, epsilon=1.0, delta=0.0) == 1
+
+
+def test_epsilon_zero_is_the_limit():
+    assert real_size(0.9, 0.1, epsilon=0.0, delta=0.01) == pytest.approx(40.0)
+    assert real_size(0.9, 0.1, epsilon=1e-9, delta=0.01) == pytest.approx(40.0, rel=1e-6)
+    assert real_size(0.9, 0.1, epsilon=0.0, delta=0.0) == math.inf
+    assert adversaries_needed(0.4, 2, cost_bound=0.5, epsilon=0.0, delta=0.1) == pytest.approx(4.0)
+
+
+def test_huge_epsilon_does_not_overflow():
+    assert real_size(0.9, 0.1, epsilon=1e4, delta=0.01) == pytest.approx(math.log(9) / 2e4)
+
+
+@given(top=tops, rival=rivals, epsilon=epsilons, delta=deltas)
+def test_agrees_with_fifty_digits(top, rival, epsilon, delta):
+    mp.dps = 50
+    if top <= rival or rival + delta == 0:
+        return
+    scale = mp.expm1(mpf(epsilon))
+    exact = mp.log((mpf(top) * scale + mpf(delta)) / (mpf(rival) * scale + mpf(delta))) / (2 * mpf(epsilon))
+    real = real_size(top, rival, epsilon=epsilon, delta=delta)
+    assert real == pytest.approx(float(exact), rel=1e-12) or (rival + delta < 1e-299 and real < exact)
+    size = certified_size(top, rival, epsilon=epsilon, delta=delta)
+    assert size < exact or size == 0
+
+
+@given(top=tops, rival=rivals, epsilon=epsilons, delta=deltas)
+def test_the_two_theorems_agree_on_one_adversary(top, rival, epsilon, delta):
+    size = real_size(top, rival, epsilon=epsilon, delta=delta)
+    if abs(size - 1) > 1e-6:
+        assert bool(one_adversary(top, rival, epsilon=epsilon, delta=delta)) == (size > 1)
+
+
+@given(top=tops, rival=rivals, epsilon=epsilons, delta=deltas)
+def test_halving_epsilon_never_shrinks_the_certificate(top, rival, epsilon, delta):
+    loose, tight = (certified_size(top, rival, epsilon=e, delta=delta) for e in (epsilon, epsilon / 2))
+    assert tight >= loose
+
+
+@given(epsilon=epsilons, delta=deltas, size=integers(0, 20))
+def test_group_privacy_composes_one_unit_at_a_time(epsilon, delta, size):
+    # (kε, δ_k) after one more unit: δ_{k+1} = δ + e^ε δ_k
+    _, before = group(epsilon, delta, size)
+    total, after = group(epsilon, delta, size + 1)
+    assert total == pytest.approx((size + 1) * epsilon)
+    assert after == pytest.approx(delta + math.exp(epsilon) * before, rel=1e-9)
+
+
+@given(cost=floats(0, 0.5), size=integers(0, 30), epsilon=epsilons, delta=deltas)
+def test_cost_bounds_enclose_the_cost_and_mirror(cost, size, epsilon, delta):
+    known = {"cost_bound": 0.5, "epsilon": epsilon, "delta": delta}
+    lower, upper = inefficacy_bounds(cost, size, **known)
+    assert 0 <= lower <= cost * (1 + 1e-12) + 1e-15
+    assert cost * (1 - 1e-12) <= upper <= 0.5
+    mirrored = inefficacy_bounds(-cost, size, negative=True, **known)
+    assert (mirrored[0], mirrored[1]) == (-upper, -lower)
+
+
+@given(cost=floats(0.01, 0.5), tau=floats(1, 20), epsilon=epsilons, delta=floats(1e-6, 0.01))
+def test_needed_adversaries_just_reach_the_goal(cost, tau, epsilon, delta):
+    known = {"cost_bound": 0.5, "epsilon": epsilon, "delta": delta}
+    needed = adversaries_needed(cost, tau, **known)
+    lower, _ = inefficacy_bounds(cost, needed, **known)
+    assert lower == pytest.approx(cost / tau, rel=1e-6, abs=1e-9)
+    negative = adversaries_needed(-cost, tau, negative=True, **known)
+    low, _ = inefficacy_bounds(-cost, negative, negative=True, **known)
+    assert low == pytest.approx(max(-cost * tau, -0.5), rel=1e-6)
+
+
+def test_arrays_go_in_and_come_out():
+    sizes = certified_size(np.array([0.9, 0.97, 0.5]), np.array([0.1, 0.03, 0.5]), epsilon=0.5, delta=0.0)
+    assert sizes.tolist() == [2.0, 3.0, 0.0]
+
+
+@pytest.mark.parametrize("bad", [{"epsilon": -1.0}, {"delta": 1.0}, {"epsilon": math.nan}])
+def test_bad_privacy_is_refused(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        real_size(0.9, 0.1, **({"epsilon": 0.5, "delta": 0.01} | bad))
+
+
+def test_costs_beyond_their_bound_are_refused():
+    with pytest.raises(ValueError, match=r"must lie in \[0, 0\.5\]"):
+        inefficacy_bounds(0.6, 1, cost_bound=0.5, epsilon=1.0, delta=0.0)
+    with pytest.raises(ValueError, match="tau"):
+        adversaries_needed(0.4, 0.5, cost_bound=0.5, epsilon=1.0, delta=0.0)

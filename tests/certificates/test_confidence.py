@@ -1,0 +1,157 @@
+"""Coverage and width of every bound; a wrong bound must be caught by the same test."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from fedproof.certificates.betting import bets, betting_lower, betting_rejects, log_capital
+from fedproof.certificates.confidence import (
+    Bound,
+    Spending,
+    binomial_lower,
+    dkw_width,
+    hoeffding_width,
+    mean_lower,
+    mean_upper,
+    share,
+)
+
+EXPERIMENTS = 2000
+FAILURE_PROBABILITY = 0.05
+# "at most ψ plus three standard errors": a bound that fails with exactly ψ trips it with the false-alarm
+# rate below; the seeds are fixed.
+MOST_FAILURES = FAILURE_PROBABILITY + 3 * np.sqrt(
+    FAILURE_PROBABILITY * (1 - FAILURE_PROBABILITY) / EXPERIMENTS
+)
+FALSE_ALARM = 1.6e-3
+
+MEANS = [Bound.HOEFFDING, Bound.EMPIRICAL_BERNSTEIN, Bound.BETTING]
+
+
+def beta_scores(mean, deviation, shape, seed):
+    """Beta-distributed scores of given mean and standard deviation."""
+    total = mean * (1 - mean) / deviation**2 - 1
+    return np.random.default_rng(seed).beta(mean * total, (1 - mean) * total, size=shape)
+
+
+def draw(kind, num_replicas, seed):
+    if kind == "votes":
+        generator = np.random.default_rng(seed)
+        return (generator.random((num_replicas, EXPERIMENTS)) < 0.97).astype(float)
+    mean, deviation = {"narrow": (0.97, 0.05), "wide": (0.6, 0.4)}[kind]
+    return beta_scores(mean, deviation, (num_replicas, EXPERIMENTS), seed)
+
+
+TRUTH = {"votes": 0.97, "narrow": 0.97, "wide": 0.6}
+
+
+def failures(kind, bound, num_replicas, sequential=False):
+    values = draw(kind, num_replicas, seed=1)
+    low = mean_lower(values, bound, FAILURE_PROBABILITY, sequential=sequential)
+    high = mean_upper(values, bound, FAILURE_PROBABILITY, sequential=sequential)
+    return np.mean(low > TRUTH[kind]), np.mean(high < TRUTH[kind])
+
+
+@pytest.mark.parametrize("kind", TRUTH)
+@pytest.mark.parametrize("bound", MEANS)
+def test_coverage(kind, bound):
+    assert max(failures(kind, bound, 150)) <= MOST_FAILURES
+
+
+def test_coverage_of_sequential_bets():
+    assert max(failures("wide", Bound.BETTING, 150, sequential=True)) <= MOST_FAILURES
+
+
+def test_coverage_of_clopper_pearson():
+    assert max(failures("votes", Bound.CLOPPER_PEARSON, 150)) <= MOST_FAILURES
+
+
+def test_the_coverage_test_catches_a_bound_that_is_too_narrow():
+    values = draw("wide", 150, seed=1)
+    narrow = values.mean(axis=0) - 0.3 * hoeffding_width(150, FAILURE_PROBABILITY)
+    assert np.mean(narrow > 0.6) > MOST_FAILURES
+
+
+@pytest.mark.parametrize("kind", TRUTH)
+@pytest.mark.parametrize("bound", MEANS)
+def test_coverage_with_a_thousand_replicas(kind, bound):
+    assert max(failures(kind, bound, 1000)) <= MOST_FAILURES
+
+
+def test_sequential_bets_hold_at_all_times_together():
+    values = draw("wide", 200, seed=2)[:, :1000]
+    stakes = bets(values, FAILURE_PROBABILITY, sequential=True)
+    truth = np.full(1000, 0.6)
+    factors = 1 + np.minimum(stakes, 0.9 / truth) * (values - truth)
+    ever = np.cumsum(np.log(factors), axis=0).max(axis=0) >= np.log(1 / FAILURE_PROBABILITY)
+    assert ever.sum() <= binom.isf(FALSE_ALARM, 1000, FAILURE_PROBABILITY)
+
+
+def test_betting_is_narrow_on_confident_scores():
+    # issue 4: mean 0.97, sd 0.05, O = 1000, ψ = 0.01: within 0.012 where Hoeffding is 0.048 away
+    scores = beta_scores(0.97, 0.05, (1000, 50), seed=3)
+    assert np.all(scores.mean(axis=0) - betting_lower(scores, 0.01) < 0.012)
+    assert np.all(mean_upper(scores, Bound.BETTING, 0.01) - scores.mean(axis=0) < 0.012)
+    assert hoeffding_width(1000, 0.01) == pytest.approx(0.048, abs=5e-4)
+
+
+def test_a_test_at_one_mean_agrees_with_the_root():
+    scores = beta_scores(0.8, 0.2, (300, 20), seed=4)
+    root = betting_lower(scores, 0.01)
+    assert betting_rejects(scores, root - 1e-6, 0.01).all()
+    assert not betting_rejects(scores, root + 1e-6, 0.01).any()
+
+
+def test_bets_look_at_the_past_only():
+    scores = beta_scores(0.8, 0.2, (100, 3), seed=5)
+    changed = scores.copy()
+    changed[60:] = 0.1
+    assert np.array_equal(bets(scores, 0.01)[:61], bets(changed, 0.01)[:61])
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.floats(0, 1), st.floats(0, 1), st.integers(0, 2**32 - 1))
+def test_capital_decreases_in_the_mean(first, second, seed):
+    scores = np.random.default_rng(seed).random((40, 1))
+    stakes = bets(scores, 0.01)
+    low, high = (log_capital(scores, stakes, np.array([m])) for m in sorted((first, second)))
+    assert low >= high - 1e-9
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.sampled_from([*MEANS, Bound.NONE]), st.integers(0, 2**32 - 1), st.integers(2, 60))
+def test_bounds_enclose_the_mean_and_mirror(bound, seed, num_replicas):
+    scores = np.random.default_rng(seed).random((num_replicas, 2))
+    low, high = mean_lower(scores, bound, 0.01), mean_upper(scores, bound, 0.01)
+    assert np.all((low <= scores.mean(axis=0) + 1e-12) & (scores.mean(axis=0) <= high + 1e-12))
+    assert np.allclose(high, 1 - mean_lower(1 - scores, bound, 0.01))
+
+
+@pytest.mark.parametrize("trials", [1, 7, 1000])
+def test_clopper_pearson_inverts_the_binomial(trials):
+    table = binomial_lower(trials, 0.01)
+    successes = np.arange(1, trials + 1)
+    assert binom.sf(successes - 1, trials, table[1:]) == pytest.approx(0.01, rel=1e-6)
+    assert np.all(binom.sf(successes - 1, trials, table[1:]) <= 0.01)
+    assert table[0] == 0
+    assert table[-1] == pytest.approx(0.01 ** (1 / trials))  # all successes: ψ^(1/n)
+
+
+def test_how_the_failure_probability_is_shared():
+    # theory.md section 4: ψ/2C, two classes mirror each other; the paper spends ψ on each
+    assert share(0.01, 2, Spending.SOUND) == 0.005
+    assert share(0.01, 10, Spending.SOUND) == 0.0005
+    assert share(0.01, 10, Spending.PAPER) == 0.01
+
+
+def test_bounds_refuse_what_they_cannot_bound():
+    with pytest.raises(ValueError, match="votes"):
+        mean_lower([[0.5], [0.5]], Bound.CLOPPER_PEARSON, 0.01)
+    with pytest.raises(ValueError, match="margin"):
+        mean_lower([[0.5], [0.5]], Bound.LEVELS, 0.01)
+    with pytest.raises(ValueError, match="failure_probability"):
+        mean_lower([[0.5], [0.5]], Bound.HOEFFDING, 0.0)
+    with pytest.raises(ValueError, match=r"at most 0\.5"):
+        dkw_width(100, 0.6)

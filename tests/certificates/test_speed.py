@@ -1,0 +1,66 @@
+"""The figures of issue 4: time and memory on two cores, measured in a child process."""
+
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from fedproof.certificates import certify_means
+from fedproof.protocol import Poisson, UserFedAvg
+
+SHAPE = (1000, 10_000, 10)
+CHILD = """
+import json, resource, sys, time
+from fedproof.certificates import certify
+from fedproof.protocol import Poisson, UserFedAvg
+
+mechanism = UserFedAvg(rounds=3, noise_multiplier=12.0, sampling=Poisson(probability=0.1))
+start = time.perf_counter()
+found = certify(sys.argv[1], mechanism=mechanism, method=sys.argv[2], bound="betting", max_size=60)
+print(json.dumps({
+    "seconds": time.perf_counter() - start,
+    "gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+    "largest": max(size for size in found.certified_size if size is not None),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def large_scores(tmp_path_factory):
+    """1000 x 10,000 x 10 in half precision, from very confident to undecided, written replica by replica."""
+    path = tmp_path_factory.mktemp("scores") / "scores.npy"
+    generator = np.random.default_rng(0)
+    out = np.lib.format.open_memmap(path, "w+", np.float16, SHAPE)
+    strength = generator.uniform(0.5, 200, size=SHAPE[1])
+    for replica in range(SHAPE[0]):
+        draws = generator.gamma(0.6, size=SHAPE[1:])
+        draws[:, 0] = generator.gamma(strength)
+        out[replica] = draws / draws.sum(axis=1, keepdims=True)
+    out.flush()
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["mean", "margin"])
+def test_a_full_size_certificate(large_scores, method):
+    command = [sys.executable, "-c", CHILD, str(large_scores), method]
+    result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    print(method, result)
+    assert result["largest"] == 60  # all sizes were walked
+    assert result["seconds"] <= 60
+    assert result["gigabytes"] <= 2
+
+
+@pytest.mark.slow
+def test_means_take_seconds():
+    top = np.random.default_rng(0).uniform(0.1, 1, size=10_000)
+    means = np.column_stack([top, *[(1 - top) / 9] * 9])
+    mechanism = UserFedAvg(rounds=3, noise_multiplier=3.9, sampling=Poisson(probability=0.1))
+    start, processor = time.perf_counter(), time.process_time()
+    found = certify_means(means, mechanism=mechanism, max_size=60)
+    print("means", time.perf_counter() - start, time.process_time() - processor)
+    assert max(size for size in found.certified_size if size is not None) == 60
+    assert time.process_time() - processor <= 2  # of one core; others may be busy

@@ -1,0 +1,129 @@
+"""Mean and vote certificates against explicit worst cases, and against the readings of the theory."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedproof.accounting.tradeoff import GaussianTradeoff
+from fedproof.certificates import ApproximateDP, certify_means
+from fedproof.certificates.closed_form import certified_size
+from fedproof.certificates.confidence import Bound, mean_lower, mean_upper
+from fedproof.certificates.privacy import ApproximateTradeoff, approximate_curve
+from fedproof.certificates.tight import class_bounds, mean_sizes, walk
+from fedproof.protocol import Everyone, InstanceFedAvg, Poisson, UserFedAvg
+from fedproof.threat import ThreatModel
+from tests.certificates.conftest import JOIN, REPLACE, WorstCase
+
+TOPS = [0.55, 0.8, 0.97, 0.995]
+
+
+def worst_size(top, noise_multiplier, probability, relation):
+    """Largest size at which the worst poisoned distribution does not flip the prediction."""
+    size = 0
+    while True:
+        case = WorstCase(noise_multiplier, probability, size + 1, relation)
+        least = case.least(top)
+        if relation == "join":
+            least = min(least, case.least_reversed(top))
+        if least <= 0.5:  # F_A' = least, F_B' = 1 - least
+            return size
+        size += 1
+
+
+@pytest.mark.parametrize("top", TOPS)
+@pytest.mark.parametrize("relation", ["join", "replace"])
+@pytest.mark.parametrize("probability", [1.0, 0.2])
+def test_sound_and_tight_for_one_round(top, relation, probability):
+    sampling = Everyone() if probability == 1 else Poisson(probability=probability)
+    mechanism = UserFedAvg(rounds=1, noise_multiplier=4.0, sampling=sampling)
+    threat = ThreatModel(unit="user", relation=relation)
+    found = certify_means([[top, 1 - top]], mechanism=mechanism, threat=threat).certified_size[0]
+    assert found == worst_size(top, 4.0, probability, relation)
+
+
+@pytest.mark.parametrize(
+    ("noise_multiplier", "top", "join", "replace"),
+    # theory.md section 3, T = 3, q = 0.1, infinite O
+    [(1.8, 0.80, 8, 4), (1.8, 0.97, 19, 11), (1.8, 0.995, 26, 15), (2.3, 0.97, 24, 13)],
+)
+def test_readings_of_the_theory(noise_multiplier, top, join, replace):
+    mechanism = UserFedAvg(rounds=3, noise_multiplier=noise_multiplier, sampling=Poisson(probability=0.1))
+    found = [
+        certify_means([[top, 1 - top]], mechanism=mechanism, threat=threat).certified_size[0]
+        for threat in (JOIN, REPLACE)
+    ]
+    assert found == [join, replace]
+
+
+def test_instance_level_reading():
+    # theory.md section 3: q = 50/1266, σ = 5, 78 steps: 26 (join), 13 (replace)
+    mechanism = InstanceFedAvg(rounds=3, local_steps=26, noise_multiplier=5.0, batch_probability=50 / 1266)
+    found = [
+        certify_means(
+            [[0.97, 0.03]], mechanism=mechanism, threat=ThreatModel(unit="instance", relation=relation)
+        ).certified_size[0]
+        for relation in ("join", "replace")
+    ]
+    assert found == [26, 13]
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.floats(0.5, 0.999), st.floats(0.001, 0.5), st.floats(0.05, 1), st.floats(0, 0.01))
+def test_the_curve_of_epsilon_and_delta_is_never_weaker_than_the_paper(top, rival, epsilon, delta):
+    privacy = ApproximateDP(epsilon=epsilon, delta=delta)
+    tight = mean_sizes(
+        np.array([top]), np.array([min(rival, 1 - top)]), lambda k: approximate_curve(privacy, k), 60
+    )
+    paper = certified_size(top, min(rival, 1 - top), epsilon=epsilon, delta=delta)
+    assert max(tight[0], 0) >= min(paper, 60)
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.floats(0, 3), st.floats(0, 0.5), st.floats(0, 1), st.floats(0, 1))
+def test_tangents_of_the_approximate_curve_lie_below_it(epsilon, delta, touch, other):
+    curve = ApproximateTradeoff(epsilon=epsilon, delta=delta)
+    slope, intercept = curve.tangent(touch)
+    assert slope * other + intercept <= curve.lower(other) + 1e-12
+    assert slope * touch + intercept == pytest.approx(float(curve.lower(touch)), abs=1e-12)
+
+
+def test_walk_stops_at_the_first_failure():
+    asked = []
+
+    def holds(size, inputs):
+        asked.append(size)
+        return np.array([size in (0, 1, 3)] * len(inputs))
+
+    assert walk(1, holds, 10).tolist() == [1]
+    assert asked == [0, 1, 2]
+
+
+def test_search_ends_at_the_largest_size():
+    sizes = mean_sizes(np.array([1.0]), np.array([0.0]), lambda k: GaussianTradeoff(shift=0.0), 5)
+    assert sizes.tolist() == [5]
+
+
+@pytest.mark.parametrize("bound", [Bound.BETTING, Bound.HOEFFDING, Bound.EMPIRICAL_BERNSTEIN])
+def test_the_shortcut_over_rivals_gives_the_largest_bound(scores, bound):
+    found = class_bounds(scores, bound, 0.001)
+    for index in range(scores.shape[1]):
+        values = scores[:, index].astype(np.float64)
+        top = int(values.mean(axis=0).argmax())
+        rivals = np.delete(values, top, axis=1)
+        assert found.top[index] == top
+        assert found.top_lower[index] == pytest.approx(mean_lower(values[:, [top]], bound, 0.001)[0])
+        assert found.rival_upper[index] == pytest.approx(mean_upper(rivals, bound, 0.001).max(), abs=1e-6)
+
+
+def test_coverage_of_the_whole_certificate():
+    # Truth at the edge: F_A such that size 5 just fails. 2,000 inputs are 2,000 experiments.
+    generator = np.random.default_rng(11)
+    curve = lambda k: GaussianTradeoff(shift=k / 5)  # noqa: E731
+    edge = float(GaussianTradeoff(shift=1.0).upper(0.5))  # L_5(edge) = 1/2
+    draws = (generator.random((150, 2000)) < edge).astype(float)
+    bounds = class_bounds(np.stack([draws, 1 - draws], axis=2), Bound.BETTING, 0.05 / 2)
+    sizes = mean_sizes(bounds.top_lower, bounds.rival_upper, curve, 20)
+    wrong = np.mean(sizes >= 5)
+    assert wrong <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 2000)
+    assert np.mean(sizes >= 2) > 0.9  # and it is not empty
