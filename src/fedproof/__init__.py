@@ -1,1 +1,107 @@
-"""fedproof: train federated models with differential privacy, prove how much poisoning they tolerate."""
+"""fedproof: train federated models with differential privacy, prove how much poisoning they tolerate.
+
+Names are imported when they are first used, so that `import fedproof` is quick and needs no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dp_accounting import UnsupportedEventError
+
+    from fedproof.accounting import Tradeoff, account, ensemble_account, event_of, tradeoff, user_accounts
+    from fedproof.accounting.ledger import Ledger
+    from fedproof.certificates import (
+        ApproximateDP,
+        Certificate,
+        Inefficacy,
+        certify,
+        certify_means,
+        certify_sequentially,
+        inefficacy,
+        verify,
+    )
+    from fedproof.certificates.planning import noise_for_epsilon, plan, plan_cohort, plan_rounds
+    from fedproof.federation import Federation
+    from fedproof.protocol import (
+        Everyone,
+        FedAvg,
+        FixedSize,
+        Flat,
+        InstanceFedAvg,
+        InstanceFedSGD,
+        LocalTraining,
+        Median,
+        PerLayer,
+        PerLayerMedian,
+        Poisson,
+        Quantile,
+        UserFedAvg,
+    )
+    from fedproof.threat import Relation, ThreatModel, Unit
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "dp_accounting": ("UnsupportedEventError",),
+    "fedproof.accounting": (
+        "Tradeoff",
+        "account",
+        "ensemble_account",
+        "event_of",
+        "tradeoff",
+        "user_accounts",
+    ),
+    "fedproof.accounting.ledger": ("Ledger",),
+    "fedproof.certificates": (
+        "ApproximateDP",
+        "Certificate",
+        "Inefficacy",
+        "certify",
+        "certify_means",
+        "certify_sequentially",
+        "inefficacy",
+        "verify",
+    ),
+    "fedproof.certificates.planning": ("noise_for_epsilon", "plan", "plan_cohort", "plan_rounds"),
+    "fedproof.federation": ("Federation",),
+    "fedproof.protocol": (
+        "Everyone",
+        "FedAvg",
+        "FixedSize",
+        "Flat",
+        "InstanceFedAvg",
+        "InstanceFedSGD",
+        "LocalTraining",
+        "Median",
+        "PerLayer",
+        "PerLayerMedian",
+        "Poisson",
+        "Quantile",
+        "UserFedAvg",
+    ),
+    "fedproof.threat": ("Relation", "ThreatModel", "Unit"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [  # noqa: RUF022 - in the order of the guide, not of the alphabet
+    "ThreatModel", "Unit", "Relation",
+    "Poisson", "FixedSize", "Everyone",
+    "Flat", "PerLayer", "Median", "PerLayerMedian", "Quantile",
+    "UserFedAvg", "InstanceFedSGD", "InstanceFedAvg", "FedAvg", "LocalTraining", "Federation",
+    "account", "ensemble_account", "user_accounts", "event_of", "tradeoff", "Tradeoff", "Ledger",
+    "certify", "certify_means", "certify_sequentially", "inefficacy", "verify",
+    "Certificate", "Inefficacy", "ApproximateDP",
+    "plan", "plan_rounds", "plan_cohort", "noise_for_epsilon",
+    "UnsupportedEventError",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'fedproof' has no attribute {name!r}")
+    return getattr(import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

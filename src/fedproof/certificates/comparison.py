@@ -83,7 +83,12 @@ def compare(
         return tuple(float(np.mean(correct >= size)) for size in range(min(top + 1, max_size) + 1))
 
     curves = [
-        Curve(method="paper", relation=None, failure_probability=chance, accuracy=drawn(paper(bounds), bounds))
+        Curve(
+            method="paper",
+            relation=None,
+            failure_probability=chance,
+            accuracy=drawn(paper(bounds), bounds),
+        )
         for bounds, chance in ((exact, None), (hoeffding, failure_probability))
     ]
     curves += [

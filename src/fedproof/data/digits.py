@@ -50,4 +50,4 @@ def read() -> Arrays:
 def standardised(pixels: NDArray[np.float64]) -> NDArray[np.float32]:
     """Rows with mean 0 and variance 1 each."""
     centred = pixels - pixels.mean(axis=1, keepdims=True)
-    return (centred / centred.std(axis=1, keepdims=True)).astype(np.float32)
+    return np.asarray(centred / centred.std(axis=1, keepdims=True), dtype=np.float32)

@@ -39,12 +39,12 @@ def users_on(federation: Federation, device: torch.device, dtype: torch.dtype) -
     """The users of `federation`, their instances on `device`."""
     return Users(
         features=as_inputs(federation.features, device, dtype),
-        labels=torch.from_numpy(federation.labels).to(device),
+        labels=torch.tensor(federation.labels, device=device),
         offsets=federation.offsets,
     )
 
 
 def as_inputs(features: NDArray[np.generic], device: torch.device, dtype: torch.dtype) -> Tensor:
     """`features` on `device`: integers as token ids, anything else as `dtype`."""
-    tensor = torch.from_numpy(np.ascontiguousarray(features)).to(device)
+    tensor = torch.tensor(features, device=device)
     return tensor.to(dtype if tensor.is_floating_point() else torch.int64)

@@ -1,0 +1,52 @@
+"""The command `fedproof`: all commands in one place, and how errors leave it."""
+
+import sys
+
+import typer
+
+from fedproof.cli import certificates, privacy, training
+from fedproof.cli.common import stderr
+
+app = typer.Typer(
+    name="fedproof",
+    help="Train federated models with differential privacy, and prove how much poisoning they tolerate.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command in (
+    training.demo,
+    training.run,
+    certificates.certify,
+    certificates.inefficacy,
+    certificates.verify,
+    training.predict,
+    privacy.account,
+    privacy.plan,
+    training.bench,
+):
+    app.command()(command)
+
+
+@app.callback()
+def _version(
+    version: bool = typer.Option(False, "--version", help="Print the version and stop.", is_eager=True),
+) -> None:
+    if version:
+        from fedproof import __version__
+
+        typer.echo(f"fedproof {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line: exit 0, 1 for bad input with one clear line, 2 for wrong usage."""
+    try:
+        app()
+    except (ValueError, OSError, ImportError) as error:
+        stderr.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        stderr.print("interrupted: finished parts are kept, go on with --resume", markup=False)
+        sys.exit(130)

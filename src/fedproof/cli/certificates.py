@@ -1,0 +1,290 @@
+"""`fedproof certify`, `inefficacy` and `verify`: for whoever brings scores, or a certificate to check."""
+
+import json as json_module
+import statistics
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedproof.certificates import (
+    ApproximateDP,
+    Bound,
+    Certificate,
+    CostMethod,
+    Method,
+    Spending,
+    dumps,
+)
+from fedproof.certificates import certify as certify_scores
+from fedproof.certificates import inefficacy as certify_costs
+from fedproof.certificates import verify as verify_text
+from fedproof.cli.common import (
+    BatchProbability,
+    Cohort,
+    Json,
+    NoiseMultiplier,
+    PerLayerOption,
+    RelationOption,
+    Rounds,
+    SamplingKind,
+    SamplingOption,
+    SamplingProbability,
+    Steps,
+    UnitOption,
+    Users,
+    mechanism_of,
+    print_json,
+    print_table,
+    say,
+    sizes_of,
+)
+from fedproof.threat import Relation, ThreatModel, Unit
+
+Epsilon = Annotated[
+    float | None, typer.Option(help="ε of one unit, if the mechanism itself is not known; with --delta.")
+]
+Delta = Annotated[float | None, typer.Option(help="δ: with --epsilon, or for method paper.")]
+FailureProbability = Annotated[
+    float, typer.Option(help="Chance, for each input, that the statement is wrong.")
+]
+MaxSize = Annotated[int, typer.Option(help="Sizes are searched up to this one.")]
+
+
+def certify(
+    scores: Annotated[Path, typer.Option(help="Confidences (replicas, inputs, classes), .npy or .npz.")],
+    labels: Annotated[Path | None, typer.Option(help="Labels (inputs), .npy or .npz.")] = None,
+    noise_multiplier: NoiseMultiplier = None,
+    sampling: SamplingOption = SamplingKind.POISSON,
+    sampling_probability: SamplingProbability = None,
+    cohort: Cohort = None,
+    users: Users = None,
+    rounds: Rounds = 1,
+    steps: Steps = 1,
+    per_layer: PerLayerOption = None,
+    batch_probability: BatchProbability = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    unit: UnitOption = Unit.USER,
+    relation: RelationOption = Relation.REPLACE,
+    method: Annotated[Method | None, typer.Option(help="Which certificate; default margin.")] = None,
+    bound: Annotated[Bound | None, typer.Option(help="Which bound; default the method's best.")] = None,
+    failure_probability: FailureProbability = 0.01,
+    spending: Annotated[Spending, typer.Option(help="How it is shared among bounds.")] = Spending.SOUND,
+    max_size: MaxSize = 100,
+    out: Annotated[Path | None, typer.Option(help="Write the certificate to this file.")] = None,
+    json: Json = False,
+) -> None:
+    """Certify anybody's retrained models from their class confidences."""
+    guarantee = _guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        noise_multiplier=noise_multiplier,
+        sampling=sampling,
+        sampling_probability=sampling_probability,
+        cohort=cohort,
+        users=users,
+        rounds=rounds,
+        steps=steps,
+        per_layer=per_layer,
+        unit=unit,
+        batch_probability=batch_probability,
+    )
+    certificate = certify_scores(
+        scores,
+        labels,
+        threat=ThreatModel(unit=unit, relation=relation),
+        method=method or (Method.MARGIN if epsilon is None else Method.PAPER),
+        bound=bound,
+        failure_probability=failure_probability,
+        spending=spending,
+        max_size=max_size,
+        **guarantee,
+    )
+    if out is not None:
+        out.write_text(dumps(certificate))
+    if json:
+        print_json(summary_of(certificate))
+    else:
+        show(certificate)
+        if out is not None:
+            say(f"written to {out}; check it with: fedproof verify {out} --scores {scores}")
+
+
+def _guarantee(*, epsilon: float | None, delta: float | None, **options: Any) -> dict[str, Any]:
+    """The mechanism, or (ε, δ), that the options give."""
+    if epsilon is None:
+        return {"mechanism": mechanism_of(**options), "delta": delta}
+    if options["noise_multiplier"] is not None:
+        raise ValueError("give --epsilon and --delta, or --noise-multiplier and the sampling, not both")
+    if delta is None:
+        raise ValueError("--epsilon needs --delta")
+    return {"privacy": ApproximateDP(epsilon=epsilon, delta=delta)}
+
+
+def summary_of(certificate: Certificate) -> dict[str, Any]:
+    """The headline numbers of a certificate, as `--json` prints them."""
+    sizes = [size for size in certificate.certified_size if size is not None]
+    shown = range(max(sizes, default=0) + 2)
+    known = certificate.labels is not None
+    return {
+        "inputs": certificate.num_inputs,
+        "replicas": certificate.num_replicas,
+        "accuracy": certificate.accuracy,
+        "certified_accuracy": (
+            dict(zip(map(str, shown), certificate.certified_accuracy(shown), strict=True)) if known else None
+        ),
+        "certified_size": {
+            "median": statistics.median_low(sizes) if sizes else None,
+            "max": max(sizes, default=None),
+            "abstained": certificate.num_inputs - len(sizes),
+        },
+        "failure_probability": certificate.failure_probability,
+        "method": certificate.settings.method.value,
+        "bound": certificate.settings.bound.value,
+        "unit": certificate.threat.unit.value,
+        "relation": certificate.threat.relation.value,
+        "sound": certificate.sound,
+        "reasons": list(certificate.reasons),
+    }
+
+
+def show(certificate: Certificate) -> None:
+    """A certificate for people: a table of certified accuracy, and whether it is sound."""
+    summary = summary_of(certificate)
+    sure = 1 - certificate.failure_probability
+    title = (
+        f"{certificate.num_replicas} replicas, {certificate.num_inputs} inputs, "
+        f"{sure:.4g} sure for each; {certificate.threat.relation} {certificate.threat.unit}s"
+    )
+    size = summary["certified_size"]
+    rows: list[tuple[str, str]] = [("abstained on", f"{size['abstained']} inputs")]
+    if certificate.labels is not None:
+        rows.append(("accuracy", f"{certificate.accuracy:.2%}"))
+        curve = summary["certified_accuracy"]
+        rows += [(f"certified at k = {k}", f"{curve[str(k)]:.2%}") for k in thinned(len(curve))]
+    rows.append(("certified size, median / largest", f"{size['median']} / {size['max']}"))
+    print_table(title, ("", ""), rows)
+    say_soundness(certificate.sound, certificate.reasons)
+
+
+def thinned(count: int) -> list[int]:
+    """At most about a dozen of the sizes 0 … count - 1, the last among them."""
+    step = max(1, (count + 10) // 12)
+    return sorted({*range(0, count, step), count - 1})
+
+
+def say_soundness(sound: bool, reasons: tuple[str, ...] | list[str]) -> None:
+    """Whether the certificate is a proof, and if not, why not."""
+    if sound:
+        say("sound: every condition of the theorem is met")
+        return
+    say("heuristic, not a proof, because:")
+    for reason in reasons:
+        say(f"  - {reason}")
+
+
+def inefficacy(
+    costs: Annotated[
+        Path, typer.Option(help="The attacker's cost of each replica (replicas), .npy or .npz.")
+    ],
+    cost_bound: Annotated[float, typer.Option(help="Largest cost C; larger ones are cut to it.")],
+    sizes: Annotated[str, typer.Option(help="Numbers of poisoned units, as 0:10.")] = "0:10",
+    tau: Annotated[float | None, typer.Option(help="How many units divide the cost by this?")] = None,
+    negative: Annotated[bool, typer.Option(help="Costs lie in [-C, 0].")] = False,
+    noise_multiplier: NoiseMultiplier = None,
+    sampling: SamplingOption = SamplingKind.POISSON,
+    sampling_probability: SamplingProbability = None,
+    cohort: Cohort = None,
+    users: Users = None,
+    rounds: Rounds = 1,
+    steps: Steps = 1,
+    per_layer: PerLayerOption = None,
+    batch_probability: BatchProbability = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    unit: UnitOption = Unit.USER,
+    relation: RelationOption = Relation.REPLACE,
+    method: Annotated[CostMethod | None, typer.Option(help="Which bound on the cost.")] = None,
+    failure_probability: FailureProbability = 0.01,
+    json: Json = False,
+) -> None:
+    """Bound what an attack with k units can achieve, and the units it needs."""
+    guarantee = _guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        noise_multiplier=noise_multiplier,
+        sampling=sampling,
+        sampling_probability=sampling_probability,
+        cohort=cohort,
+        users=users,
+        rounds=rounds,
+        steps=steps,
+        per_layer=per_layer,
+        unit=unit,
+        batch_probability=batch_probability,
+    )
+    result = certify_costs(
+        costs,
+        cost_bound=cost_bound,
+        threat=ThreatModel(unit=unit, relation=relation),
+        sizes=sizes_of(sizes),
+        method=method or (CostMethod.MEAN if epsilon is None else CostMethod.PAPER),
+        failure_probability=failure_probability,
+        tau=tau,
+        negative=negative,
+        **guarantee,
+    )
+    if json:
+        print_json(
+            {
+                "sizes": list(result.sizes),
+                "lower": list(result.lower),
+                "upper": list(result.upper),
+                "needed": result.needed,
+                "cost": result.cost,
+                "clipped_share": result.clipped_share,
+                "replicas": result.num_replicas,
+                "sound": result.sound,
+                "reasons": list(result.reasons),
+            }
+        )
+        return
+    rows = [
+        (k, f"{low:.4f}", f"{high:.4f}")
+        for k, low, high in zip(result.sizes, result.lower, result.upper, strict=True)
+    ]
+    title = f"the attacker's expected cost; clean {result.cost:.4f}, {result.num_replicas} replicas"
+    print_table(title, ("poisoned units", "at least", "at most"), rows)
+    if tau is not None:
+        say(f"to divide the cost by {tau:g}, an attack needs {result.needed or 'more than searched'} units")
+    say_soundness(result.sound, result.reasons)
+
+
+def verify(
+    certificate: Annotated[Path, typer.Argument(help="A certificate file.")],
+    scores: Annotated[
+        Path | None, typer.Option(help="Its scores; default scores.npy beside the certificate.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Re-derive every number of a certificate from the scores it was made from."""
+    try:
+        text = certificate.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{certificate}: cannot be read: {error.strerror}") from error
+    source = scores or certificate.parent / "scores.npy"
+    if scores is None and not source.exists():
+        raise ValueError(f"--scores is missing, and there is no {source}")
+    differences = verify_text(text, source)
+    if json:
+        print_json({"valid": not differences, "differences": list(differences)})
+    elif differences:
+        say(f"{certificate}: does not hold")
+        for difference in differences:
+            say(f"  - {difference}")
+    else:
+        about = json_module.loads(text)
+        say(f"{certificate}: every number holds ({about['num_inputs']} inputs)")
+    if differences:
+        raise typer.Exit(1)

@@ -1,0 +1,165 @@
+"""`fedproof demo`, `run`, `predict` and `bench`: what trains, imported only when it is asked for."""
+
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from fedproof.cli.certificates import say_soundness, thinned
+from fedproof.cli.common import Json, print_json, print_table, progress_bars, say
+from fedproof.config import Config, load_config, parse_config
+
+Out = Annotated[Path, typer.Option(help="Directory of the run.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")]
+Engine = Annotated[str, typer.Option(help="local, or ray for a cluster.")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Change the configuration: section.key=value.")]
+
+
+def demo(
+    out: Out = Path("fedproof-demo"),
+    device: Device = "cpu",
+    changes: Set = None,
+    json: Json = False,
+) -> None:
+    """The main job on built-in data: train 1000 federated models, certify, report."""
+    text = resources.files("fedproof").joinpath("demo.toml").read_text()
+    config = parse_config(text, "demo", changes or ())
+    _execute(config, out, resume=True, engine="local", device=device, json=json)
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    out: Out,
+    resume: Resume = False,
+    engine: Engine = "local",
+    device: Device = "cpu",
+    changes: Set = None,
+    json: Json = False,
+) -> None:
+    """Train the replicas of an experiment, certify them, write the report."""
+    loaded = load_config(config, changes or ())
+    _execute(loaded, out, resume=resume, engine=engine, device=device, json=json)
+
+
+def _execute(config: Config, out: Path, *, resume: bool, engine: str, device: str, json: bool) -> None:
+    experiment = _training()
+    with progress_bars() as progress:
+        result = experiment.run(config, out, resume=resume, engine=engine, device=device, progress=progress)
+    if json:
+        print_json(result.summary)
+    else:
+        show(result.summary, out)
+
+
+def _training() -> Any:
+    """The training half of the package, with a clear line where torch is missing."""
+    try:
+        from fedproof import experiment
+    except ModuleNotFoundError as error:
+        if error.name in ("torch", "safetensors"):
+            raise ImportError(
+                f"training needs {error.name}: install it with pip install 'fedproof[train]'"
+            ) from error
+        raise
+    return experiment
+
+
+def show(summary: dict[str, Any], out: Path) -> None:
+    """A run for people."""
+    rows: list[tuple[str, str]] = [
+        ("accuracy of the ensemble", f"{summary['accuracy']:.2%}"),
+        ("accuracy of one replica, on average", f"{summary['replica_accuracy']:.2%}"),
+    ]
+    if "certified_accuracy" in summary:
+        curve = summary["certified_accuracy"]
+        rows += [(f"certified accuracy, k = {k}", f"{curve[str(k)]:.2%}") for k in thinned(len(curve))]
+        size = summary["certified_size"]
+        rows.append(("certified size, median / largest", f"{size['median']} / {size['max']}"))
+        rows += [
+            (f"ε of one model ({name}), δ = {summary['delta']:g}", f"{value:.3f}")
+            for name, value in summary["epsilon"].items()
+        ]
+        rows.append(("ε of the whole ensemble (pld)", f"{summary['ensemble_epsilon']['pld']:.2f}"))
+    rows.append(("seconds", ", ".join(f"{name} {value:.1f}" for name, value in summary["seconds"].items())))
+    title = (
+        f"{summary['data']}: {summary['replicas']} replicas of {summary['users']} users, "
+        f"{summary['inputs']} test inputs"
+    )
+    print_table(title, ("", ""), rows)
+    if "certified_accuracy" in summary:
+        say(headline(summary))
+    say_soundness(summary["sound"], summary["reasons"])
+    say(f"everything is in {out}")
+
+
+def headline(summary: dict[str, Any]) -> str:
+    """The result in one sentence, at the largest size that keeps three quarters of the certified inputs."""
+    curve = summary["certified_accuracy"]
+    size = max((int(k) for k, share in curve.items() if share >= 0.75 * curve["0"]), default=0)
+    unit, relation = summary["threat"]["unit"], summary["threat"]["relation"]
+    who = (
+        f"whatever up to {size} of the {unit}s do"
+        if relation == "replace"
+        else f"when up to {size} adversarial {unit}s join"
+    )
+    sure = 1 - summary["failure_probability"]
+    share = f"{curve[str(size)]:.1%} of the test inputs"
+    return f"with {sure:.4g} confidence each, {share} keep their correct label {who}"
+
+
+def predict(
+    folder: Annotated[Path, typer.Argument(help="Directory of a finished run.")],
+    inputs: Annotated[Path, typer.Option(help="New inputs, shaped as the training features, .npy or .npz.")],
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Label new inputs, each with the number of poisoned units that provably cannot change it."""
+    from fedproof.certificates.scores import read_array
+
+    certificate = _training().predict(folder, np.asarray(read_array(inputs, name="inputs")), device=device)
+    prediction, size = list(certificate.prediction), list(certificate.certified_size)
+    if json:
+        print_json({"prediction": prediction, "certified_size": size, "sound": certificate.sound})
+        return
+    rows = [
+        (index, "abstains" if label is None else label, "" if label is None else certified)
+        for index, (label, certified) in enumerate(zip(prediction, size, strict=True))
+    ]
+    print_table(f"{len(rows)} inputs", ("input", "label", "certified size"), rows)
+    say_soundness(certificate.sound, certificate.reasons)
+
+
+def bench(
+    device: Device = "cpu",
+    out: Annotated[Path | None, typer.Option(help="Also write the rows to this JSON file.")] = None,
+    json: Json = False,
+) -> None:
+    """Speed of stacked training, with the naive loop in the same run."""
+    _training()
+    from fedproof.ensemble.bench import bench as measure
+
+    rows = [dict(row) for row in measure(device=device)]
+    if out is not None:
+        import json as json_module
+
+        out.write_text(json_module.dumps({"rows": rows}, indent=2) + "\n")
+    if json:
+        print_json({"rows": rows})
+        return
+    print_table(
+        f"seconds per replica on {device}",
+        ("model", "stack", "stacked", "one at a time", "ratio"),
+        [
+            (
+                row["name"],
+                row["stack"],
+                f"{row['seconds_per_replica']:.4g}",
+                f"{row['naive_seconds_per_replica']:.4g}",
+                f"{row['ratio']:.1f}",
+            )
+            for row in rows
+        ],
+    )

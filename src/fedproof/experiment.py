@@ -1,0 +1,292 @@
+"""One experiment from data to certificate: the pipeline in reading order, and its directory."""
+
+import csv
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedproof import data
+from fedproof.accounting import account, ensemble_account
+from fedproof.accounting.ledger import Ledger, save_ledger
+from fedproof.certificates import Certificate, certify, dumps
+from fedproof.certificates.comparison import Curve, compare
+from fedproof.config import Config, load_config
+from fedproof.ensemble import Ensemble, Task, store, train_ensemble
+from fedproof.ensemble import predict as predict_scores
+from fedproof.ensemble.local import plan_for
+from fedproof.folder import CONFIG, RunFolder
+from fedproof.mechanisms.users import as_inputs
+from fedproof.models.registry import build
+from fedproof.protocol import FedAvg
+
+Progress = Callable[[str, int, int], None]
+"""Called with the stage's name, how much is done and how much there is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A finished experiment: what was trained, what is proved, what it cost."""
+
+    config: Config
+    folder: Path
+    summary: dict[str, Any]
+    certificate: Certificate | None
+
+
+def run(
+    config: Config,
+    out: Path,
+    *,
+    resume: bool = False,
+    engine: str = "local",
+    device: str = "cpu",
+    progress: Progress = lambda stage, done, total: None,
+) -> Run:
+    """Train the replicas of `config` on `device`, certify, and write the run directory `out`.
+
+    A run that was interrupted goes on with `resume`: finished parts are kept, and the certificate is the same
+    byte for byte.
+
+    Raises:
+        ValueError: the directory belongs to another configuration, or something is wrong with the data.
+    """
+    with RunFolder.open(out, config, resume=resume) as folder:
+        seconds: dict[str, float] = {}
+        with _timed(seconds, "load"):
+            task = make_task(config, device)
+        num_replicas = _affordable(config, task)
+        with _timed(seconds, "train"):
+            trainer = _trainer(engine)
+            ensemble = trainer(
+                task,
+                num_replicas,
+                folder.parts,
+                part_size=config.ensemble.part_size,
+                progress=lambda done, total: progress("train", done, total),
+            )
+            _save_ledger(config, task, num_replicas, folder.path)
+            scores = folder.write_scores(_score_parts(ensemble), _shape(task, num_replicas))
+        with _timed(seconds, "certify"):
+            progress("certify", 0, 1)
+            certificate, curves = _certify(config, task, scores)
+            progress("certify", 1, 1)
+        summary = _summary(config, task, scores, certificate, curves, seconds)
+        _write(folder.path, certificate, curves, ensemble, summary)
+    return Run(config=config, folder=out, summary=summary, certificate=certificate)
+
+
+def make_task(config: Config, device: str) -> Task:
+    """Data, model and mechanism of a configuration: everything that decides the replicas."""
+    federation = data.load(seed=config.ensemble.seed, **config.data.model_dump())
+    weights = None if config.model.weights is None else Path(config.model.weights)
+    model = build(config.model.name, federation, hidden=config.model.hidden, weights=weights)
+    mechanism = config.build_mechanism(
+        user_sizes=federation.sizes.tolist(), num_layers=model.layout.num_layers
+    )
+    return Task(
+        federation=federation,
+        model=model,
+        mechanism=mechanism,
+        local=config.local_training,
+        seed=config.ensemble.seed,
+        device=device,
+    )
+
+
+def _trainer(engine: str) -> Callable[..., Ensemble]:
+    if engine == "local":
+        return train_ensemble
+    raise ValueError(f"engine = {engine!r} must be local")
+
+
+def _affordable(config: Config, task: Task) -> int:
+    """The number of replicas, cut to what the privacy budget allows."""
+    wanted, budget = config.ensemble.replicas, config.ensemble.max_epsilon
+    if budget is None:
+        return wanted
+    if isinstance(task.mechanism, FedAvg):
+        raise ValueError("ensemble.max_epsilon needs a mechanism with noise: fedavg has no finite epsilon")
+    most = Ledger.of(task.mechanism, config.mechanism.delta).affordable(budget, wanted)
+    if most < 2:
+        raise ValueError(
+            f"ensemble.max_epsilon = {budget} pays for {most} replicas, at least 2 are needed: raise it, or "
+            "raise mechanism.noise_multiplier"
+        )
+    return most
+
+
+def _save_ledger(config: Config, task: Task, num_replicas: int, folder: Path) -> None:
+    if not isinstance(task.mechanism, FedAvg):
+        ledger = Ledger.of(task.mechanism, config.mechanism.delta).spend(num_replicas)
+        save_ledger(ledger, folder / "ledger.json")
+
+
+def _score_parts(ensemble: Ensemble) -> Iterator[NDArray[np.float32]]:
+    for part in ensemble.parts:
+        yield store.read_scores(ensemble.folder, part)
+
+
+def _shape(task: Task, num_replicas: int) -> tuple[int, int, int]:
+    return num_replicas, len(task.federation.test_labels), task.federation.num_classes
+
+
+def _certify(
+    config: Config, task: Task, scores: NDArray[np.float32]
+) -> tuple[Certificate | None, tuple[Curve, ...]]:
+    if isinstance(task.mechanism, FedAvg):
+        return None, ()
+    section = config.certificate
+    certificate = certify(
+        scores,
+        task.federation.test_labels,
+        mechanism=task.mechanism,
+        threat=config.threat_model,
+        method=section.method,
+        bound=section.bound,
+        failure_probability=section.failure_probability,
+        max_size=section.max_size,
+        delta=config.mechanism.delta,
+    )
+    curves = compare(
+        scores,
+        task.federation.test_labels,
+        mechanism=task.mechanism,
+        delta=config.mechanism.delta,
+        failure_probability=section.failure_probability,
+        max_size=section.max_size,
+    )
+    return certificate, curves
+
+
+def _summary(
+    config: Config,
+    task: Task,
+    scores: NDArray[np.float32],
+    certificate: Certificate | None,
+    curves: tuple[Curve, ...],
+    seconds: dict[str, float],
+) -> dict[str, Any]:
+    """The headline numbers, as `--json` prints them."""
+    labels, delta = task.federation.test_labels, config.mechanism.delta
+    single = float(np.mean([np.mean(part.argmax(axis=-1) == labels) for part in scores]))
+    summary: dict[str, Any] = {
+        "data": task.federation.name,
+        "users": task.federation.num_users,
+        "inputs": len(labels),
+        "replicas": len(scores),
+        "accuracy": float(np.mean(scores.mean(axis=0, dtype=np.float64).argmax(axis=-1) == labels)),
+        "replica_accuracy": single,
+        "seconds": {name: round(value, 3) for name, value in seconds.items()},
+    }
+    if certificate is None:
+        return summary | {"sound": False, "reasons": list(task.mechanism.reasons)}
+    sizes = [size for size in certificate.certified_size if size is not None]
+    shown = range(max(sizes, default=0) + 2)
+    return summary | {
+        "certified_accuracy": dict(zip(map(str, shown), certificate.certified_accuracy(shown), strict=True)),
+        "certified_size": {
+            "median": statistics.median_low(sizes) if sizes else None,
+            "max": max(sizes, default=None),
+            "abstained": len(labels) - len(sizes),
+        },
+        "epsilon": account(task.mechanism, delta),
+        "ensemble_epsilon": ensemble_account(task.mechanism, delta, len(scores)),
+        "delta": delta,
+        "failure_probability": certificate.failure_probability,
+        "method": certificate.settings.method.value,
+        "bound": certificate.settings.bound.value,
+        "threat": {"unit": certificate.threat.unit.value, "relation": certificate.threat.relation.value},
+        "sound": certificate.sound,
+        "reasons": list(certificate.reasons),
+        "paper_largest_size": next(len(c.accuracy) - 2 for c in curves if c.method == "paper"),
+    }
+
+
+def _write(
+    folder: Path,
+    certificate: Certificate | None,
+    curves: tuple[Curve, ...],
+    ensemble: Ensemble,
+    summary: dict[str, Any],
+) -> None:
+    if certificate is not None:
+        (folder / "certificate.json").write_text(dumps(certificate))
+        _write_rows(folder / "metrics.csv", [row for curve in curves for row in curve.rows()])
+    _write_rows(folder / "rounds.csv", _round_rows(ensemble))
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+
+
+def _round_rows(ensemble: Ensemble) -> list[dict[str, Any]]:
+    """Mean over the replicas of what happened in each round."""
+    means = {name: values.mean(axis=0) for name, values in ensemble.diagnostics().items()}
+    rounds = len(next(iter(means.values())))
+    return [
+        {"round": i + 1} | {name: float(values[i]) for name, values in means.items()} for i in range(rounds)
+    ]
+
+
+def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[stage] = time.perf_counter() - start
+
+
+def predict(folder: Path, inputs: NDArray[np.generic], *, device: str = "cpu") -> Certificate:
+    """The certificate of a finished run's ensemble on new inputs, without labels.
+
+    Guarantee: as for the run itself; the certified predictor is the mean of all its replicas.
+    """
+    config = load_config(folder / CONFIG)
+    task = make_task(config, device)
+    if isinstance(task.mechanism, FedAvg):
+        raise ValueError(f"{folder}: fedavg adds no noise, its predictions have no certificate")
+    expected = task.federation.test_features.shape[1:]
+    if inputs.ndim < 2 or inputs.shape[1:] != expected or not len(inputs):
+        raise ValueError(
+            f"inputs have shape {inputs.shape}, must be (inputs, {', '.join(map(str, expected))})"
+        )
+    section = config.certificate
+    return certify(
+        _scores_on(inputs, task, folder, _affordable(config, task)),
+        mechanism=task.mechanism,
+        threat=config.threat_model,
+        method=section.method,
+        bound=section.bound,
+        failure_probability=section.failure_probability,
+        max_size=section.max_size,
+        delta=config.mechanism.delta,
+    )
+
+
+def _scores_on(
+    inputs: NDArray[np.generic], task: Task, folder: Path, num_replicas: int
+) -> NDArray[np.float32]:
+    """Scores `(replicas, inputs, classes)` of a finished run's models, part by part."""
+    parts = plan_for(task, num_replicas, folder / "parts", None)
+    if not all(store.is_finished(folder / "parts", part) for part in parts):
+        raise ValueError(f"{folder}: not all replicas are there; finish the run with --resume")
+    device = torch.device(task.device)
+    model, ready = task.model.to(device, task.dtype), as_inputs(inputs, device, task.dtype)
+    scores = []
+    for part in parts:
+        named = store.read_models(folder / "parts", part)
+        params = torch.cat([named[name].flatten(1) for name in task.model.layout.names], dim=1)
+        scores.append(predict_scores(model, params.to(device, task.dtype), ready, cells=1 << 16))
+    return np.concatenate(scores)
