@@ -3,13 +3,25 @@
 import copy
 import json
 from dataclasses import fields, replace
+from importlib import resources
 
 import dp_accounting as dp
 import numpy as np
 import pytest
 
 from fedproof import protocol
-from fedproof.certificates import ApproximateDP, Method, certify, certify_means, dumps, loads, verify
+from fedproof.certificates import (
+    ApproximateDP,
+    Bound,
+    Group,
+    Method,
+    Spending,
+    certify,
+    certify_means,
+    dumps,
+    loads,
+    verify,
+)
 from fedproof.certificates.describe import describe, restore
 from fedproof.certificates.document import checksum
 from fedproof.protocol import Everyone, FixedSize, InstanceFedAvg, InstanceFedSGD, Poisson, UserFedAvg
@@ -252,3 +264,38 @@ def test_the_certificate_is_a_value(scores):
     certificate = make("mean", scores)
     assert hash(certificate) == hash(loads(dumps(certificate)))
     assert all(not isinstance(getattr(certificate, f.name), list | dict) for f in fields(certificate))
+
+
+KINDS = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "integer": int,
+    "boolean": bool,
+    "number": (int, float),
+    "null": type(None),
+}
+
+
+def fits(value, rule):
+    """The part of JSON Schema that the shipped schema uses."""
+    if "const" in rule:
+        return value == rule["const"]
+    if "enum" in rule:
+        return value in rule["enum"]
+    names = rule["type"] if isinstance(rule["type"], list) else [rule["type"]]
+    typed = any(isinstance(value, KINDS[name]) for name in names)
+    return typed and (not isinstance(value, list) or all(fits(item, rule["items"]) for item in value))
+
+
+@pytest.mark.parametrize("method", Method)
+def test_files_fit_the_shipped_schema(method, scores):
+    schema = json.loads(
+        resources.files("fedproof.certificates").joinpath("certificate.schema.json").read_text()
+    )
+    document = json.loads(dumps(make(method, scores)))
+    assert set(schema["required"]) == set(schema["properties"]) == set(document)
+    for name, value in document.items():
+        assert fits(value, schema["properties"][name]), name
+    for name, kind in (("method", Method), ("bound", Bound), ("spending", Spending), ("group", Group)):
+        assert set(schema["properties"][name]["enum"]) == set(kind)

@@ -7,7 +7,8 @@ from scipy.stats import norm
 
 from fedproof.accounting.tradeoff import GaussianTradeoff
 from fedproof.certificates.confidence import Bound
-from fedproof.certificates.margin import levels, margin_sizes_by_betting, margin_sizes_by_levels
+from fedproof.certificates.margin import levels, margin_sizes_by_levels
+from fedproof.certificates.margin_betting import margin_sizes_by_betting, stages
 from fedproof.certificates.tight import class_bounds, mean_sizes
 
 METHODS = [margin_sizes_by_betting, margin_sizes_by_levels]
@@ -98,10 +99,18 @@ def test_levels_span_the_margins(num):
 
 
 def test_perfect_replicas_are_certified_as_far_as_their_number_allows():
-    # every margin is 1: 7/8 of the replicas prove Pr[g = 1] >= p, with p near ψ^(1/n)
+    # every margin is 1: 15/16 of the replicas prove Pr[g = 1] >= p, with p near ψ^(1/n)
     scores = np.zeros((800, 1, 2))
     scores[..., 0] = 1.0
     found = margin_sizes_by_betting(scores, curve, failure_probability=0.01, max_size=60).sizes[0]
-    limit = 0.01 ** (1 / 700)
+    limit = 0.01 ** (1 / 750)
     best = int(np.argmax(ndtr(norm.ppf(limit) - STEP * np.arange(60)) <= 0.5) - 1)
     assert best - 1 <= found <= best
+
+
+@pytest.mark.parametrize("num", [2, 3, 15, 16, 100, 1000, 12345])
+def test_stages_use_every_replica_once(num):
+    cuts = stages(num)
+    assert cuts[0] >= 1
+    assert cuts[-1] == num
+    assert cuts == sorted(set(cuts))

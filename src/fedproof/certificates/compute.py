@@ -10,7 +10,8 @@ from fedproof.certificates.certificate import Settings
 from fedproof.certificates.closed_form import certified_size, real_size
 from fedproof.certificates.confidence import Bound, share
 from fedproof.certificates.curves import curve_of, steps_per_unit
-from fedproof.certificates.margin import margin_sizes_by_betting, margin_sizes_by_levels
+from fedproof.certificates.margin import margin_sizes_by_levels
+from fedproof.certificates.margin_betting import margin_sizes_by_betting
 from fedproof.certificates.method import Method
 from fedproof.certificates.renyi import renyi_sizes
 from fedproof.certificates.scores import Array

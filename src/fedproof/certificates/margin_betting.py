@@ -1,0 +1,127 @@
+"""Margin certificates by betting on the replicas, stage after stage.
+
+L_k lies above each of its tangents s·p + c. With one tangent per level a_i and Ψ(h) = Σ_{a_i <= h} w_i s_i,
+
+    Σ w_i L_k(Pr[h >= a_i]) >= E Ψ(h) + Σ w_i c_i,
+
+so a bet against E Ψ(h) <= 1 - Σ w_i c_i, Ψ bounded, is a bet against "k units can reverse the margin".
+The replicas of a stage are bet on with tangents and stakes chosen from all earlier ones.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof.accounting.tradeoff import Tradeoff
+from fedproof.certificates.margin import SLACK, MarginSizes, count_at_least, histogram, joined, levels
+from fedproof.certificates.scores import Array, input_parts
+from fedproof.certificates.tight import Curve, ranking, walk
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_TRUNCATION = 0.9  # the share of the capital that one replica may cost at most
+_FIRST = 16  # one replica in sixteen chooses the class; from then on what was seen doubles at each stage
+
+
+def margin_sizes_by_betting(
+    scores: Array, curve: Curve, *, failure_probability: float, max_size: int, num_levels: int = 96
+) -> MarginSizes:
+    """Margin certificates from one bet per input, rival and size.
+
+    Guarantee: per input, wrong with probability at most ψ. The class is chosen by replicas on which nothing
+    is bet, every stage's bet by earlier stages, and the claim needs a capital of 1/ψ (Ville).
+    Reference: theory.md, section 3; Waudby-Smith and Ramdas 2023, arXiv:2010.09686v7, for the bets.
+    """
+    grid, cuts = levels(num_levels), stages(len(scores))
+    log = float(np.log(1 / failure_probability))
+    bets = [_Bet(grid=grid, num_seen=seen, num_rest=len(scores) - cuts[0], log=log) for seen in cuts[:-1]]
+    table = cache(lambda size: [bet.tangents(curve(size)) for bet in bets])
+    parts = []
+    for _, part in input_parts(scores):
+        top, _, _ = ranking(part[: cuts[0]].mean(axis=0))
+        leader, _, tied = ranking(part.mean(axis=0))
+        counts = [histogram(part[begin:end], top, grid) for begin, end in zip([0, *cuts], cuts, strict=False)]
+        holds = _holds(bets, counts, log, table)
+        parts.append((top, leader, tied, walk(len(top), holds, max_size)))
+    return joined(parts)
+
+
+def stages(num_replicas: int) -> list[int]:
+    """Numbers of replicas seen at the end of each stage; nothing is bet on the first.
+
+    >>> stages(1000)
+    [62, 124, 248, 496, 1000]
+    """
+    cuts = [max(1, num_replicas // _FIRST)]
+    while 4 * cuts[-1] <= num_replicas:
+        cuts.append(2 * cuts[-1])
+    return [*cuts, num_replicas]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bet:
+    """The bet of one stage, chosen after `num_seen` replicas; all stages together bet on `num_rest`."""
+
+    grid: Floats
+    num_seen: int
+    num_rest: int
+    log: float  # log(1/ψ)
+
+    def tangents(self, tradeoff: Tradeoff) -> tuple[Floats, Floats]:
+        """Slopes and intercepts for each number 0, ..., `num_seen` of margins at or above a level.
+
+        The tangent touches at what the bet can hope to prove, a little below the share that was seen.
+        """
+        share, error = np.arange(self.num_seen + 1) / self.num_seen, self.log / self.num_rest
+        hoped = (share - 0.5 * np.sqrt(2 * error * share * (1 - share))) / (1 + error)
+        return tradeoff.tangent(np.maximum(hoped, 0.0))
+
+    def log_growth(self, seen: Integers, counts: Integers, slopes: Floats, intercepts: Floats) -> Floats:
+        """Logarithm of the factor by which the stage multiplies the capital, (inputs, rivals).
+
+        `seen` and `counts` are histograms (inputs, rivals, levels + 1) of the earlier and the bet-on margins.
+        """
+        widths = np.diff(self.grid)
+        gain = np.zeros(seen.shape)
+        np.cumsum(widths * slopes, axis=-1, out=gain[..., 1:])
+        total = np.maximum(gain[..., -1:], 1e-300)
+        gain /= total  # Ψ/Ψ(1) at each level, in [0, 1]
+        threshold = (1 - np.sum(widths * intercepts, axis=-1, keepdims=True) + SLACK) / total
+        stake = np.minimum(self.stake(seen, gain), _TRUNCATION / threshold)
+        stake[threshold >= 1] = 0.0  # no value of Ψ could speak against the hypothesis
+        return np.asarray(np.sum(counts * np.log1p(stake * (gain - threshold)), axis=-1))
+
+    def stake(self, seen: Integers, gain: Floats) -> Floats:
+        """The best bet where the claim is just provable: sqrt(2 log(1/ψ) / (n σ²)), σ² from what was seen."""
+        weights = seen / self.num_seen
+        mean = np.sum(weights * gain, axis=-1, keepdims=True)
+        spread = np.sum(weights * np.square(gain - mean), axis=-1, keepdims=True)
+        variance = (0.25 + self.num_seen * spread) / (self.num_seen + 1)
+        return np.asarray(np.sqrt(2 * self.log / (variance * self.num_rest)))
+
+
+def _holds(
+    bets: list[_Bet],
+    counts: list[Integers],
+    log: float,
+    table: Callable[[int], list[tuple[Floats, Floats]]],
+) -> Callable[[int, Integers], NDArray[np.bool_]]:
+    """Whether the capital reaches 1/ψ at the end of some stage, for every rival."""
+    seen = [np.asarray(total) for total in np.cumsum(counts[:-1], axis=0)]
+    at_least = [count_at_least(total) for total in seen]
+
+    def holds(size: int, inputs: Integers) -> NDArray[np.bool_]:
+        capital = np.zeros(counts[0].shape[:2])[inputs]
+        best = capital
+        for stage, (bet, (slopes, intercepts)) in enumerate(zip(bets, table(size), strict=True)):
+            reached = at_least[stage][inputs]
+            lines = slopes[reached], intercepts[reached]
+            capital = capital + bet.log_growth(seen[stage][inputs], counts[stage + 1][inputs], *lines)
+            best = np.maximum(best, capital)
+        return np.asarray((best >= log + SLACK).all(axis=1))
+
+    return holds
