@@ -116,13 +116,14 @@ def test_the_shortcut_over_rivals_gives_the_largest_bound(scores, bound):
         assert found.rival_upper[index] == pytest.approx(mean_upper(rivals, bound, 0.001).max(), abs=1e-6)
 
 
-def test_coverage_of_the_whole_certificate():
+@pytest.mark.parametrize("bound", [Bound.BETTING, Bound.CLOPPER_PEARSON])
+def test_coverage_of_the_whole_certificate(bound):
     # Truth at the edge: F_A such that size 5 just fails. 2,000 inputs are 2,000 experiments.
     generator = np.random.default_rng(11)
     curve = lambda k: GaussianTradeoff(shift=k / 5)  # noqa: E731
     edge = float(GaussianTradeoff(shift=1.0).upper(0.5))  # L_5(edge) = 1/2
     draws = (generator.random((150, 2000)) < edge).astype(float)
-    bounds = class_bounds(np.stack([draws, 1 - draws], axis=2), Bound.BETTING, 0.05 / 2)
+    bounds = class_bounds(np.stack([draws, 1 - draws], axis=2), bound, 0.05 / 2)
     sizes = mean_sizes(bounds.top_lower, bounds.rival_upper, curve, 20)
     wrong = np.mean(sizes >= 5)
     assert wrong <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 2000)

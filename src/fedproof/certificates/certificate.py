@@ -20,7 +20,7 @@ class Settings:
     """Everything a certificate depends on besides the scores and the labels.
 
     `mechanism` is what was executed, `privacy` the (ε, δ) of one unit where that is all that is known or all
-    that the method uses. `spending`, `group` and `delta` matter to some methods only.
+    that the method uses. `spending` and `group` matter to some methods only.
     """
 
     mechanism: Mechanism | None
