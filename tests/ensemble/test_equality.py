@@ -99,7 +99,7 @@ def mechanisms(name: str) -> dict[str, object]:
 KINDS = tuple(mechanisms("linear"))
 LOCAL = LocalTraining(epochs=2, batch_size=3, learning_rate=0.1, momentum=0.9, weight_decay=0.01)
 # Round-one sharing, splits of the cohort and of the block are all exercised by sizes this small.
-SMALL = Sizes(stack=4, block=2, width=4)
+SMALL = Sizes(stack=4, block=2, cells=4)
 
 
 def task(name: str, kind: str, dtype: torch.dtype) -> Task:

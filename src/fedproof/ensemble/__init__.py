@@ -2,8 +2,8 @@
 
 from fedproof.ensemble.local import Ensemble, Progress, train_ensemble
 from fedproof.ensemble.memory import Sizes, sizes_for
-from fedproof.ensemble.task import Task, fingerprint
-from fedproof.ensemble.train import Replicas, first_updates, predict, shares_first_round, train_replicas
+from fedproof.ensemble.task import Task, fingerprint, shares_first_round
+from fedproof.ensemble.train import Replicas, first_updates, predict, train_replicas
 
 __all__ = [
     "Ensemble",

@@ -11,9 +11,9 @@ from torch import Tensor
 from fedproof import check
 from fedproof.ensemble import store
 from fedproof.ensemble.memory import part_size_for
-from fedproof.ensemble.task import Task, fingerprint
+from fedproof.ensemble.task import Task, fingerprint, shares_first_round
 from fedproof.ensemble.train import first_updates as compute_first_updates
-from fedproof.ensemble.train import shares_first_round, train_replicas
+from fedproof.ensemble.train import train_replicas
 
 Progress = Callable[[int, int], None]
 """Called with the number of replicas done and of all."""

@@ -1,15 +1,21 @@
-"""How much is trained at once: as much as the device's memory or caches allow."""
+"""How much is trained at once: as much as the device's memory, or a CPU's cache, allows."""
 
 import os
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from fedproof import check
-from fedproof.ensemble.task import Task
+from fedproof.ensemble.task import Task, shares_first_round
 from fedproof.mechanisms.sampling import expected_cohort
+from fedproof.mechanisms.users import as_inputs
+from fedproof.models.model import StackedModel
 
 _PART_BYTES = 512 << 20  # models and scores of one part, on the host
+_CACHE_BYTES = 32 << 20  # what a CPU works on at a time; measured: larger stacks are slower
+_WORKSPACE = 3  # gradients and temporary copies beside what a forward pass keeps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,36 +25,45 @@ class Sizes:
     Attributes:
         stack: (replica, user) pairs trained as one batched program.
         block: replicas that go through the rounds together.
-        width: test inputs scored at once.
+        cells: (replica, test input) pairs scored at once.
     """
 
     stack: int
     block: int
-    width: int
+    cells: int
 
     def __post_init__(self) -> None:
-        check.count(stack=self.stack, block=self.block, width=self.width)
+        check.count(stack=self.stack, block=self.block, cells=self.cells)
 
 
 def halved(sizes: Sizes) -> Sizes:
     """Half of everything, after the device ran out of memory; MemoryError if nothing is left to halve."""
-    if sizes.stack == sizes.block == sizes.width == 1:
+    if sizes.stack == sizes.block == sizes.cells == 1:
         raise MemoryError("a single model does not fit into the memory of the device")
     return replace(
         sizes,
         stack=max(1, sizes.stack // 2),
         block=max(1, sizes.block // 2),
-        width=max(1, sizes.width // 2),
+        cells=max(1, sizes.cells // 2),
     )
 
 
 def sizes_for(task: Task) -> Sizes:
     """Sizes that fit the device: a function of the task and the kind of device, so that results repeat."""
-    budget = memory_budget(torch.device(task.device))
-    cohort = expected_cohort(task.mechanism.sampling, task.federation.num_users)
-    item = torch.finfo(task.dtype).bits // 8
-    block = _fit(budget // 4, task.model.layout.dim * item * (2 * cohort + 4), 1000)
-    return Sizes(stack=256, block=block, width=512)
+    device = torch.device(task.device)
+    budget = memory_budget(device)
+    working = _CACHE_BYTES if device.type == "cpu" else budget // 2
+    # Round one is shared: a replica holds updates of its own from round two on.
+    alone = task.mechanism.rounds > 1 or not shares_first_round(task)
+    cohort = expected_cohort(task.mechanism.sampling, task.federation.num_users) if alone else 0
+    model_bytes = task.model.layout.dim * torch.finfo(task.dtype).bits // 8
+    instance_bytes = _instance_bytes(task)
+    batch = min(task.local.batch_size, int(task.federation.sizes.max()))
+    return Sizes(
+        stack=_fit(working, _WORKSPACE * (batch * instance_bytes + 2 * model_bytes), 4096),
+        block=_fit(budget // 4, model_bytes * (2 * cohort + 8), 1024),
+        cells=_fit(working, _WORKSPACE * instance_bytes, 1 << 22),
+    )
 
 
 def part_size_for(task: Task) -> int:
@@ -60,11 +75,38 @@ def part_size_for(task: Task) -> int:
 
 
 def memory_budget(device: torch.device) -> int:
-    """Bytes the engine may use: half of a GPU's memory, an eighth of the host's but at most 2 GiB."""
+    """Bytes the engine may use: half of a GPU's memory, an eighth of the host's but at most 2 GiB.
+
+    Of all memory, not of what happens to be free: the same sizes, hence the same bytes, in every run.
+    """
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory) // 2
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return int(min(total // 8, 2 << 30))
+
+
+def _instance_bytes(task: Task) -> int:
+    """Bytes that a forward pass keeps for each further instance of a batch, measured on the host."""
+    counted = []
+    for batch in (1, 9):
+        features = task.federation.features[:1].repeat(batch, axis=0)
+        counted.append(_kept_bytes(task, as_inputs(features, torch.device("cpu"), torch.float32)))
+    return max(64, (counted[1] - counted[0]) // 8)
+
+
+def _kept_bytes(task: Task, inputs: Tensor) -> int:
+    kept = [0]
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[0] += tensor.numel() * tensor.element_size()
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor), torch.enable_grad():
+        if isinstance(task.model, StackedModel):
+            task.model.logits(torch.zeros(1, task.model.layout.dim, requires_grad=True), inputs.unsqueeze(0))
+        else:
+            task.model.module()(inputs)
+    return kept[0]
 
 
 def _fit(budget: int, each: float, most: int) -> int:

@@ -67,7 +67,7 @@ class _Plain:
         device = torch.device(task.device)
         features = as_inputs(task.federation.features, device, task.dtype)
         return _Plain(
-            task=task, features=features, labels=torch.from_numpy(task.federation.labels).to(device)
+            task=task, features=features, labels=torch.tensor(task.federation.labels, device=device)
         )
 
     def fresh(self, params: Tensor) -> nn.Module:

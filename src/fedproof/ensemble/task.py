@@ -11,7 +11,7 @@ from fedproof.federation import Federation
 from fedproof.mechanisms import Attack, Trainable
 from fedproof.mechanisms.randomness import initial_seed
 from fedproof.models import Model
-from fedproof.protocol import LocalTraining, PerLayer, PerLayerMedian, UserFedAvg
+from fedproof.protocol import FedAvg, LocalTraining, PerLayer, PerLayerMedian, UserFedAvg
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +54,11 @@ class Task:
             )
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"device = {self.device!r}: torch sees no CUDA device; use device = 'cpu'")
+
+
+def shares_first_round(task: Task) -> bool:
+    """Whether replicas share their round-one updates: not at instance level, where users add the noise."""
+    return isinstance(task.mechanism, UserFedAvg | FedAvg)
 
 
 def fingerprint(task: Task) -> str:

@@ -1,6 +1,6 @@
 """Replicas of a task, trained as stacks."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.ensemble.memory import Sizes, halved, sizes_for
-from fedproof.ensemble.task import Task
+from fedproof.ensemble.task import Task, shares_first_round
 from fedproof.mechanisms import RoundReport, Setting, State, Streams, play, user_fedavg
 from fedproof.mechanisms.randomness import Purpose, Stream, initial_seed
 from fedproof.mechanisms.sampling import draw_cohorts
 from fedproof.mechanisms.users import as_inputs, users_on
 from fedproof.models import Model
-from fedproof.protocol import FedAvg, UserFedAvg
+
+_WIDTH = 512  # test inputs at once, for as many replicas as fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,23 +52,20 @@ def train_replicas(
     """
     sizes = sizes or sizes_for(task)
     shared = _shared(task, first_updates, sizes)
+    setting = _setting(task, sizes)
     blocks: list[Replicas] = []
     begin = replicas.start
     while begin < replicas.stop:
         block = range(begin, min(begin + sizes.block, replicas.stop))
         try:
-            blocks.append(_train_block(task, block, shared, sizes))
+            blocks.append(_train_block(task, block, setting, shared, sizes.cells))
         except torch.cuda.OutOfMemoryError:
             sizes = halved(sizes)
+            setting = replace(setting, stack=sizes.stack)
             torch.cuda.empty_cache()
             continue
         begin = block.stop
     return concatenate(blocks)
-
-
-def shares_first_round(task: Task) -> bool:
-    """Whether replicas share their round-one updates: not at instance level, where users add the noise."""
-    return isinstance(task.mechanism, UserFedAvg | FedAvg)
 
 
 def first_updates(task: Task, sizes: Sizes | None = None) -> Tensor:
@@ -94,18 +92,23 @@ def concatenate(blocks: list[Replicas]) -> Replicas:
     )
 
 
-def predict(model: Model, params: Tensor, inputs: Tensor, *, width: int) -> NDArray[np.float32]:
-    """Softmax scores `(replicas, inputs, classes)` of models `(replicas, dim)`, `width` inputs at a time."""
+def predict(model: Model, params: Tensor, inputs: Tensor, *, cells: int) -> NDArray[np.float32]:
+    """Softmax scores `(replicas, inputs, classes)` of models `(replicas, dim)`, `cells` of them at a time."""
+    width = min(cells, _WIDTH, len(inputs))
+    rows = torch.split(params, max(1, cells // width))
+    scores = np.empty((len(params), len(inputs), model.num_classes), dtype=np.float32)
+    begin = 0
     with torch.no_grad():
-        chunks = [
-            model.logits(params, chunk.unsqueeze(0)).softmax(-1) for chunk in torch.split(inputs, width)
-        ]
-        scores = torch.cat(chunks, dim=1).to("cpu", torch.float32)
-    return scores.numpy()
+        for part in rows:
+            chunks = [
+                model.logits(part, chunk.unsqueeze(0)).softmax(-1) for chunk in torch.split(inputs, width)
+            ]
+            scores[begin : begin + len(part)] = torch.cat(chunks, dim=1).float().cpu().numpy()
+            begin += len(part)
+    return scores
 
 
-def _train_block(task: Task, block: range, shared: Tensor | None, sizes: Sizes) -> Replicas:
-    setting = _setting(task, sizes)
+def _train_block(task: Task, block: range, setting: Setting, shared: Tensor | None, cells: int) -> Replicas:
     streams = _streams(task, block)
     clip_norm = getattr(task.mechanism, "clip_norm", 1.0)
     state = State(
@@ -118,11 +121,11 @@ def _train_block(task: Task, block: range, shared: Tensor | None, sizes: Sizes) 
         state, report = play(task.mechanism, setting, state, streams, shared if round == 0 else None)
         reports.append(report)
     inputs = as_inputs(task.federation.test_features, torch.device(task.device), task.dtype)
-    views = task.model.layout.views(state.params.cpu())
+    views = task.model.layout.views(state.params)
     return Replicas(
         indices=block,
-        scores=predict(setting.model, state.params, inputs, width=sizes.width),
-        models={name: value.contiguous() for name, value in views.items()},
+        scores=predict(setting.model, state.params, inputs, cells=cells),
+        models={name: value.contiguous().cpu() for name, value in views.items()},
         diagnostics=_diagnostics(reports),
     )
 

@@ -8,6 +8,8 @@ from torch import Tensor
 from fedproof.aggregation import Contributions
 from fedproof.protocol import Clipping, Median, PerLayer, PerLayerMedian, Quantile
 
+_CHUNK = 1 << 17  # numbers converted to float64 at a time
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bounded:
@@ -37,8 +39,8 @@ def bound(contributions: Contributions, clipping: Clipping, clip_norms: Tensor) 
         clipping: which threshold, and whether for each layer.
         clip_norms: `(replicas,)`, in force where the threshold is not taken from the cohort.
     """
-    contributions, finite = without_non_finite(contributions)
-    norms = _norms(contributions, per_layer=isinstance(clipping, PerLayer | PerLayerMedian))
+    sizes = contributions.layer_sizes if isinstance(clipping, PerLayer | PerLayerMedian) else None
+    contributions, norms, finite = _measured(contributions, sizes)
     thresholds = _thresholds(norms, contributions.present, clipping, clip_norms)
     scales = clip_scales(norms, thresholds.unsqueeze(1), contributions.updates.dtype)
     scales = scales * contributions.present.unsqueeze(2)
@@ -49,8 +51,7 @@ def bound(contributions: Contributions, clipping: Clipping, clip_norms: Tensor) 
 
 def unbounded(contributions: Contributions) -> Bounded:
     """`contributions` at full length, those that are not finite as zero."""
-    contributions, finite = without_non_finite(contributions)
-    norms = _norms(contributions, per_layer=False)
+    contributions, norms, finite = _measured(contributions, None)
     thresholds = norms.new_full((len(contributions.present), 1), torch.inf)
     return Bounded(contributions=contributions, thresholds=thresholds, norms=norms, finite=finite)
 
@@ -60,16 +61,6 @@ def clip_scales(norms: Tensor, threshold: Tensor, dtype: torch.dtype) -> Tensor:
     exact = (threshold / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1)
     # The factor, its product with each entry and the sum may each round up: leave them room.
     return (exact * (1 - 8 * torch.finfo(dtype).eps)).to(dtype)
-
-
-def without_non_finite(contributions: Contributions) -> tuple[Contributions, Tensor]:
-    """`contributions` with updates that hold NaN or infinity set to zero, and which were finite."""
-    updates = contributions.updates
-    # A sum of magnitudes in float64 is finite exactly if all float32 entries are, and needs no large mask.
-    finite = torch.linalg.vector_norm(updates, ord=1, dim=2, dtype=torch.float64).isfinite()
-    if not bool(finite.all()):
-        contributions = replace(contributions, updates=torch.where(finite.unsqueeze(2), updates, 0))
-    return contributions, finite
 
 
 def next_clip_norms(
@@ -88,16 +79,36 @@ def next_clip_norms(
     return clip_norms * torch.exp(-clipping.learning_rate * (share - clipping.target))
 
 
-def _norms(contributions: Contributions, *, per_layer: bool) -> Tensor:
-    # float64 holds the square of every float32: huge updates are clipped, not lost.
-    parts = torch.split(contributions.updates, list(contributions.layer_sizes), dim=2) if per_layer else None
-    return torch.stack(
-        [
-            torch.linalg.vector_norm(part, dim=2, dtype=torch.float64)
-            for part in (parts or (contributions.updates,))
-        ],
-        dim=2,
-    )
+def _measured(
+    contributions: Contributions, layer_sizes: tuple[int, ...] | None
+) -> tuple[Contributions, Tensor, Tensor]:
+    """`contributions` with non-finite updates as zero, their norms (of layers), and which were finite."""
+    updates = contributions.updates
+    norms = layer_norms(updates.flatten(0, 1), layer_sizes or (updates.shape[2],))
+    norms = norms.view(*updates.shape[:2], -1)
+    finite = norms.isfinite().all(2)
+    if not bool(finite.all()):
+        norms = torch.where(finite.unsqueeze(2), norms, 0)
+        updates = torch.where(finite.unsqueeze(2), updates, 0)
+        contributions = replace(contributions, updates=updates)
+    return contributions, norms, finite
+
+
+def layer_norms(rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """L2 norms `(rows, layers)` of `rows` (rows, dim) cut into layers of the given `sizes`.
+
+    In float64, which holds the square of every float32: a huge update is clipped, not lost, and a norm is
+    finite exactly if all entries are.
+    """
+    # A few rows at a time, because on a CPU the float64 copy should stay in the cache.
+    chunk = _CHUNK << (9 if rows.is_cuda else 0)
+    chunks = torch.split(rows, max(1, chunk // rows.shape[1]))
+    return torch.cat([_chunk_norms(chunk, sizes) for chunk in chunks])
+
+
+def _chunk_norms(rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    parts = torch.split(rows.double(), list(sizes), dim=1)
+    return torch.stack([torch.linalg.vector_norm(part, dim=1) for part in parts], dim=1)
 
 
 def _thresholds(norms: Tensor, present: Tensor, clipping: Clipping, clip_norms: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.aggregation import Contributions
+from fedproof.mechanisms.cores import on_cores
 from fedproof.mechanisms.local import descend
 from fedproof.mechanisms.randomness import Stream
 from fedproof.mechanisms.rounds import (
@@ -73,8 +74,9 @@ def private_updates(
     replica = torch.from_numpy(cohort.replica).to(state.params.device)
     start = state.params[replica]
     params, velocity, tally = start.clone(), torch.zeros_like(start), _Tally(len(replica), start)
+    sampler = _Sampler.of(training, setting.users, cohort, start.device)
     for _ in range(training.steps):
-        draw = _draw(training, setting.users, cohort, streams.batches, start.device)
+        draw = sampler.draw(streams.batches)
         gradient = _clipped_sums(training, setting, params, draw, tally)
         gradient.add_(_noise(cohort, streams.noise, start), alpha=training.noise_std)
         descend(params, velocity, gradient.div_(setting.local.batch_size), setting.local)
@@ -112,23 +114,45 @@ class _Tally:
         )
 
 
-def _draw(
-    training: PrivateTraining, users: Users, cohort: Cohort, streams: Sequence[Stream], device: torch.device
-) -> _Draw:
-    """Poisson batches; a replica draws for all instances, so its stream does not depend on its cohort."""
-    numbers = torch.empty((len(streams), int(users.offsets[-1])), device=device)
-    for row, stream in zip(numbers, streams, strict=True):
-        stream.uniform_(row)
-    owner = np.repeat(np.arange(users.num_users), users.sizes)
-    chance = torch.from_numpy(training.batch_probability[owner]).to(device)
-    taken = numbers < chance
-    replica, user = (torch.from_numpy(index).to(device) for index in (cohort.replica, cohort.user))
-    first = torch.from_numpy(users.offsets).to(device)
-    place = torch.arange(int(users.sizes.max()), device=device)
-    rows = first[user].unsqueeze(1) + place
-    own = rows < first[user + 1].unsqueeze(1)
-    chosen = taken[replica.unsqueeze(1), rows.clamp(max=len(owner) - 1)] & own
-    return _Draw(rows=torch.cat([rows[chosen], first[:1]]), counts=chosen.sum(1))
+@dataclass(frozen=True, kw_only=True)
+class _Sampler:
+    """Poisson batches for the pairs of one round.
+
+    Attributes:
+        chance: `(instances,)`, of entering a batch.
+        replica: `(pairs, 1)`.
+        rows: `(pairs, largest user)`, the rows of each pair's user, and others behind them.
+        own: which of `rows` belong to the user.
+    """
+
+    chance: Tensor
+    replica: Tensor
+    rows: Tensor
+    own: Tensor
+
+    @staticmethod
+    def of(training: PrivateTraining, users: Users, cohort: Cohort, device: torch.device) -> "_Sampler":
+        owner = np.repeat(np.arange(users.num_users), users.sizes)
+        rows = users.offsets[cohort.user, None] + np.arange(users.sizes.max())
+        own = rows < users.offsets[cohort.user + 1, None]
+        arrays = (
+            training.batch_probability[owner],
+            cohort.replica[:, None],
+            np.minimum(rows, len(owner) - 1),
+            own,
+        )
+        chance, replica, rows_, own_ = (torch.from_numpy(array).to(device) for array in arrays)
+        return _Sampler(chance=chance, replica=replica, rows=rows_, own=own_)
+
+    def draw(self, streams: Sequence[Stream]) -> _Draw:
+        """The batches of one step; a replica draws for all instances, whoever is in its cohort."""
+        numbers = torch.empty((len(streams), len(self.chance)), device=self.chance.device)
+        for row, stream in zip(numbers, streams, strict=True):
+            stream.uniform_(row)
+        chosen = (numbers < self.chance)[self.replica, self.rows] & self.own
+        # One row more, for padding: all batches may be empty.
+        rows = torch.cat([self.rows[chosen], self.replica.new_zeros(1)])
+        return _Draw(rows=rows, counts=chosen.sum(1))
 
 
 def _clipped_sums(
@@ -136,13 +160,16 @@ def _clipped_sums(
 ) -> Tensor:
     """Sum of clipped gradients `(pairs, dim)` over each pair's batch."""
     total = torch.empty_like(params)
-    for pairs in _stacks(draw.counts, setting.stack):
+
+    def work(pairs: Tensor) -> None:
         rows, mask = draw.batch(pairs)
         found = setting.model.clipped_gradient(
             params[pairs], setting.users.features[rows], setting.users.labels[rows], mask, training.clip_norm
         )
         total[pairs] = found.total
         tally.add(pairs, mask, found.norms, found.finite, training.clip_norm)
+
+    on_cores(work, _stacks(draw.counts, setting.stack), params.device)
     return total
 
 

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.aggregation import Contributions
 from fedproof.mechanisms.clipping import Bounded, bound, next_clip_norms
+from fedproof.mechanisms.cores import on_cores
 from fedproof.mechanisms.local import local_updates
 from fedproof.mechanisms.noise import add_noise
 from fedproof.mechanisms.randomness import data_order
@@ -82,7 +84,8 @@ def _train(setting: Setting, state: State, cohort: Cohort) -> Tensor:
     updates = state.params.new_zeros((*cohort.members.shape, state.params.shape[1]))
     order = data_order(setting.seed, state.round, setting.users.offsets, setting.local.epochs)
     on_device = torch.from_numpy(order).to(device)
-    for pairs in _stacks(setting, cohort):
+
+    def train(pairs: NDArray[np.int64]) -> None:
         replica = torch.from_numpy(cohort.replica[pairs]).to(device)
         slot = torch.from_numpy(cohort.slot[pairs]).to(device)
         updates[replica, slot] = local_updates(
@@ -93,10 +96,12 @@ def _train(setting: Setting, state: State, cohort: Cohort) -> Tensor:
             cohort.user[pairs],
             on_device,
         )
+
+    on_cores(train, _stacks(setting, cohort), device)
     return updates
 
 
-def _stacks(setting: Setting, cohort: Cohort) -> Iterator[np.ndarray]:
+def _stacks(setting: Setting, cohort: Cohort) -> Iterator[NDArray[np.int64]]:
     # Users of like size share a stack: little padding, and those who stop early stand last.
     by_size = np.argsort(-setting.users.sizes[cohort.user], kind="stable")
     for begin in range(0, len(by_size), setting.stack):

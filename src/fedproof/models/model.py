@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedproof.models.layout import Layout, layout_of
@@ -103,8 +102,8 @@ class StackedModel:
         """Gradient `(stack, dim)` of each model's sum of cross-entropies times `factors`."""
         leaf = params.detach().requires_grad_(True)
         with torch.enable_grad():
-            loss = (cross_entropy(self._run(leaf, inputs, None), labels) * factors).sum()
-        return torch.autograd.grad(loss, leaf)[0]
+            logits = self._run(leaf, inputs, None)
+        return torch.autograd.grad(logits, leaf, loss_gradient(logits, labels, factors))[0]
 
     def clipped_gradient(
         self, params: Tensor, inputs: Tensor, labels: Tensor, mask: Tensor, clip_norm: float
@@ -112,8 +111,8 @@ class StackedModel:
         """Sum of clipped per-instance gradients, from the traces of the affine maps."""
         tape: Tape = []
         with torch.enable_grad():
-            losses = cross_entropy(self._run(params.detach(), inputs, tape), labels)
-            found = traces((losses * mask).sum(), tape, labels.shape[1])
+            logits = self._run(params.detach(), inputs, tape)
+        found = traces(logits, loss_gradient(logits, labels, mask), tape)
         norms = torch.stack([squared_norms(trace) for trace in found]).sum(0).sqrt()
         factors, norms, finite = instance_factors(norms, clip_norm)
         if not bool(finite.all()):
@@ -149,9 +148,12 @@ def fresh_parameters(factory: Callable[[], nn.Module], layout: Layout, seed: int
         return layout.flatten(dict(factory().named_parameters()))
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy `(stack, batch)` of logits `(stack, batch, classes)`."""
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").reshape(labels.shape)
+def loss_gradient(logits: Tensor, labels: Tensor, factors: Tensor) -> Tensor:
+    """Gradient of the sum of cross-entropies times `factors` (stack, batch) with respect to the logits."""
+    gradient = logits.detach().softmax(-1)
+    true = labels.unsqueeze(-1)
+    gradient.scatter_(-1, true, gradient.gather(-1, true) - 1)
+    return gradient.mul_(factors.unsqueeze(-1))
 
 
 def instance_factors(norms: Tensor, clip_norm: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -79,9 +79,10 @@ class Trace:
     gradients: Tensor
 
 
-def traces(loss: Tensor, tape: Tape, batch: int) -> list[Trace]:
-    """One trace for each affine map on the tape, of the gradient of the scalar `loss`."""
-    gradients = torch.autograd.grad(loss, [tap.outputs for tap in tape])
+def traces(logits: Tensor, gradient: Tensor, tape: Tape) -> list[Trace]:
+    """One trace for each affine map on the tape, of a loss whose gradient at the logits is `gradient`."""
+    gradients = torch.autograd.grad(logits, [tap.outputs for tap in tape], gradient)
+    batch = logits.shape[1]
     rows = sorted(zip(tape, gradients, strict=True), key=lambda row: row[0].weight)
     result = []
     for weight, group in groupby(rows, key=lambda row: row[0].weight):

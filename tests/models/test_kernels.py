@@ -1,0 +1,48 @@
+"""The GPU kernels compute what plain torch computes; the reference is float64 on the host."""
+
+import pytest
+import torch
+
+from fedproof.models import convolution
+
+SHAPES = [(5, 28, 28, 1, 8, 2, 3), (4, 13, 13, 16, 4, 2, 0), (3, 8, 6, 5, 3, 1, 1), (2, 9, 9, 3, 5, 2, 1)]
+
+
+def on_gpu(function, images, upstream):
+    leaf = images.cuda().requires_grad_(True)
+    result = function(leaf)
+    (gradient,) = torch.autograd.grad(result, leaf, upstream.cuda())
+    return result.cpu(), gradient.cpu()
+
+
+def on_host(function, images, upstream):
+    leaf = images.double().requires_grad_(True)
+    result = function(leaf)
+    return result, torch.autograd.grad(result, leaf, upstream.double())[0]
+
+
+def assert_same(function, images, upstream):
+    for found, expected in zip(
+        on_gpu(function, images, upstream), on_host(function, images, upstream), strict=True
+    ):
+        assert found.shape == expected.shape
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+class TestKernels:
+    @pytest.mark.parametrize(("count", "height", "width", "channels", "kernel", "stride", "padding"), SHAPES)
+    def test_windows(self, count, height, width, channels, kernel, stride, padding):
+        images = torch.randn(count, height, width, channels)
+        rows, columns = ((size + 2 * padding - kernel) // stride + 1 for size in (height, width))
+        upstream = torch.randn(count, rows, columns, kernel, kernel, channels)
+        assert_same(lambda x: convolution._Windows.apply(x, kernel, stride, padding), images, upstream)
+
+    def test_max_pool_relu(self):
+        upstream = torch.randn(2, 3, 13, 9, 5)
+        assert_same(convolution.max_pool_relu, torch.randn(2, 3, 14, 10, 5), upstream)
+
+    def test_average_pool_relu(self):
+        upstream = torch.randn(2, 3, 7, 5, 6)
+        assert_same(convolution.average_pool_relu, torch.randn(2, 3, 14, 10, 6), upstream)
