@@ -81,9 +81,9 @@ class _Bet:
         return tradeoff.tangent(np.maximum(hoped, 0.0))
 
     def log_growth(self, seen: Integers, counts: Integers, slopes: Floats, intercepts: Floats) -> Floats:
-        """Logarithm of the factor by which the stage multiplies the capital, (inputs, rivals).
+        """Logarithm of the factor by which the stage multiplies the capital, one per pair of input and rival.
 
-        `seen` and `counts` are histograms (inputs, rivals, levels + 1) of the earlier and the bet-on margins.
+        `seen` and `counts` are histograms (pairs, levels + 1) of the earlier and the bet-on margins.
         """
         widths = np.diff(self.grid)
         gain = np.zeros(seen.shape)
@@ -110,18 +110,25 @@ def _holds(
     log: float,
     table: Callable[[int], list[tuple[Floats, Floats]]],
 ) -> Callable[[int, Integers], NDArray[np.bool_]]:
-    """Whether the capital reaches 1/ψ at the end of some stage, for every rival."""
-    seen = [np.asarray(total) for total in np.cumsum(counts[:-1], axis=0)]
+    """Whether the capital reaches 1/ψ at the end of some stage, for every rival.
+
+    Most tests of small sizes are won in the first stages; only open ones go on to the next.
+    """
+    num_inputs, num_rivals, num_bins = counts[0].shape
+    flat = [part.reshape(-1, num_bins) for part in counts]
+    seen = [np.asarray(total) for total in np.cumsum(flat[:-1], axis=0)]
     at_least = [count_at_least(total) for total in seen]
+    pairs = np.arange(num_inputs * num_rivals).reshape(num_inputs, num_rivals)
 
     def holds(size: int, inputs: Integers) -> NDArray[np.bool_]:
-        capital = np.zeros(counts[0].shape[:2])[inputs]
-        best = capital
+        undecided = pairs[inputs].ravel()
+        capital = np.zeros(len(undecided))
         for stage, (bet, (slopes, intercepts)) in enumerate(zip(bets, table(size), strict=True)):
-            reached = at_least[stage][inputs]
+            reached = at_least[stage][undecided]
             lines = slopes[reached], intercepts[reached]
-            capital = capital + bet.log_growth(seen[stage][inputs], counts[stage + 1][inputs], *lines)
-            best = np.maximum(best, capital)
-        return np.asarray((best >= log + SLACK).all(axis=1))
+            capital = capital + bet.log_growth(seen[stage][undecided], flat[stage + 1][undecided], *lines)
+            going_on = capital < log + SLACK
+            undecided, capital = undecided[going_on], capital[going_on]
+        return np.isin(inputs, undecided // num_rivals, invert=True)
 
     return holds
