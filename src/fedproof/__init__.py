@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dp_accounting import UnsupportedEventError
 
-    from fedproof.accounting import Tradeoff, account, ensemble_account, event_of, tradeoff, user_accounts
+    from fedproof.accounting.epsilon import account, ensemble_account, user_accounts
+    from fedproof.accounting.events import event_of
     from fedproof.accounting.ledger import Ledger
-    from fedproof.certificates import (
-        ApproximateDP,
-        Certificate,
-        Inefficacy,
-        certify,
-        certify_means,
-        certify_sequentially,
-        inefficacy,
-        verify,
-    )
+    from fedproof.accounting.tradeoff import Tradeoff, tradeoff
+    from fedproof.certificates.api import certify, certify_means
+    from fedproof.certificates.certificate import Certificate
+    from fedproof.certificates.inefficacy import Inefficacy, inefficacy
     from fedproof.certificates.planning import noise_for_epsilon, plan, plan_cohort, plan_rounds
+    from fedproof.certificates.privacy import ApproximateDP
+    from fedproof.certificates.sequential import certify_sequentially
+    from fedproof.certificates.verify import verify
     from fedproof.federation import Federation
     from fedproof.protocol import (
         Everyone,
@@ -44,26 +42,17 @@ __version__ = "0.1.0"
 
 _HOME = {
     "dp_accounting": ("UnsupportedEventError",),
-    "fedproof.accounting": (
-        "Tradeoff",
-        "account",
-        "ensemble_account",
-        "event_of",
-        "tradeoff",
-        "user_accounts",
-    ),
+    "fedproof.accounting.epsilon": ("account", "ensemble_account", "user_accounts"),
+    "fedproof.accounting.events": ("event_of",),
     "fedproof.accounting.ledger": ("Ledger",),
-    "fedproof.certificates": (
-        "ApproximateDP",
-        "Certificate",
-        "Inefficacy",
-        "certify",
-        "certify_means",
-        "certify_sequentially",
-        "inefficacy",
-        "verify",
-    ),
+    "fedproof.accounting.tradeoff": ("Tradeoff", "tradeoff"),
+    "fedproof.certificates.api": ("certify", "certify_means"),
+    "fedproof.certificates.certificate": ("Certificate",),
+    "fedproof.certificates.inefficacy": ("Inefficacy", "inefficacy"),
     "fedproof.certificates.planning": ("noise_for_epsilon", "plan", "plan_cohort", "plan_rounds"),
+    "fedproof.certificates.privacy": ("ApproximateDP",),
+    "fedproof.certificates.sequential": ("certify_sequentially",),
+    "fedproof.certificates.verify": ("verify",),
     "fedproof.federation": ("Federation",),
     "fedproof.protocol": (
         "Everyone",

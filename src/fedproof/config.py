@@ -333,7 +333,9 @@ def _nearest(location: tuple[int | str, ...]) -> str:
         assert isinstance(annotation, type)
         model = annotation
     known = list(model.model_fields)
-    close = difflib.get_close_matches(str(location[-1]), known, n=1)
+    close = difflib.get_close_matches(str(location[-1]), known, n=1) or [
+        key for key in known if key.startswith(str(location[-1]))
+    ]
     return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
 
 

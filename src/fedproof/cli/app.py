@@ -1,9 +1,11 @@
 """The command `fedproof`: all commands in one place, and how errors leave it."""
 
 import sys
+from typing import Annotated
 
 import typer
 
+from fedproof import __version__
 from fedproof.cli import certificates, privacy, training
 from fedproof.cli.common import stderr
 
@@ -29,15 +31,19 @@ for command in (
     app.command()(command)
 
 
-@app.callback()
-def _version(
-    version: bool = typer.Option(False, "--version", help="Print the version and stop.", is_eager=True),
-) -> None:
-    if version:
-        from fedproof import __version__
-
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"fedproof {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedproof import check
 from fedproof.protocol import (
     Clipping,
     Everyone,
@@ -67,7 +68,7 @@ def print_json(document: Any) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table on standard output."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", show_header=any(columns))
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right")
     for row in rows:
@@ -116,6 +117,7 @@ def sampling_of(
             return FixedSize(cohort=cohort, users=users)
         case SamplingKind.POISSON:
             if probability is not None:
+                check.probability(**{"--sampling-probability": probability})
                 return Poisson(probability=probability)
             if cohort is None or users is None:
                 raise ValueError("--sampling poisson needs --sampling-probability, or --cohort and --users")
@@ -138,6 +140,8 @@ def mechanism_of(
     """The mechanism that the options describe; ValueError names the option that is wrong or missing."""
     if noise_multiplier is None:
         raise ValueError("--noise-multiplier is missing")
+    check.positive(**{"--noise-multiplier": noise_multiplier})
+    check.count(**{"--rounds": rounds, "--steps": steps})
     if unit == Unit.INSTANCE and batch_probability is not None:
         if cohort is None or users is None:
             raise ValueError("--batch-probability (InsDP-FedSGD) needs --cohort and --users")
@@ -150,6 +154,7 @@ def mechanism_of(
     if unit == Unit.INSTANCE:
         if sampling_probability is None:
             raise ValueError("--unit instance needs --sampling-probability, the chance to enter a batch")
+        check.probability(**{"--sampling-probability": sampling_probability})
         return InstanceFedAvg(
             rounds=rounds,
             local_steps=steps,

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedproof import check
 from fedproof.cli.common import (
     BatchProbability,
     Cohort,
@@ -56,6 +57,7 @@ def account(
     from fedproof import accounting
     from fedproof.accounting.epsilon import dopamine_epsilon, natural_relation
 
+    check.open_probability(**{"--delta": delta})
     mechanism = mechanism_of(
         noise_multiplier=noise_multiplier,
         sampling=sampling,

@@ -1,0 +1,273 @@
+"""Commands as users type them: exit status, JSON, one clear line for what is wrong."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+MECHANISM = ("--noise-multiplier", "1.8", "--sampling-probability", "0.1", "--rounds", "3")
+
+
+def fedproof(*arguments, check=None):
+    environment = {**os.environ, "COLUMNS": "100"}
+    done = subprocess.run(
+        [sys.executable, "-m", "fedproof", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+    )
+    assert "Traceback" not in done.stderr
+    if check is not None:
+        assert done.returncode == check, done.stderr
+    return done
+
+
+def as_json(*arguments):
+    return json.loads(fedproof(*arguments, "--json", check=0).stdout)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Scores of a user's own pipeline: 400 replicas, 30 inputs, 3 classes."""
+    folder = tmp_path_factory.mktemp("files")
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 3, 30)
+    scores = generator.dirichlet(np.full(3, 0.05), (400, 30)) * 0.05
+    scores[:, np.arange(30), labels] += 0.95
+    np.save(folder / "scores.npy", scores.astype(np.float32))
+    np.save(folder / "labels.npy", labels)
+    np.save(folder / "costs.npy", generator.uniform(0.3, 0.5, 400))
+    return folder
+
+
+# --- account and plan ---------------------------------------------------------------------------------------
+
+
+def test_account_prints_the_papers_number_and_the_tight_one():
+    document = as_json("account", *MECHANISM, "--delta", "0.0029", "--replicas", "1000")
+    assert round(document["epsilon"]["paper"], 4) == 0.6298
+    assert document["epsilon"]["pld"] == pytest.approx(0.2113, rel=0.005)
+    assert set(document["ensemble_epsilon"]) == {"paper", "pld"}
+    assert "PoissonSampledDpEvent" in document["event"]
+    assert document["relation"] == "join"
+
+
+def test_account_for_people_is_a_table():
+    done = fedproof("account", *MECHANISM, "--delta", "0.0029", check=0)
+    assert "0.6298" in done.stdout
+    assert "one user added or removed" in done.stdout
+
+
+def test_account_at_instance_level():
+    steps = (
+        "--unit",
+        "instance",
+        "--noise-multiplier",
+        "4",
+        "--sampling-probability",
+        "0.05",
+        "--steps",
+        "100",
+    )
+    assert round(as_json("account", *steps)["epsilon"]["paper"], 4) == 0.6546
+    sgd = ("--unit", "instance", "--noise-multiplier", "3", "--batch-probability", "0.4")
+    document = as_json("account", *sgd, "--cohort", "10", "--users", "30", "--rounds", "200")
+    assert document["epsilon"]["dopamine"] > document["epsilon"]["pld"] > document["epsilon"]["paper"]
+
+
+def test_plan_answers_what_certify_confirms():
+    noise = as_json("plan", "--size", "10", "--top", "0.95", "--rounds", "3", "--sampling-probability", "0.1")
+    assert noise["noise_multiplier"] == pytest.approx(1.891, abs=0.002)
+    rounds = as_json(
+        "plan", "--find", "rounds", "--size", "10", "--noise-multiplier", "3", "--sampling-probability", "0.1"
+    )
+    assert rounds["rounds"] == 6
+    cohort = as_json(
+        "plan",
+        "--find",
+        "cohort",
+        "--size",
+        "10",
+        "--noise-multiplier",
+        "3",
+        "--users",
+        "200",
+        "--rounds",
+        "3",
+    )
+    assert cohort["cohort"] == 30
+    private = as_json(
+        "plan",
+        "--epsilon",
+        "0.2114",
+        "--delta",
+        "0.0029",
+        "--rounds",
+        "3",
+        "--cohort",
+        "20",
+        "--users",
+        "200",
+    )
+    assert private["noise_multiplier"] == 1.8
+
+
+# --- certify, verify, inefficacy ----------------------------------------------------------------------------
+
+
+def test_certify_and_verify_without_training_anything(files):
+    certificate = files / "c.json"
+    document = as_json(
+        "certify",
+        "--scores",
+        files / "scores.npy",
+        "--labels",
+        files / "labels.npy",
+        *MECHANISM,
+        "--out",
+        certificate,
+    )
+    assert document["accuracy"] == 1.0
+    assert document["inputs"], document["replicas"] == (30, 400)
+    assert document["certified_accuracy"]["5"] == 1.0
+    assert document["sound"] is True
+    assert as_json("verify", certificate, "--scores", files / "scores.npy") == {
+        "valid": True,
+        "differences": [],
+    }
+
+
+def test_verify_names_what_was_changed(files):
+    certificate = files / "changed.json"
+    fedproof("certify", "--scores", files / "scores.npy", *MECHANISM, "--out", certificate, check=0)
+    document = json.loads(certificate.read_text())
+    document["certified_size"][3] += 1
+    certificate.write_text(json.dumps(document))
+    done = fedproof("verify", certificate, "--scores", files / "scores.npy", check=1)
+    assert "certified_size" in done.stdout
+
+
+def test_only_epsilon_and_delta_are_known(files):
+    known = ("--epsilon", "0.63", "--delta", "0.0029")
+    document = as_json("certify", "--scores", files / "scores.npy", "--labels", files / "labels.npy", *known)
+    assert document["method"] == "paper"
+    assert document["certified_size"]["max"] >= 1
+
+
+def test_inefficacy_bounds_the_attackers_cost(files):
+    document = as_json(
+        "inefficacy",
+        "--costs",
+        files / "costs.npy",
+        "--cost-bound",
+        "0.5",
+        "--sizes",
+        "0:5",
+        "--tau",
+        "2",
+        *MECHANISM,
+    )
+    assert document["lower"] == sorted(document["lower"], reverse=True)
+    assert document["upper"] == sorted(document["upper"])
+    assert document["needed"] >= 1
+    assert len(document["lower"]) == 6
+
+
+def test_tables_for_people(files):
+    labels = ("--labels", files / "labels.npy")
+    certified = fedproof("certify", "--scores", files / "scores.npy", *labels, *MECHANISM, check=0)
+    assert "certified at k = 0" in certified.stdout
+    assert "sound" in certified.stdout
+    cost = fedproof("inefficacy", "--costs", files / "costs.npy", "--cost-bound", "0.5", *MECHANISM, check=0)
+    assert "at least" in cost.stdout
+
+
+# --- run ----------------------------------------------------------------------------------------------------
+
+
+def test_run_predict_and_verify_the_whole_way(tmp_path):
+    config = tmp_path / "tiny.toml"
+    config.write_text(
+        "[data]\nclasses = [0, 1]\nusers = 24\n[mechanism]\ncohort = 8\nnoise_multiplier = 3\ndelta = 0.01\n"
+        "local_epochs = 2\nbatch_size = 4\nlearning_rate = 0.5\n[ensemble]\nreplicas = 30\n"
+    )
+    document = as_json("run", config, "--out", tmp_path / "run", "--set", "certificate.method=mean")
+    assert document["replicas"] == 30
+    assert as_json("verify", tmp_path / "run" / "certificate.json")["valid"]
+    np.save(tmp_path / "inputs.npy", np.zeros((2, 64), dtype=np.float32))
+    answer = as_json("predict", tmp_path / "run", "--inputs", tmp_path / "inputs.npy")
+    assert len(answer["prediction"]) == len(answer["certified_size"]) == 2
+
+
+# --- what is wrong ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("account", "--sampling", "none"), "--noise-multiplier is missing"),
+        (
+            ("account", "--noise-multiplier", "0", "--sampling", "none"),
+            "--noise-multiplier = 0.0 must be a positive",
+        ),
+        (("account", *MECHANISM, "--delta", "2"), "--delta = 2.0 must be in (0, 1)"),
+        (
+            ("account", "--noise-multiplier", "1", "--sampling-probability", "1.5"),
+            "--sampling-probability = 1.5",
+        ),
+        (("account", "--noise-multiplier", "1", "--sampling", "fixed"), "needs --cohort and --users"),
+        (
+            ("account", "--noise-multiplier", "1", "--cohort", "9", "--users", "3"),
+            "cohort = 9 must be at most",
+        ),
+        (("plan",), "give either --size (to certify) or --epsilon (to be private)"),
+        (
+            ("plan", "--size", "3", "--top", "0.4", "--sampling-probability", "0.1"),
+            "top = 0.4 must be larger than",
+        ),
+        (
+            ("plan", "--size", "3", "--find", "rounds", "--sampling", "none"),
+            "--find rounds needs --noise-multiplier",
+        ),
+        (("certify", "--scores", "nowhere.npy", *MECHANISM), "nowhere.npy"),
+        (("certify", "--scores", "nowhere.npy", "--epsilon", "1"), "--epsilon needs --delta"),
+        (("verify", "nowhere.json"), "nowhere.json: cannot be read"),
+        (("inefficacy", "--costs", "x.npy", "--cost-bound", "1", "--sizes", "a", *MECHANISM), "--sizes 'a'"),
+        (("run", "nowhere.toml", "--out", "x"), "nowhere.toml: there is no such file"),
+        (("demo", "--set", "mechanism.rounds=zero"), "mechanism.rounds = 'zero'"),
+        (("predict", "nowhere", "--inputs", "nowhere.npy"), "nowhere.npy"),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = fedproof(*arguments, check=1)
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [("nonsense",), ("account", "--nonsense"), ("run",), ()])
+def test_wrong_usage_is_status_two(arguments):
+    fedproof(*arguments, check=2)
+
+
+def test_fixed_cohorts_cannot_be_joined(files):
+    fixed = (
+        "--noise-multiplier",
+        "1",
+        "--sampling",
+        "fixed",
+        "--cohort",
+        "2",
+        "--users",
+        "10",
+        "--relation",
+        "join",
+    )
+    done = fedproof("certify", "--scores", files / "scores.npy", *fixed, check=1)
+    assert "'join' is not defined for cohorts of fixed size" in done.stderr

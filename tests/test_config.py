@@ -1,0 +1,150 @@
+"""The TOML file: what is right comes back the same, what is wrong is named in one line."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedproof.config import Config, load_config, parse_config
+from fedproof.protocol import (
+    Everyone,
+    FedAvg,
+    FixedSize,
+    InstanceFedAvg,
+    InstanceFedSGD,
+    Median,
+    PerLayer,
+    Poisson,
+    Quantile,
+    UserFedAvg,
+)
+
+MINIMAL = "[mechanism]\ncohort = 20\n[data]\nusers = 200\n"
+
+
+def parse(text, *overrides):
+    return parse_config(text, "test.toml", overrides)
+
+
+def test_every_default_is_written_back():
+    config = parse(MINIMAL)
+    assert parse(config.to_toml()) == config
+    assert "learning_rate" in config.to_toml()
+    assert config.certificate.method == "margin"
+
+
+@settings(derandomize=True, max_examples=50)
+@given(
+    cohort=st.integers(1, 50),
+    noise=st.floats(0.01, 100),
+    clip=st.sampled_from(["flat", "per-layer", "median", "per-layer-median", "quantile"]),
+    relation=st.sampled_from(["join", "replace"]),
+)
+def test_configurations_survive_the_file(cohort, noise, clip, relation):
+    config = parse(
+        MINIMAL,
+        f"mechanism.cohort={cohort}",
+        f"mechanism.noise_multiplier={noise!r}",
+        f"mechanism.clip={clip}",
+        f"threat.relation={relation}",
+    )
+    assert parse(config.to_toml()) == config
+
+
+def test_whole_numbers_are_welcome_where_floats_are_meant():
+    assert parse(MINIMAL, "mechanism.noise_multiplier=2").mechanism.noise_multiplier == 2.0
+
+
+def test_the_fingerprint_changes_with_every_key():
+    config = parse(MINIMAL)
+    assert config.fingerprint() == parse(MINIMAL).fingerprint()
+    assert config.fingerprint() != parse(MINIMAL, "ensemble.seed=1").fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[mechanism]\nchort = 20", "mechanism.chort is not a known key; did you mean cohort?"),
+        ("[mechansm]", "mechansm is not a known key; did you mean mechanism?"),
+        ("[mechanism]\nnoise = 1", "did you mean noise_multiplier?"),
+        ("[mechanism]\ncohort = 'many'", "mechanism.cohort = 'many': input should be a valid integer"),
+        ("[mechanism]\ncohort = true", "mechanism.cohort = True"),
+        ("[mechanism]\ncohort = 0", "mechanism.cohort = 0: input should be greater than or equal to 1"),
+        (
+            "[mechanism]\ncohort = 20\n[data]\nusers = 10",
+            "mechanism.cohort = 20 must be at most data.users = 10",
+        ),
+        ("[mechanism]\ncohort = 2\nnoise_multiplier = -1", "mechanism.noise_multiplier = -1.0"),
+        ("[mechanism]\ncohort = 2\nnoise_multiplier = nan", "mechanism.noise_multiplier = nan"),
+        ("[mechanism]\ncohort = 2\nnoise_multiplier = 0", "noise_multiplier = 0 must be positive"),
+        ("[mechanism]\ncohort = 2\ndelta = 1.0", "mechanism.delta = 1.0: input should be less than 1"),
+        ("[mechanism]\ncohort = 2\ndelta = 0.0", "mechanism.delta = 0.0: input should be greater than 0"),
+        (
+            "[mechanism]\ncohort = 2\nkind = 'sgd'",
+            "mechanism.kind = 'sgd': input should be 'fedavg', 'user-fedavg'",
+        ),
+        ("[mechanism]\ncohort = 2\n[threat]\nunit = 'instance'", "threat.unit = 'instance' must be 'user'"),
+        ("[mechanism]\ncohort = 2\n[certificate]\nmethod = 'magic'", "certificate.method = 'magic'"),
+        ("", "mechanism.cohort is missing: sampling = 'poisson' needs it"),
+        ("[mechanism]\nkind = 'instance-fedavg'\nsampling = 'none'", "local_steps is missing"),
+        ("data = 3", "data = 3"),
+        ("x = [", "not valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_named_in_one_line(text, message):
+    with pytest.raises(ValueError, match=r"test\.toml: ") as caught:
+        parse(text)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("override", ["cohort=3", "mechanism.cohort", "=3", ".x=1"])
+def test_overrides_must_look_like_overrides(override):
+    with pytest.raises(ValueError, match=r"must look like section\.key=value"):
+        parse(MINIMAL, override)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"nowhere\.toml: there is no such file"):
+        load_config(tmp_path / "nowhere.toml")
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path):
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"binary\.toml: cannot be read"):
+        load_config(tmp_path / "binary.toml")
+
+
+def build(*overrides) -> object:
+    return parse(MINIMAL, *overrides).build_mechanism(user_sizes=[60, 50, 100], num_layers=4)
+
+
+def test_mechanisms_are_what_the_file_says():
+    small = "mechanism.cohort=2"
+    noise = {"noise_multiplier": 1.0, "clip_norm": 1.0}
+    poisson = Poisson(probability=2 / 3)
+    assert build(small) == UserFedAvg(rounds=1, sampling=poisson, **noise)
+    assert build(small, "mechanism.sampling=fixed").sampling == FixedSize(cohort=2, users=3)
+    assert build(small, "mechanism.sampling=none").sampling == Everyone()
+    assert build(small, "mechanism.clip=per-layer").clipping == PerLayer(num_layers=4)
+    assert build(small, "mechanism.clip=median").clipping == Median()
+    assert isinstance(build(small, "mechanism.clip=quantile").clipping, Quantile)
+    assert build(small, "mechanism.kind=fedavg") == FedAvg(rounds=1, sampling=poisson)
+
+
+def test_the_smallest_user_decides_the_batch_probability():
+    instance = ("mechanism.cohort=2", "threat.unit=instance", "mechanism.batch_size=10")
+    fedavg = build(*instance, "mechanism.kind=instance-fedavg", "mechanism.local_steps=5")
+    assert isinstance(fedavg, InstanceFedAvg)
+    assert fedavg.batch_probability == 10 / 50
+    fedsgd = build(*instance, "mechanism.kind=instance-fedsgd", "mechanism.sampling=fixed")
+    assert isinstance(fedsgd, InstanceFedSGD)
+    assert fedsgd.sampling == FixedSize(cohort=2, users=3)
+
+
+def test_a_cohort_larger_than_the_federation_is_refused_when_users_are_known():
+    with pytest.raises(ValueError, match=r"mechanism\.cohort = 20 must be at most the number of users = 3"):
+        build()
+
+
+def test_the_default_configuration_needs_a_cohort_only():
+    assert Config.model_validate({"mechanism": {"cohort": 5}}).data.name == "digits"

@@ -1,0 +1,240 @@
+"""From data to certificate: repeatable to the byte, resumable after kill -9, never in another's directory."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedproof.certificates import loads, verify
+from fedproof.config import parse_config
+from fedproof.experiment import predict, run
+
+TINY = """
+[data]
+name = "digits"
+classes = [0, 1]
+users = 24
+[mechanism]
+rounds = 2
+cohort = 8
+noise_multiplier = 3.0
+delta = 0.01
+local_epochs = 2
+batch_size = 4
+learning_rate = 0.5
+[ensemble]
+replicas = 40
+part_size = 10
+[certificate]
+method = "mean"
+"""
+OUTPUTS = ("scores.npy", "certificate.json", "metrics.csv", "rounds.csv", "ledger.json", "config.toml")
+
+
+def tiny(*overrides):
+    return parse_config(TINY, "tiny", overrides)
+
+
+def outputs(folder):
+    return {name: (folder / name).read_bytes() for name in OUTPUTS}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "one"
+    return run(tiny(), folder)
+
+
+def test_the_same_experiment_twice_is_identical_to_the_byte(finished, tmp_path):
+    run(tiny(), tmp_path / "again")
+    assert outputs(tmp_path / "again") == outputs(finished.folder)
+
+
+def test_the_summary_has_the_documented_keys(finished):
+    wanted = {"accuracy", "certified_accuracy", "certified_size", "epsilon", "ensemble_epsilon"}
+    wanted |= {"sound", "reasons", "seconds"}
+    assert wanted <= set(finished.summary)
+    assert set(finished.summary["epsilon"]) == {"paper", "rdp", "pld"}
+    assert json.loads((finished.folder / "summary.json").read_text()) == finished.summary
+
+
+def test_the_certificate_on_disk_verifies(finished):
+    text = (finished.folder / "certificate.json").read_text()
+    assert loads(text) == finished.certificate
+    assert verify(text, finished.folder / "scores.npy") == ()
+    assert finished.certificate.sound
+
+
+def test_the_ledger_says_what_was_spent(finished):
+    ledger = json.loads((finished.folder / "ledger.json").read_text())
+    assert ledger["replicas"] == 40
+    assert ledger["epsilon"] == finished.summary["ensemble_epsilon"]
+
+
+def test_predictions_on_the_test_inputs_are_the_certificates(finished):
+    from fedproof.experiment import make_task
+
+    inputs = make_task(tiny(), "cpu").federation.test_features
+    certificate = predict(finished.folder, inputs)
+    assert certificate.prediction == finished.certificate.prediction
+    assert certificate.certified_size == finished.certificate.certified_size
+
+
+def test_predict_refuses_inputs_of_another_shape(finished):
+    with pytest.raises(ValueError, match=r"inputs have shape \(3, 5\), must be \(inputs, 64\)"):
+        predict(finished.folder, np.zeros((3, 5), dtype=np.float32))
+
+
+# --- directories --------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_is_not_done_again_unless_resumed(finished):
+    before = outputs(finished.folder)
+    with pytest.raises(ValueError, match="go on with --resume"):
+        run(tiny(), finished.folder)
+    run(tiny(), finished.folder, resume=True)
+    assert outputs(finished.folder) == before
+
+
+def test_a_directory_of_another_configuration_is_left_alone(finished):
+    before = outputs(finished.folder)
+    with pytest.raises(ValueError, match=r"another configuration \(mechanism.rounds = 2 there, 3 here\)"):
+        run(tiny("mechanism.rounds=3"), finished.folder, resume=True)
+    assert outputs(finished.folder) == before
+
+
+def test_a_directory_with_other_files_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("do not touch")
+    with pytest.raises(ValueError, match="holds other files"):
+        run(tiny(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_file_is_no_directory(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file, must be a directory"):
+        run(tiny(), tmp_path / "file")
+
+
+def test_a_second_process_is_refused(tmp_path):
+    import fcntl
+
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match="another process is working in it"):
+            run(tiny(), folder)
+
+
+def test_an_altered_part_is_done_again(finished, tmp_path):
+    import shutil
+
+    folder = tmp_path / "copy"
+    shutil.copytree(finished.folder, folder)
+    part = folder / "parts" / "part-00001.npz"
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.write_bytes(bytes(content))
+    run(tiny(), folder, resume=True)
+    assert outputs(folder) == outputs(finished.folder)
+
+
+# --- kill -9 ------------------------------------------------------------------------------------------------
+
+
+def start(config: Path, folder: Path) -> subprocess.Popen:
+    command = [
+        sys.executable,
+        "-m",
+        "fedproof",
+        "run",
+        str(config),
+        "--out",
+        str(folder),
+        "--resume",
+        "--json",
+    ]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def test_a_killed_run_resumes_to_the_same_bytes(tmp_path):
+    many = TINY.replace("replicas = 40", "replicas = 400")
+    config = tmp_path / "tiny.toml"
+    config.write_text(many)
+    folder = tmp_path / "killed"
+    process = start(config, folder)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not list(folder.glob("parts/part-0000[2-9].json")):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    done = len(list(folder.glob("parts/*.json")))
+    assert process.returncode == -signal.SIGKILL
+    assert 0 < done < 40
+    assert not (folder / "certificate.json").exists()
+    times = {path.name: os.stat(path).st_mtime_ns for path in folder.glob("parts/*.json")}
+
+    resumed = start(config, folder)
+    _, errors = resumed.communicate(timeout=120)
+    assert resumed.returncode == 0, errors
+    kept = {path.name: os.stat(path).st_mtime_ns for path in folder.glob("parts/*.json")}
+    assert all(kept[name] == moment for name, moment in times.items())  # finished parts were not done again
+
+    straight = run(parse_config(many, "tiny"), tmp_path / "straight")
+    assert outputs(folder) == outputs(straight.folder)
+
+
+# --- privacy budget and mechanisms without one --------------------------------------------------------------
+
+
+def test_max_epsilon_stops_before_it_is_exceeded(tmp_path):
+    limited = run(tiny("ensemble.max_epsilon=2.0"), tmp_path / "run")
+    assert 2 <= limited.summary["replicas"] < 40
+    assert limited.summary["ensemble_epsilon"]["pld"] <= 2.0
+
+
+def test_a_budget_that_pays_for_nothing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"ensemble.max_epsilon = 0.0001 pays for 0 replicas"):
+        run(tiny("ensemble.max_epsilon=0.0001"), tmp_path / "run")
+
+
+def test_without_noise_there_is_accuracy_but_no_certificate(tmp_path):
+    result = run(tiny("mechanism.kind=fedavg"), tmp_path / "run")
+    assert result.certificate is None
+    assert result.summary["accuracy"] > 0.9
+    assert result.summary["sound"] is False
+    assert "no noise" in result.summary["reasons"][0]
+
+
+def test_median_clipping_is_labelled_heuristic(tmp_path):
+    result = run(tiny("mechanism.clip=median"), tmp_path / "run")
+    assert not result.certificate.sound
+    assert "median" in result.certificate.reasons[0]
+
+
+@pytest.mark.parametrize("method", ["paper", "mean", "margin", "vote", "renyi"])
+def test_every_certificate_runs_and_verifies(tmp_path, method):
+    result = run(tiny(f"certificate.method={method}"), tmp_path / "run")
+    text = (tmp_path / "run" / "certificate.json").read_text()
+    assert verify(text, tmp_path / "run" / "scores.npy") == ()
+    assert result.certificate.settings.method == method
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("mechanism.kind=instance-fedavg", "mechanism.local_steps=3", "mechanism.sampling=none"),
+        ("mechanism.kind=instance-fedsgd", "mechanism.sampling=fixed"),
+    ],
+)
+def test_instance_level_runs_end_in_a_sound_certificate(tmp_path, overrides):
+    result = run(tiny("threat.unit=instance", *overrides), tmp_path / "run")
+    assert result.certificate.sound
+    assert result.certificate.threat.unit == "instance"

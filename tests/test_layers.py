@@ -1,0 +1,101 @@
+"""Layers that nobody checks dissolve: what may import what, and what must never be there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "fedproof"
+
+NO_TORCH = """
+import importlib.abc, sys
+
+class Refuse(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+"""
+
+
+def run_without(blocked, code):
+    script = NO_TORCH.format(blocked=blocked) + code
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("module", ["threat", "accounting", "certificates", "config", "data", "cli"])
+def test_guarantees_do_not_need_torch(module):
+    done = run_without(["torch", "safetensors", "sklearn"], f"import fedproof.{module}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_public_name_works_without_torch():
+    done = run_without(["torch"], "import fedproof as fp; [getattr(fp, name) for name in fp.__all__]")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("module", ["models", "mechanisms", "ensemble"])
+def test_training_needs_torch_and_numpy_alone(module):
+    done = run_without(["dp_accounting", "pydantic", "rich", "typer"], f"import fedproof.{module}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_the_package_is_quick():
+    code = "import time; start = time.perf_counter(); import fedproof; print(time.perf_counter() - start)"
+    seconds = min(
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout)
+        for _ in range(3)
+    )
+    assert seconds < 1.5
+
+
+def test_training_without_torch_says_what_to_install():
+    code = "import sys; from fedproof.cli import main; sys.argv = ['fedproof', 'demo']; main()"
+    done = run_without(["torch"], code)
+    assert done.returncode == 1
+    assert "training needs torch: install it with pip install 'fedproof[train]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nothing_that_is_loaded_can_run_code():
+    forbidden = re.compile(
+        r"^\s*(import|from) pickle|torch\.load\(|yaml\.load\(|[^.\w]eval\(|allow_pickle=True", re.M
+    )
+    found = [str(path) for path in PACKAGE.rglob("*.py") if forbidden.search(path.read_text())]
+    assert found == []
+
+
+LAYERS = [
+    {"check", "threat"},
+    {"protocol"},
+    {"accounting"},
+    {"certificates"},
+    {"federation"},
+    {"data"},
+    {"models"},
+    {"aggregation"},
+    {"mechanisms"},
+    {"attacks"},
+    {"ensemble"},
+    {"config"},
+    {"folder"},
+    {"experiment"},
+    {"report"},
+    {"integrations"},
+    {"cli"},
+]
+
+
+def test_imports_only_point_up():
+    level = {name: i for i, names in enumerate(LAYERS) for name in names}
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in PACKAGE.rglob("*.py")
+        if (own := path.relative_to(PACKAGE).parts[0].removesuffix(".py")) not in ("__init__", "__main__")
+        for name in re.findall(r"^\s*from fedproof\.(\w+)", path.read_text(), re.M)
+        if level[name] > level[own]
+    ]
+    assert wrong == []
