@@ -83,5 +83,5 @@ def profile(name: str, work: Callable[[], object]) -> None:
     with torch.profiler.profile(activities=activities) as seen:
         work()
         torch.cuda.synchronize()
-    table = seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=22, max_name_column_width=70)
+    table = seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=16, max_name_column_width=70)
     print(name, "\n".join(line.replace("   ", " ") for line in table.splitlines()), flush=True)

@@ -53,8 +53,8 @@ def sizes_for(task: Task) -> Sizes:
     device = torch.device(task.device)
     budget = memory_budget(device)
     working = _CACHE_BYTES if device.type == "cpu" else budget // 2
-    # Round one is shared: a replica holds updates of its own from round two on.
-    alone = task.mechanism.rounds > 1 or not shares_first_round(task)
+    # Where round one is shared, a replica holds updates of its own from round two on.
+    alone = task.mechanism.rounds > 1 or not shares_first_round(task) or not shared_fits(task)
     cohort = expected_cohort(task.mechanism.sampling, task.federation.num_users) if alone else 0
     model_bytes = task.model.layout.dim * torch.finfo(task.dtype).bits // 8
     instance_bytes = _instance_bytes(task)
@@ -64,6 +64,12 @@ def sizes_for(task: Task) -> Sizes:
         block=_fit(budget // 4, model_bytes * (2 * cohort + 8), 1024),
         cells=_fit(working, _WORKSPACE * instance_bytes, 1 << 22),
     )
+
+
+def shared_fits(task: Task) -> bool:
+    """Whether the round-one updates of all users fit into the device's memory beside the training."""
+    entries = task.federation.num_users * task.model.layout.dim
+    return entries * torch.finfo(task.dtype).bits // 8 <= memory_budget(torch.device(task.device)) // 4
 
 
 def part_size_for(task: Task) -> int:

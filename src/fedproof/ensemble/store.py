@@ -60,7 +60,8 @@ def encode(part: Part, replicas: Replicas) -> PartFiles:
     buffer = io.BytesIO()
     arrays: dict[str, Any] = {"scores": replicas.scores, **replicas.diagnostics}
     np.savez(buffer, **arrays)
-    scores, models = buffer.getvalue(), save_tensors(replicas.models)
+    models = save_tensors({name: value.contiguous() for name, value in replicas.models.items()})
+    scores = buffer.getvalue()
     record = {
         **_identity(part),
         "scores_sha256": hashlib.sha256(scores).hexdigest(),

@@ -7,13 +7,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.ensemble.memory import Sizes, halved, sizes_for
+from fedproof.ensemble.memory import Sizes, halved, shared_fits, sizes_for
 from fedproof.ensemble.task import Task, shares_first_round
 from fedproof.mechanisms import RoundReport, Setting, State, Streams, play, user_fedavg
 from fedproof.mechanisms.randomness import Purpose, Stream, initial_seed
 from fedproof.mechanisms.sampling import draw_cohorts
 from fedproof.mechanisms.users import as_inputs, users_on
-from fedproof.models import Model
+from fedproof.models import Layout, Model
 
 _WIDTH = 512  # test inputs at once, for as many replicas as fit
 
@@ -25,14 +25,21 @@ class Replicas:
     Attributes:
         indices: which replicas.
         scores: `(replicas, inputs, classes)` float32, softmax on the test inputs.
-        models: named parameters `(replicas, ...)` on the host.
+        params: `(replicas, dim)`, the models on the host.
+        layout: what a row of `params` means.
         diagnostics: `(replicas, rounds)` each, see `RoundReport`.
     """
 
     indices: range
     scores: NDArray[np.float32]
-    models: dict[str, Tensor]
+    params: Tensor
+    layout: Layout
     diagnostics: dict[str, NDArray[np.float64]]
+
+    @property
+    def models(self) -> dict[str, Tensor]:
+        """Named parameters `(replicas, ...)`."""
+        return self.layout.views(self.params)
 
 
 def train_replicas(
@@ -69,12 +76,18 @@ def train_replicas(
 
 
 def first_updates(task: Task, sizes: Sizes | None = None) -> Tensor:
-    """Round-one update `(users, dim)` of every user: the same for all replicas, noise levels and clip norms.
+    """Round-one update `(users, dim)` of every user, the same for all replicas, noise levels and clip norms.
 
     Kept in the host's memory if the device could not hold it beside the training.
     """
-    setting = _setting(task, sizes or sizes_for(task))
-    return user_fedavg.first_updates(setting, _initial(task))
+    sizes = sizes or sizes_for(task)
+    home = torch.device(task.device if shared_fits(task) else "cpu")
+    while True:
+        try:
+            return user_fedavg.first_updates(_setting(task, sizes), _initial(task), home)
+        except torch.cuda.OutOfMemoryError:
+            sizes = halved(sizes)
+            torch.cuda.empty_cache()
 
 
 def concatenate(blocks: list[Replicas]) -> Replicas:
@@ -85,7 +98,8 @@ def concatenate(blocks: list[Replicas]) -> Replicas:
     return Replicas(
         indices=range(first.indices.start, blocks[-1].indices.stop),
         scores=np.concatenate([block.scores for block in blocks]),
-        models={name: torch.cat([block.models[name] for block in blocks]) for name in first.models},
+        params=torch.cat([block.params for block in blocks]),
+        layout=first.layout,
         diagnostics={
             name: np.concatenate([block.diagnostics[name] for block in blocks]) for name in first.diagnostics
         },
@@ -121,11 +135,11 @@ def _train_block(task: Task, block: range, setting: Setting, shared: Tensor | No
         state, report = play(task.mechanism, setting, state, streams, shared if round == 0 else None)
         reports.append(report)
     inputs = as_inputs(task.federation.test_features, torch.device(task.device), task.dtype)
-    views = task.model.layout.views(state.params)
     return Replicas(
         indices=block,
         scores=predict(setting.model, state.params, inputs, cells=cells),
-        models={name: value.contiguous().cpu() for name, value in views.items()},
+        params=state.params.cpu(),
+        layout=task.model.layout,
         diagnostics=_diagnostics(reports),
     )
 
@@ -146,12 +160,13 @@ def _setting(task: Task, sizes: Sizes) -> Setting:
 def _streams(task: Task, block: range) -> Streams:
     device = torch.device(task.device)
     mechanism = task.mechanism
+    with_batches = () if shares_first_round(task) else block
     return Streams(
         cohorts=draw_cohorts(
             mechanism.sampling, task.federation.num_users, mechanism.rounds, task.seed, block
         ),
         noise=[Stream(task.seed, Purpose.NOISE, replica, device) for replica in block],
-        batches=[Stream(task.seed, Purpose.BATCH, replica, device) for replica in block],
+        batches=[Stream(task.seed, Purpose.BATCH, replica, device) for replica in with_batches],
     )
 
 
@@ -167,7 +182,7 @@ def _shared(task: Task, given: Tensor | None, sizes: Sizes) -> Tensor | None:
     expected = (task.federation.num_users, task.model.layout.dim)
     if tuple(given.shape) != expected:
         raise ValueError(f"first_updates has shape {tuple(given.shape)}, but (users, dim) is {expected}")
-    return given.to(task.device, task.dtype)
+    return given.to(task.device if shared_fits(task) else "cpu", task.dtype)
 
 
 def _diagnostics(reports: list[RoundReport]) -> dict[str, NDArray[np.float64]]:

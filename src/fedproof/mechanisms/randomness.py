@@ -39,26 +39,27 @@ class Stream:
 
     def __init__(self, seed: int, purpose: Purpose, replica: int, device: torch.device) -> None:
         sequence = _sequence(seed, purpose, replica)
-        self._numpy = np.random.default_rng(sequence)
-        self._torch: torch.Generator | None = None
-        if device.type != "cpu":
-            # torch's CPU generator keeps 32 bits of its seed only, which is why it is not used above.
+        self._generator: np.random.Generator | torch.Generator
+        if device.type == "cpu":
+            # Not torch's own, which on a CPU keeps 32 bits of its seed only.
+            self._generator = np.random.default_rng(sequence)
+        else:
             word = int(sequence.generate_state(1, np.uint64)[0])
-            self._torch = torch.Generator(device=device).manual_seed(word)
+            self._generator = torch.Generator(device=device).manual_seed(word)
 
     def normal_(self, out: Tensor) -> None:
         """Fill the contiguous `out` with standard normal numbers."""
-        if self._torch is None:
-            self._numpy.standard_normal(dtype=out.numpy().dtype, out=out.numpy())
+        if isinstance(self._generator, torch.Generator):
+            out.normal_(generator=self._generator)
         else:
-            out.normal_(generator=self._torch)
+            self._generator.standard_normal(dtype=out.numpy().dtype, out=out.numpy())
 
     def uniform_(self, out: Tensor) -> None:
         """Fill the contiguous `out` with uniform numbers in [0, 1)."""
-        if self._torch is None:
-            self._numpy.random(dtype=out.numpy().dtype, out=out.numpy())
+        if isinstance(self._generator, torch.Generator):
+            out.uniform_(generator=self._generator)
         else:
-            out.uniform_(generator=self._torch)
+            self._generator.random(dtype=out.numpy().dtype, out=out.numpy())
 
 
 def initial_seed(seed: int) -> int:

@@ -68,7 +68,7 @@ class Streams:
     Attributes:
         cohorts: `(replicas, rounds, users)`, who takes part.
         noise: one stream for each replica.
-        batches: one stream for each replica.
+        batches: one stream for each replica; none if whole updates are clipped.
     """
 
     cohorts: NDArray[np.bool_]

@@ -60,42 +60,43 @@ def gather_updates(setting: Setting, state: State, streams: Streams, shared: Ten
     layer_sizes = setting.model.layout.layer_sizes
     if shared is None:
         cohort = cohort_of(chosen)
-        contributions = contributions_of(_train(setting, state, cohort), cohort.members, layer_sizes)
+        contributions = contributions_of(
+            _train(setting, state, cohort, state.params.device), cohort.members, layer_sizes
+        )
     else:
-        everybody = np.arange(chosen.shape[1])[None, :]
-        present = torch.from_numpy(chosen).to(shared.device)
+        # All that is needed of a table the device may not hold, and one row if all cohorts are empty.
+        drawn = np.flatnonzero(chosen.any(axis=0)) if chosen.any() else np.zeros(1, dtype=np.int64)
+        updates = shared[torch.from_numpy(drawn).to(shared.device)].to(state.params.device)
+        present = torch.from_numpy(chosen[:, drawn]).to(updates.device)
         contributions = replace(
-            contributions_of(shared.unsqueeze(0), everybody, layer_sizes),
+            contributions_of(updates.unsqueeze(0), drawn[None, :], layer_sizes),
             present=present,
-            scales=present.unsqueeze(2).to(shared.dtype),
+            scales=present.unsqueeze(2).to(updates.dtype),
         )
     return contributions if setting.attack is None else setting.attack(contributions, state)
 
 
-def first_updates(setting: Setting, initial: Tensor) -> Tensor:
-    """Round-one update `(users, dim)` of every user, from the `initial` (dim,) model of all replicas."""
+def first_updates(setting: Setting, initial: Tensor, home: torch.device) -> Tensor:
+    """Round-one update `(users, dim)` of every user from the `initial` (dim,) model, kept on `home`."""
     chosen = np.ones((1, setting.users.num_users), dtype=np.bool_)
     start = State(round=0, params=initial.unsqueeze(0), clip_norms=torch.ones(1, dtype=torch.float64))
-    return _train(setting, start, cohort_of(chosen))[0]
+    return _train(setting, start, cohort_of(chosen), home)[0]
 
 
-def _train(setting: Setting, state: State, cohort: Cohort) -> Tensor:
-    device = state.params.device
-    updates = state.params.new_zeros((*cohort.members.shape, state.params.shape[1]))
+def _train(setting: Setting, state: State, cohort: Cohort, home: torch.device) -> Tensor:
+    """Updates `(replicas, members, dim)` of a round, 0 where there is no member, kept on `home`."""
+    device, dim = state.params.device, state.params.shape[1]
+    updates = torch.zeros((*cohort.members.shape, dim), dtype=state.params.dtype, device=home)
     order = data_order(setting.seed, state.round, setting.users.offsets, setting.local.epochs)
     on_device = torch.from_numpy(order).to(device)
 
     def train(pairs: NDArray[np.int64]) -> None:
-        replica = torch.from_numpy(cohort.replica[pairs]).to(device)
-        slot = torch.from_numpy(cohort.slot[pairs]).to(device)
-        updates[replica, slot] = local_updates(
-            setting.model,
-            setting.users,
-            setting.local,
-            state.params[replica],
-            cohort.user[pairs],
-            on_device,
+        replica, slot = (torch.from_numpy(index[pairs]) for index in (cohort.replica, cohort.slot))
+        start = state.params[replica.to(device)]
+        trained = local_updates(
+            setting.model, setting.users, setting.local, start, cohort.user[pairs], on_device
         )
+        updates[replica.to(home), slot.to(home)] = trained.to(home)
 
     on_cores(train, _stacks(setting, cohort), device)
     return updates

@@ -39,12 +39,18 @@ def users_on(federation: Federation, device: torch.device, dtype: torch.dtype) -
     """The users of `federation`, their instances on `device`."""
     return Users(
         features=as_inputs(federation.features, device, dtype),
-        labels=torch.tensor(federation.labels, device=device),
+        labels=host_tensor(federation.labels).to(device),
         offsets=federation.offsets,
     )
 
 
 def as_inputs(features: NDArray[np.generic], device: torch.device, dtype: torch.dtype) -> Tensor:
     """`features` on `device`: integers as token ids, anything else as `dtype`."""
-    tensor = torch.tensor(features, device=device)
+    tensor = host_tensor(features).to(device)
     return tensor.to(dtype if tensor.is_floating_point() else torch.int64)
+
+
+def host_tensor(array: NDArray[np.generic]) -> Tensor:
+    """`array` as a tensor, copied only if torch could not share its memory."""
+    # Arrays from a file mapping or from Ray's store are read-only, of which torch warns.
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
