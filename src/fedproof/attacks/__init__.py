@@ -1,0 +1,43 @@
+"""Attacks on data and updates, what they cost the attacker, and whether certificates survive them."""
+
+from fedproof.attacks.absent import Absent
+from fedproof.attacks.attack import Attack, Craft, Goal, choose_adversaries, poisoned
+from fedproof.attacks.backdoor import Backdoor
+from fedproof.attacks.coalition import Coalition
+from fedproof.attacks.cost import costs, losses, scores_on
+from fedproof.attacks.distributed_backdoor import DistributedBackdoor
+from fedproof.attacks.instances import Instances
+from fedproof.attacks.label_flip import LabelFlip
+from fedproof.attacks.min_max import MinMax
+from fedproof.attacks.min_sum import MinSum
+from fedproof.attacks.model_replacement import ModelReplacement
+from fedproof.attacks.perturbation import Direction
+from fedproof.attacks.poisoned_task import attacked_first_updates, under_attack
+from fedproof.attacks.registry import ATTACKS, build_attack
+from fedproof.attacks.worst_case import WorstCase
+
+__all__ = [
+    "ATTACKS",
+    "Absent",
+    "Attack",
+    "Backdoor",
+    "Coalition",
+    "Craft",
+    "Direction",
+    "DistributedBackdoor",
+    "Goal",
+    "Instances",
+    "LabelFlip",
+    "MinMax",
+    "MinSum",
+    "ModelReplacement",
+    "WorstCase",
+    "attacked_first_updates",
+    "build_attack",
+    "choose_adversaries",
+    "costs",
+    "losses",
+    "poisoned",
+    "scores_on",
+    "under_attack",
+]

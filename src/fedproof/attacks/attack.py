@@ -1,0 +1,147 @@
+"""What every attack is: who is adversarial, what they do to their data and updates, what they want."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedproof import check
+from fedproof.attacks.coalition import Coalition
+from fedproof.ensemble.task import Task
+from fedproof.federation import Federation
+from fedproof.mechanisms.rounds import State
+from fedproof.threat import Unit
+
+Craft = Callable[[Coalition, State], Tensor]
+"""What the adversaries hand in: `(replicas or 1, adversaries, dim)`, shaped like `Coalition.updates`."""
+
+_KEY = 100  # first entry of the spawn keys of attacks, apart from those of the engine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """What the attacker wants the model to say, and about which inputs.
+
+    Attributes:
+        inputs: `(inputs, ...)`, with the trigger where there is one.
+        labels: `(inputs,)`.
+        wanted: True: the model shall answer `labels`; False: anything else.
+    """
+
+    inputs: NDArray[np.generic]
+    labels: NDArray[np.int64]
+    wanted: bool = True
+
+    def __post_init__(self) -> None:
+        if not len(self.inputs) or len(self.inputs) != len(self.labels):
+            raise ValueError(
+                f"the attack's test set has {len(self.inputs)} inputs and {len(self.labels)} labels; "
+                "it needs one label for each of at least one input"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """An attack by some users; on its own it does nothing, concrete attacks override one method or two.
+
+    Attributes:
+        adversaries: the users who attack.
+    """
+
+    adversaries: tuple[int, ...]
+    unit: ClassVar[Unit] = Unit.USER
+
+    def __post_init__(self) -> None:
+        for user in self.adversaries:
+            check.not_negative_count(adversaries=user)
+        if len(set(self.adversaries)) != len(self.adversaries):
+            raise ValueError(f"adversaries = {self.adversaries} must not name a user twice")
+
+    @property
+    def size(self) -> int:
+        """Number of poisoned units, which a certificate counts."""
+        return len(self.adversaries)
+
+    def poison(self, federation: Federation) -> Federation:
+        """The federation with the adversaries' instances poisoned."""
+        return federation
+
+    def crafter(self, task: Task) -> Craft | None:
+        """How the adversaries replace their updates when `task` is trained; None: they train as told."""
+        return None
+
+    def goal(self, federation: Federation) -> Goal:
+        """What the attacker wants; here, as for all untargeted attacks: wrong answers on the test inputs."""
+        return Goal(inputs=federation.test_features, labels=federation.test_labels, wanted=False)
+
+
+def choose_adversaries(num_users: int, count: int, seed: int) -> tuple[int, ...]:
+    """`count` users drawn by `seed`; the sets of growing counts contain each other.
+
+    >>> choose_adversaries(96, 3, seed=0)[:2] == choose_adversaries(96, 2, seed=0)
+    True
+    """
+    check.not_negative_count(count=count, seed=seed)
+    if count > num_users:
+        raise ValueError(f"adversaries = {count} must be at most the number of users = {num_users}")
+    order = generator(seed).permutation(num_users)
+    return tuple(order[:count].tolist())
+
+
+def generator(seed: int, *path: int) -> np.random.Generator:
+    """Random numbers of an attack, for one purpose or user."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_KEY, *path)))
+
+
+def poisoned(federation: Federation, attack: Attack) -> Federation:
+    """The federation after `attack`, checked: honest users, test inputs and all shapes are as before."""
+    check_users(federation, attack.adversaries)
+    after = attack.poison(federation)
+    if after is federation:
+        return federation
+    for name in ("offsets", "test_features", "test_labels"):
+        if not np.array_equal(getattr(after, name), getattr(federation, name)):
+            raise ValueError(
+                f"{type(attack).__name__} changed {name}, it may change adversaries' instances only"
+            )
+    honest = ~rows_of(federation, attack.adversaries)
+    for name in ("features", "labels"):
+        old, new = getattr(federation, name), getattr(after, name)
+        if old.shape != new.shape or old.dtype != new.dtype:
+            raise ValueError(
+                f"{type(attack).__name__} turned {name} {old.dtype} {old.shape} into {new.dtype} {new.shape}"
+            )
+        if not np.array_equal(old[honest], new[honest]):
+            raise ValueError(f"{type(attack).__name__} changed {name} of users who are no adversaries")
+    return after
+
+
+def check_users(federation: Federation, adversaries: tuple[int, ...]) -> None:
+    """Raise ValueError unless all adversaries are users of the federation."""
+    if adversaries and max(adversaries) >= federation.num_users:
+        raise ValueError(
+            f"adversaries = {max(adversaries)} must be below the number of users = {federation.num_users}"
+        )
+
+
+def rows_of(federation: Federation, users: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Which instances `(instances,)` belong to `users`."""
+    owner = np.repeat(np.arange(federation.num_users), federation.sizes)
+    return np.isin(owner, users)
+
+
+def with_rows(
+    federation: Federation,
+    *,
+    features: NDArray[np.generic] | None = None,
+    labels: NDArray[np.int64] | None = None,
+) -> Federation:
+    """The federation with other features or labels, read-only like those it came with."""
+    changed = {"features": features, "labels": labels}
+    given = {name: value for name, value in changed.items() if value is not None}
+    for value in given.values():
+        value.setflags(write=False)
+    return replace(federation, **given)  # type: ignore[arg-type]

@@ -1,0 +1,80 @@
+"""A task under attack, and the work it shares with the clean one."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedproof.aggregation.contributions import Contributions
+from fedproof.attacks.attack import Attack, Craft, poisoned
+from fedproof.attacks.coalition import coalition_of, with_updates
+from fedproof.ensemble.task import Task
+from fedproof.mechanisms.local import local_updates
+from fedproof.mechanisms.randomness import data_order, initial_seed
+from fedproof.mechanisms.rounds import State
+from fedproof.mechanisms.users import users_on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hook:
+    """An attack between local training and clipping; it touches the adversaries' updates alone.
+
+    Its repr, which names the attack and all parameters, is part of the task's fingerprint.
+
+    Attributes:
+        attack: who attacks, and how.
+        craft: what they hand in.
+    """
+
+    attack: Attack
+    craft: Craft = field(repr=False)
+
+    def __call__(self, contributions: Contributions, state: State) -> Contributions:
+        """The contributions after the attack."""
+        coalition = coalition_of(contributions, self.attack.adversaries)
+        if coalition is None:
+            return contributions
+        return with_updates(coalition, self.craft(coalition, state))
+
+
+def under_attack(task: Task, attack: Attack) -> Task:
+    """The task with poisoned data and updates; cohorts and noise of every replica stay the same.
+
+    Guarantee: honest users' data are checked to be unchanged, their updates cannot be reached; what the
+    adversaries hand in goes through the server's clipping and noise like everybody's.
+    """
+    if task.attack is not None:
+        raise ValueError("the task is under attack already; attacks are combined by wrapping one another")
+    federation = poisoned(task.federation, attack)
+    craft = attack.crafter(replace(task, federation=federation))
+    hook = None if craft is None or not attack.adversaries else Hook(attack=attack, craft=craft)
+    return replace(task, federation=federation, attack=hook)
+
+
+def attacked_first_updates(task: Task, adversaries: tuple[int, ...], clean: Tensor) -> Tensor:
+    """Round-one updates `(users, dim)` of the attacked `task`: only the adversaries train anew.
+
+    Args:
+        task: from `under_attack`.
+        adversaries: whose rows are computed anew.
+        clean: result of `first_updates` for the clean task.
+    """
+    if not adversaries:
+        return clean
+    device = torch.device(task.device)
+    users = users_on(task.federation, device, task.dtype)
+    start = task.model.initial(initial_seed(task.seed)).to(device, task.dtype)
+    order = data_order(task.seed, 0, users.offsets, task.local.epochs)
+    members = np.array(sorted(adversaries, key=lambda user: (-users.sizes[user], user)), dtype=np.int64)
+    own = local_updates(
+        task.model.to(device, task.dtype),
+        users,
+        task.local,
+        start.expand(len(members), -1),
+        members,
+        torch.from_numpy(order).to(device),
+    )
+    updates = clean.to(device, task.dtype, copy=True)
+    updates[torch.from_numpy(members).to(device)] = own
+    return updates

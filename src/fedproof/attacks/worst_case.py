@@ -1,0 +1,101 @@
+"""Worst-case direction: all adversaries push the model straight towards a wrong answer."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedproof import check
+from fedproof.attacks.attack import Attack, Craft, Goal
+from fedproof.attacks.backdoor import check_class
+from fedproof.attacks.coalition import Coalition
+from fedproof.ensemble.task import Task
+from fedproof.federation import Federation
+from fedproof.mechanisms.rounds import State
+from fedproof.mechanisms.users import as_inputs
+from fedproof.models.model import Model
+
+_MODELS = 64  # global models whose gradients are taken at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstCase(Attack):
+    """All adversaries hand in the same long update along which the target inputs' margin falls fastest.
+
+    After clipping each contributes the full clip norm in one direction: the poisoned side of the dominating
+    pair that certificates are computed from. For a linear model the direction is exact and the same in all
+    rounds; in general it is the gradient at the current global model.
+
+    Attributes:
+        inputs: which test inputs are to be answered wrongly; empty: all.
+        target: the class to be answered; None: for each input and model the strongest wrong one.
+        length: of the update; the server clips it.
+    """
+
+    inputs: tuple[int, ...] = ()
+    target: int | None = None
+    length: float = 1e6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.positive(length=self.length)
+        for index in self.inputs:
+            check.not_negative_count(inputs=index)
+
+    def crafter(self, task: Task) -> Craft:
+        """Replaces the adversaries' updates by the steepest descent of the margin."""
+        chosen = self._chosen(task.federation)
+        device = torch.device(task.device)
+        model = task.model.to(device, task.dtype)
+        inputs = as_inputs(task.federation.test_features[chosen], device, task.dtype)
+        labels = torch.tensor(task.federation.test_labels[chosen], device=device)
+
+        def craft(coalition: Coalition, state: State) -> Tensor:
+            params = state.params[: len(coalition.updates)]
+            steepest = torch.cat(
+                [_descent(model, part, inputs, labels, self.target) for part in torch.split(params, _MODELS)]
+            )
+            norm = torch.linalg.vector_norm(steepest, dim=1, keepdim=True)
+            step = steepest * (self.length / norm.clamp(min=torch.finfo(norm.dtype).tiny))
+            everybody: Tensor = step.unsqueeze(1).expand_as(coalition.updates)
+            return everybody
+
+        return craft
+
+    def goal(self, federation: Federation) -> Goal:
+        """The chosen test inputs, to be answered with the target class, or with any wrong one."""
+        chosen = self._chosen(federation)
+        inputs, labels = federation.test_features[chosen], federation.test_labels[chosen]
+        if self.target is None:
+            return Goal(inputs=inputs, labels=labels, wanted=False)
+        return Goal(inputs=inputs, labels=np.full_like(labels, self.target))
+
+    def _chosen(self, federation: Federation) -> NDArray[np.int64]:
+        count = len(federation.test_labels)
+        if self.inputs and max(self.inputs) >= count:
+            raise ValueError(f"inputs = {max(self.inputs)} must be below the number of test inputs = {count}")
+        chosen = np.array(self.inputs or range(count), dtype=np.int64)
+        if self.target is None:
+            return chosen
+        check_class(federation, target=self.target)
+        return np.asarray(chosen[federation.test_labels[chosen] != self.target])
+
+
+def _descent(model: Model, params: Tensor, inputs: Tensor, labels: Tensor, target: int | None) -> Tensor:
+    """Minus the gradient `(models, dim)` of the mean of logit(label) - logit(rival) over the inputs."""
+    stack = (len(params), len(labels))
+    right = labels.expand(stack)
+    rival = _rivals(model, params, inputs, right) if target is None else torch.full_like(right, target)
+    factors = params.new_full(stack, 1 / len(labels))
+    # Cross-entropies towards two classes differ by the two logits alone.
+    everywhere = inputs.expand(len(params), *inputs.shape)
+    towards = model.gradient(params, everywhere, rival, factors)
+    return model.gradient(params, everywhere, right, factors).sub_(towards)
+
+
+def _rivals(model: Model, params: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+    with torch.no_grad():
+        logits = model.logits(params, inputs.unsqueeze(0)).clone()
+    return logits.scatter_(2, labels.unsqueeze(2), -torch.inf).argmax(2)
