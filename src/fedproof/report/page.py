@@ -1,0 +1,102 @@
+"""One self-contained page: template, style and script in one file that asks the network for nothing."""
+
+import base64
+import hashlib
+from importlib import resources
+from pathlib import Path
+from string import Template
+
+from fedproof.folder import replace_file
+from fedproof.report.chart import Band, Chart, Line, Series
+from fedproof.report.markup import Markup, data_block, details, join, table, tag
+from fedproof.report.svg import NARROW, WIDE, draw
+from fedproof.report.words import number
+
+
+def write_page(path: Path, *, title: str, body: Markup) -> Path:
+    """Write a page; the only script it can run is ours, by its hash."""
+    script = _resource("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    text = Template(_resource("page.html")).substitute(
+        title=join([title]), style=_resource("page.css"), script=script, hash=f"sha256-{digest}", body=body
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, text.encode())
+    return path
+
+
+def _resource(name: str) -> str:
+    return resources.files("fedproof.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def section(identifier: str, title: str, *children: object) -> Markup:
+    """A part of the page with its heading."""
+    heading = f"{identifier}-title"
+    return tag("section", tag("h2", title, id=heading), *children, id=identifier, aria_labelledby=heading)
+
+
+def figure(chart: Chart, *, note: object = "") -> Markup:
+    """A chart for wide and narrow screens, its values under the pointer, and the table behind it."""
+    plot = tag(
+        "div",
+        draw(chart, WIDE, kind="wide"),
+        draw(chart, NARROW, kind="narrow"),
+        tag("div", class_="values", hidden=True),
+        class_="plot",
+        tabindex=0,
+        role="group",
+        aria_label=f"{chart.title}: the arrow keys read the values",
+    )
+    said = tag("p", class_="visually-hidden", aria_live="polite")
+    return tag(
+        "figure",
+        tag("p", chart.y_label, class_="y-title"),
+        plot,
+        said,
+        tag("figcaption", legend(chart), note),
+        _table(chart),
+        data_block(_values(chart)),
+        class_="figure",
+        data_figure=chart.name,
+    )
+
+
+def legend(chart: Chart) -> Markup:
+    """What each curve is, with a sample of its line; nothing if there is a single one."""
+    if len(chart.series) < 2:
+        return Markup("")
+    items = (tag("li", _swatch(series), series.label) for series in chart.series)
+    return tag("ul", *items, class_="legend")
+
+
+def _swatch(series: Series) -> Markup:
+    style = "band" if isinstance(series, Band) else "line" if isinstance(series, Line) else "dot"
+    dashed = isinstance(series, Line) and series.dashed
+    return tag("i", class_=f"swatch {style} tone-{series.tone}{' dashed' * dashed}", aria_hidden="true")
+
+
+def _table(chart: Chart) -> Markup:
+    rows = (
+        [number(x), *("" if value is None else chart.shown(value) for value in values)]
+        for x, values in zip(chart.xs, (row[1:] for row in chart.rows()), strict=True)
+    )
+    return details("The numbers as a table", table(chart.header(), rows))
+
+
+def _values(chart: Chart) -> dict[str, object]:
+    """What the script shows under the pointer, as text: it formats nothing itself."""
+    columns = []
+    for series in chart.series:
+        highs = series.highs if isinstance(series, Band) else series.ys
+        texts = {
+            x: chart.shown(low) if low == high else f"{chart.shown(low)} to {chart.shown(high)}"
+            for x, low, high in zip(series.xs, series.ys, highs, strict=True)
+        }
+        columns.append(
+            {"label": series.label, "tone": series.tone, "texts": [texts.get(x, "") for x in chart.xs]}
+        )
+    return {
+        "xs": chart.xs,
+        "names": [f"{chart.x_label} = {number(x)}" for x in chart.xs],
+        "series": columns,
+    }

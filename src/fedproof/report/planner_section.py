@@ -1,0 +1,98 @@
+"""The planner as a part of the page: sliders over sizes that were computed beforehand."""
+
+from collections.abc import Sequence
+
+from fedproof.report.markup import Markup, data_block, details, table, tag, void
+from fedproof.report.page import section
+from fedproof.report.planner import Plan
+from fedproof.report.run_data import RunData
+from fedproof.report.words import number
+
+
+def planner_section(plan: Plan, run: RunData) -> Markup:
+    """Sliders for noise, sampling, rounds and k, and what they would certify."""
+    noise, probability, rounds = plan.start
+    sliders = (
+        _slider("noise", "Noise multiplier", plan.noises, noise),
+        _slider("probability", f"Chance of a {run.unit} to be drawn", plan.probabilities, probability),
+        _slider("rounds", "Rounds", plan.rounds, rounds),
+        _k_slider(plan),
+    )
+    intro = (
+        f"For the typical input of this run: confidence {plan.top:.4g} for its label, at most {plan.rival:.4g} "
+        "for any other. "
+        "More noise certifies more as long as the models stay as confident as here, which training decides."
+    )
+    result = tag(
+        "div",
+        tag("p", "Certified size", class_="name"),
+        tag("output", size_text(plan, plan.here), class_="value", id="plan-size", aria_live="polite"),
+        tag("p", class_="verdict", id="plan-verdict"),
+        tag("div", class_="plan-plot", id="plan-plot"),
+        class_="plan-result",
+    )
+    return section(
+        "planner",
+        "What would certify more?",
+        tag("p", intro),
+        tag(
+            "div",
+            tag("form", *sliders, class_="sliders", autocomplete="off"),
+            result,
+            data_block(document(plan, run)),
+            class_="planner",
+        ),
+        _table(plan),
+    )
+
+
+def document(plan: Plan, run: RunData) -> dict[str, object]:
+    """What the script needs, with all numbers as text beside them."""
+    return {
+        "noise": [number(value) for value in plan.noises],
+        "probability": [number(value) for value in plan.probabilities],
+        "rounds": [str(value) for value in plan.rounds],
+        "noiseValues": plan.noises,
+        "sizes": plan.sizes,
+        "start": plan.start,
+        "most": plan.most,
+        "unit": run.unit,
+    }
+
+
+def size_text(plan: Plan, size: int) -> str:
+    """A size, or that it is beyond what was searched."""
+    return f"{size} or more" if size >= plan.most else str(size)
+
+
+def _slider(key: str, name: str, values: Sequence[float], start: int) -> Markup:
+    control = void(
+        "input",
+        type="range",
+        id=f"plan-{key}",
+        min=0,
+        max=len(values) - 1,
+        step=1,
+        value=start,
+        disabled=len(values) == 1,
+        aria_valuetext=number(values[start]),
+    )
+    shown = tag("output", number(values[start]), for_=f"plan-{key}", class_="shown")
+    return tag("div", tag("label", name, for_=f"plan-{key}"), shown, control, class_="slider")
+
+
+def _k_slider(plan: Plan) -> Markup:
+    largest = max(size for plane in plan.sizes for row in plane for size in row)
+    control = void("input", type="range", id="plan-k", min=0, max=max(largest, 1), step=1, value=plan.here)
+    shown = tag("output", plan.here, for_="plan-k", class_="shown")
+    return tag("div", tag("label", "Wanted k", for_="plan-k"), shown, control, class_="slider")
+
+
+def _table(plan: Plan) -> Markup:
+    header = ["Noise multiplier", "Chance to be drawn", *(f"{count} rounds" for count in plan.rounds)]
+    rows = [
+        [number(noise), number(probability), *(size_text(plan, size) for size in plan.sizes[i][j])]
+        for i, noise in enumerate(plan.noises)
+        for j, probability in enumerate(plan.probabilities)
+    ]
+    return details("All certified sizes as a table", table(header, rows))

@@ -1,0 +1,184 @@
+"""The figures of a run, from the rows of its files."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from fedproof.accounting import account
+from fedproof.certificates import Certificate, Method
+from fedproof.protocol import FedAvg, Mechanism, Queries
+from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, numbers
+from fedproof.report.run_data import Row, RunData
+from fedproof.report.words import chosen_size, confidence, percent, plural
+
+_MOST_ROUNDS = 12  # ε after each of so many rounds; of more, evenly spaced ones
+
+_Key = tuple[str, str, str]
+
+
+def run_charts(run: RunData) -> Iterator[Chart]:
+    """Every figure of a run, in the order of the page."""
+    if run.certificate is None:
+        return
+    if run.certificate.labels is not None:
+        yield accuracy_chart(run, run.certificate)
+    yield sizes_chart(run, run.certificate)
+    rounds = rounds_chart(run, run.certificate)
+    if rounds is not None:
+        yield rounds
+
+
+# --- certified accuracy -------------------------------------------------------------------------------------
+
+
+def accuracy_chart(run: RunData, certificate: Certificate) -> Chart:
+    """Certified accuracy over the number of poisoned units, for every way of certifying."""
+    curve = certificate.curve or ()
+    lines = [_own_line(run, certificate), *_other_lines(run, certificate)]
+    size = chosen_size(run.summary["certified_accuracy"])
+    return Chart(
+        name="certified-accuracy",
+        title="Certified accuracy",
+        description=(
+            f"Share of test inputs that keep their correct label, over the number k of poisoned {run.unit}s. "
+            f"The certificate falls from {percent(curve[0])} at k = 0 to zero beyond k = {len(curve) - 1}."
+        ),
+        x_label=f"poisoned {run.unit}s k",
+        y_label="certified accuracy",
+        series=tuple(lines),
+        marks=(Mark(x=size, label=f"k = {size}"),) if size else (),
+        shares=True,
+    )
+
+
+def _own_line(run: RunData, certificate: Certificate) -> Line:
+    curve = [*(certificate.curve or ()), 0.0]
+    settings = certificate.settings
+    name = f"{settings.method}, {settings.threat.relation}"
+    return Line(
+        label=f"this certificate ({name}, {confidence(settings.failure_probability)} confidence)",
+        short="this certificate",
+        xs=numbers(range(len(curve))),
+        ys=numbers(curve),
+        tone=Tone.BLUE,
+        strong=True,
+    )
+
+
+def _other_lines(run: RunData, certificate: Certificate) -> Iterator[Line]:
+    """The other curves of `metrics.csv`, without the one that is the certificate's own."""
+    settings = certificate.settings
+    own = (str(settings.method), str(settings.threat.relation), str(settings.failure_probability))
+    # The paper's relation is not written down; its curve uses Hoeffding's bound.
+    own_paper = ("paper", "", own[2])
+    named: set[str] = set()
+    for key, rows in _grouped(run.metrics).items():
+        if key == own or (settings.method is Method.PAPER and key == own_paper):
+            continue
+        line = _line(key, rows)
+        first = line.short not in named and not _names(own, key)
+        named.add(line.short)
+        yield line if first else replace(line, short="")
+
+
+def _names(own: _Key, key: _Key) -> bool:
+    """Whether the strong curve's name already stands for that of `key`."""
+    return own[0] == key[0] and (own[1] == key[1] or key[0] == "paper")
+
+
+def _line(key: _Key, rows: list[Row]) -> Line:
+    method, relation, failure = key
+    tones = {"join": Tone.GREEN, "replace": Tone.BLUE}
+    words = {"join": "tight, units join", "replace": "tight, units replaced"}
+    sure = f"{confidence(float(failure))} confidence" if failure else "means taken as exact"
+    name = "the paper" if method == "paper" else words[relation]
+    return Line(
+        label=f"{name}, {sure}",
+        short=name,
+        xs=numbers([float(row["size"]) for row in rows]),
+        ys=numbers([float(row["certified_accuracy"]) for row in rows]),
+        tone=Tone.VERMILLION if method == "paper" else tones[relation],
+        dashed=not failure,
+    )
+
+
+def _grouped(metrics: tuple[Row, ...]) -> dict[_Key, list[Row]]:
+    """Rows by method, relation and failure probability; curves with confidence first."""
+    groups: dict[_Key, list[Row]] = {}
+    for row in metrics:
+        key = (row["method"], row["relation"], row["failure_probability"])
+        groups.setdefault(key, []).append(row)
+    return dict(sorted(groups.items(), key=lambda group: not group[0][2]))
+
+
+# --- certified sizes ----------------------------------------------------------------------------------------
+
+
+def sizes_chart(run: RunData, certificate: Certificate) -> Chart:
+    """How many inputs are certified for each size, right and wrong predictions apart."""
+    labels = certificate.labels or certificate.prediction
+    rows = list(zip(certificate.prediction, certificate.certified_size, labels, strict=True))
+    right = Counter(size for top, size, label in rows if size is not None and top == label)
+    wrong = Counter(size for top, size, label in rows if size is not None and top != label)
+    sizes = range(max([*right, *wrong], default=0) + 1)
+    abstained = sum(size is None for _, size, _ in rows)
+    series: list[Series] = [_bars("correct label", right, sizes, Tone.BLUE)]
+    if wrong:
+        series.append(_bars("wrong label", wrong, sizes, Tone.VERMILLION))
+    return Chart(
+        name="certified-sizes",
+        title="Distribution of certified sizes",
+        description=(
+            f"Number of test inputs by the largest number of poisoned {run.unit}s they tolerate for certain; "
+            f"the ensemble abstains on {plural(abstained, 'input')}."
+        ),
+        x_label=f"certified size (poisoned {run.unit}s)",
+        y_label="test inputs",
+        series=tuple(series),
+    )
+
+
+def _bars(label: str, counts: Counter[int], sizes: range, tone: Tone) -> Bars:
+    return Bars(label=label, xs=numbers(sizes), ys=numbers([counts[size] for size in sizes]), tone=tone)
+
+
+# --- round by round -----------------------------------------------------------------------------------------
+
+
+def rounds_chart(run: RunData, certificate: Certificate) -> Chart | None:
+    """ε of one model after each round; None if there is one round or no mechanism."""
+    mechanism, delta = certificate.mechanism, run.config.mechanism.delta
+    if mechanism is None or isinstance(mechanism, FedAvg | Queries) or mechanism.rounds < 2:
+        return None
+    rounds = _spaced(mechanism.rounds)
+    spent = [account(_stopped(mechanism, count), delta, ["pld", "paper"]) for count in rounds]
+    lines = [
+        Line(
+            label=f"ε ({name})",
+            short=name,
+            xs=numbers(rounds),
+            ys=numbers([epsilon[name] for epsilon in spent]),
+            tone=tone,
+            strong=name == "pld",
+        )
+        for name, tone in (("pld", Tone.BLUE), ("paper", Tone.VERMILLION))
+    ]
+    return Chart(
+        name="epsilon-per-round",
+        title="Privacy spent, round by round",
+        description=f"ε of one model at δ = {delta:g} after each round, by two accountants.",
+        x_label="rounds",
+        y_label="ε of one model",
+        series=tuple(lines),
+    )
+
+
+def _spaced(rounds: int) -> list[int]:
+    if rounds <= _MOST_ROUNDS:
+        return list(range(1, rounds + 1))
+    return sorted({1 + round(index * (rounds - 1) / (_MOST_ROUNDS - 1)) for index in range(_MOST_ROUNDS)})
+
+
+def _stopped(mechanism: Mechanism, rounds: int) -> Mechanism:
+    assert not isinstance(mechanism, Queries)
+    return replace(mechanism, rounds=rounds)

@@ -1,0 +1,112 @@
+"""What a report is made from: the files of a run directory, read once."""
+
+import csv
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedproof import data
+from fedproof.certificates import Certificate, loads
+from fedproof.config import Config, load_config
+from fedproof.federation import Federation
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunData:
+    """A finished run: `certificate` is None where nothing is certified, `federation` where it is not here.
+
+    Attributes:
+        metrics: rows of `metrics.csv`, the certified-accuracy curves.
+        rounds: rows of `rounds.csv`.
+    """
+
+    folder: Path
+    config: Config
+    summary: dict[str, Any]
+    certificate: Certificate | None
+    metrics: tuple[Row, ...]
+    rounds: tuple[Row, ...]
+    federation: Federation | None
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes: those of the data, else their numbers."""
+        if self.federation is not None:
+            return self.federation.class_names
+        named = self.summary.get("class_names")
+        if named is not None:
+            return tuple(map(str, named))
+        known = self.config.data.classes
+        count = self.certificate.num_classes if self.certificate else 0
+        return tuple(map(str, known if known is not None else range(count)))
+
+    @property
+    def unit(self) -> str:
+        """What one poisoned unit is."""
+        return self.config.threat.unit.value
+
+
+def read_run(folder: Path, federation: Federation | None = None) -> RunData:
+    """The files of a finished run.
+
+    Args:
+        folder: its directory.
+        federation: the data it was trained on, if they are loaded already; else they are loaded if they are
+            there. A function of the user's (`module:function`) is not called: looking at a run runs no code.
+
+    Raises:
+        ValueError: not the directory of a finished run; the message names the file.
+    """
+    if not (folder / "summary.json").is_file():
+        raise ValueError(f"{folder}: there is no summary.json; finish the run with --resume")
+    config = load_config(folder / "config.toml")
+    certificate = _certificate(folder / "certificate.json")
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{folder / 'summary.json'}: not valid JSON: {error}") from error
+    return RunData(
+        folder=folder,
+        config=config,
+        summary=summary,
+        certificate=certificate,
+        metrics=_rows(folder / "metrics.csv"),
+        rounds=_rows(folder / "rounds.csv"),
+        federation=_matching(federation or _load(config), certificate),
+    )
+
+
+def _certificate(path: Path) -> Certificate | None:
+    if not path.is_file():
+        return None
+    try:
+        return loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _rows(path: Path) -> tuple[Row, ...]:
+    if not path.is_file():
+        return ()
+    with path.open(newline="", encoding="utf-8") as file:
+        return tuple(csv.DictReader(file))
+
+
+def _load(config: Config) -> Federation | None:
+    if ":" in config.data.name:
+        return None
+    try:
+        return data.load(seed=config.ensemble.seed, **config.data.model_dump())
+    except (ValueError, OSError, ImportError):  # a report is worth having without pictures
+        return None
+
+
+def _matching(federation: Federation | None, certificate: Certificate | None) -> Federation | None:
+    """The federation if its test inputs are those of the certificate."""
+    if federation is None or certificate is None or certificate.labels is None:
+        return federation
+    same = tuple(federation.test_labels.tolist()) == certificate.labels
+    return federation if same and federation.num_classes == certificate.num_classes else None

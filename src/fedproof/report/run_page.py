@@ -1,0 +1,71 @@
+"""`report.html`: what a run certifies, first in words, then in figures, then how to check it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedproof.federation import Federation
+from fedproof.report import sections
+from fedproof.report.gallery import gallery
+from fedproof.report.markup import Markup, tag
+from fedproof.report.page import figure, section, write_page
+from fedproof.report.planner import make_plan
+from fedproof.report.planner_section import planner_section
+from fedproof.report.run_charts import accuracy_chart, rounds_chart, sizes_chart
+from fedproof.report.run_data import RunData, read_run
+
+
+def write_report(folder: Path, *, federation: Federation | None = None) -> Path:
+    """Write `report.html` into a finished run's directory, from its files alone, and return its path.
+
+    Args:
+        folder: the directory of the run.
+        federation: its data, for the gallery, where the caller has loaded them already.
+
+    Raises:
+        ValueError: not the directory of a finished run.
+    """
+    run = read_run(folder, federation)
+    title = f"fedproof: {run.summary['data']}"
+    return write_page(folder / "report.html", title=title, body=body(run))
+
+
+def body(run: RunData) -> Markup:
+    """The page's content."""
+    return tag("main", sections.heading(run), *_parts(run), id="main")
+
+
+def _parts(run: RunData) -> Iterator[Markup]:
+    certificate = run.certificate
+    if certificate is not None and certificate.labels is not None:
+        yield section(
+            "accuracy", "Certified accuracy", figure(accuracy_chart(run, certificate), note=_CURVES)
+        )
+    yield sections.soundness(run)
+    if certificate is not None:
+        yield section("sizes", "Distribution of certified sizes", figure(sizes_chart(run, certificate)))
+        if certificate.labels is not None:
+            yield sections.classes(run, certificate)
+        yield _gallery_section(run)
+        plan = make_plan(run)
+        if plan is not None:
+            yield planner_section(plan, run)
+        spent = rounds_chart(run, certificate)
+        drawn = figure(spent) if spent is not None else ""
+        yield section("privacy", "Privacy", sections.privacy(run), drawn)
+    yield section(
+        "making", "How it was made", sections.rounds(run), sections.cost(run), sections.configuration(run)
+    )
+    yield section("verify", "Check it yourself", sections.verification(run))
+
+
+def _gallery_section(run: RunData) -> Markup:
+    shown = gallery(run)
+    return Markup("") if shown is None else section("gallery", "Inputs to look at", shown)
+
+
+_CURVES = tag(
+    "p",
+    "Solid curves hold with the stated confidence for each input. Dotted ones take the means over the "
+    "replicas as exact: what infinitely many replicas would certify.",
+    class_="note",
+)

@@ -1,0 +1,262 @@
+"""The parts of a run's page, each a pure function of what the run left behind."""
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fedproof.certificates import Certificate
+from fedproof.report import words
+from fedproof.report.markup import Markup, details, join, table, tag
+from fedproof.report.page import section
+from fedproof.report.run_data import RunData
+from fedproof.report.words import duration, number, percent, plural, rounded_up
+
+_ACCOUNTANTS = {
+    "pld": "Loss distributions (tightest)",
+    "rdp": "Rényi, improved conversion",
+    "paper": "The paper: Rényi, classical conversion",
+    "rdp-without-replacement": "Rényi, sampling without replacement",
+}
+
+
+# --- first what it means ------------------------------------------------------------------------------------
+
+
+def heading(run: RunData) -> Markup:
+    """The result in words, whether it is a proof, and the numbers most asked for."""
+    summary = run.summary
+    sound = bool(summary["sound"])
+    counts = (("users", "user"), ("replicas", "replica"), ("inputs", "test input"))
+    about = " · ".join([summary["data"], *(plural(summary[key], noun) for key, noun in counts)])
+    badge = tag(
+        "a",
+        "Sound" if sound else "Heuristic",
+        class_=f"badge {'sound' if sound else 'heuristic'}",
+        href="#soundness",
+    )
+    return tag(
+        "header",
+        tag("p", "fedproof report", badge, class_="eyebrow"),
+        tag("h1", words.headline(summary), id="headline"),
+        tag("p", about, class_="about"),
+        tag("dl", *tiles(run), class_="tiles"),
+    )
+
+
+def tiles(run: RunData) -> Iterator[Markup]:
+    """The numbers most asked for."""
+    summary = run.summary
+    single = percent(summary["replica_accuracy"])
+    yield _tile("accuracy", "Accuracy", percent(summary["accuracy"]), f"one replica alone: {single}")
+    if "certified_size" not in summary:
+        return
+    size, epsilon = summary["certified_size"], summary["epsilon"]
+    share = f"of {plural(summary['users'], 'user')}" if run.unit == "user" else "training instances"
+    median, largest = size["median"], size["max"]
+    yield _tile(
+        "median-size",
+        "Typical certified size",
+        "none" if median is None else str(median),
+        f"{share}; largest {largest}" if largest is not None else "the ensemble abstains everywhere",
+    )
+    yield _tile(
+        "epsilon",
+        "Privacy of one model",
+        f"ε = {rounded_up(epsilon['pld'], 3)}",
+        f"at δ = {summary['delta']:g}",
+    )
+    ensemble = rounded_up(summary["ensemble_epsilon"]["pld"], 3)
+    yield _tile(
+        "ensemble-epsilon",
+        "Privacy of the ensemble",
+        f"ε = {ensemble}",
+        plural(summary["replicas"], "model") + " together",
+    )
+
+
+def _tile(key: str, name: str, value: str, note: str) -> Markup:
+    return tag(
+        "div", tag("dt", name), tag("dd", value, class_="value", data_key=key), tag("dd", note, class_="note")
+    )
+
+
+# --- may it be trusted --------------------------------------------------------------------------------------
+
+
+def soundness(run: RunData) -> Markup:
+    """Whether the certificate is a proof: each reason why not, with its remedy; and what is assumed."""
+    reasons = run.summary["reasons"]
+    if run.summary["sound"]:
+        verdict = tag("p", tag("strong", "Sound. "), "Every condition of the theorem is met.")
+    elif run.certificate is None:
+        verdict = tag("p", tag("strong", "No certificate. "), "This mechanism proves nothing.")
+    else:
+        text = "The numbers above would hold if these conditions did; they do not, so nothing is proved."
+        verdict = tag("p", tag("strong", "Heuristic, not a proof. "), text)
+    parts: list[object] = [verdict]
+    if reasons:
+        parts.append(tag("ul", *map(_reason, reasons), class_="reasons"))
+    if run.certificate is not None:
+        taken = (tag("li", text) for text in run.certificate.assumptions)
+        parts.append(details("What is taken for granted", tag("ul", *taken)))
+    kind = "sound" if run.summary["sound"] else "heuristic"
+    return section("soundness", "Can it be trusted?", tag("div", *parts, class_=f"box {kind}"))
+
+
+def _reason(reason: str) -> Markup:
+    remedy = words.remedy(reason)
+    first = reason[:1].upper() + reason[1:] + "."
+    return tag("li", first, tag("span", tag("b", "Remedy: "), remedy, class_="remedy") if remedy else "")
+
+
+# --- privacy ------------------------------------------------------------------------------------------------
+
+
+def privacy(run: RunData) -> Markup:
+    """ε of one model and of the ensemble under every accountant."""
+    summary = run.summary
+    ensemble = summary["ensemble_epsilon"]
+    names = [*(name for name in _ACCOUNTANTS if name in summary["epsilon"])]
+    names += [name for name in summary["epsilon"] if name not in names]
+    rows = [
+        (
+            _ACCOUNTANTS.get(name, name),
+            rounded_up(summary["epsilon"][name]),
+            rounded_up(ensemble[name]) if name in ensemble else "–",
+        )
+        for name in names
+    ]
+    note = (
+        f"δ = {summary['delta']:g}, for one {run.unit}. Every ε is rounded up. The certified predictor is the whole "
+        "ensemble: loss distributions compose all its rounds, the paper multiplies by the number of models."
+    )
+    header = ("Accountant", "ε of one model", f"ε of all {summary['replicas']:,} models")
+    return join([table(header, rows, caption="Privacy loss"), tag("p", note, class_="note")])
+
+
+# --- class by class -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassRow:
+    """What is certified for the inputs of one class; `median` is None if all are abstained on."""
+
+    name: str
+    inputs: int
+    accuracy: float
+    certified: float
+    median: int | None
+    abstained: int
+
+
+def class_rows(certificate: Certificate, names: tuple[str, ...], size: int) -> list[ClassRow]:
+    """One row for each class that occurs among the labels; `certified` is the share certified for `size`."""
+    labels = certificate.labels or ()
+    members: dict[int, list[int]] = {}
+    for index, label in enumerate(labels):
+        members.setdefault(label, []).append(index)
+    rows = []
+    for label, inputs in sorted(members.items()):
+        sizes = [certificate.certified_size[index] for index in inputs]
+        right = [certificate.prediction[index] == label for index in inputs]
+        kept = [known for known in sizes if known is not None]
+        safe = [ok and known is not None and known >= size for ok, known in zip(right, sizes, strict=True)]
+        rows.append(
+            ClassRow(
+                name=names[label],
+                inputs=len(inputs),
+                accuracy=sum(right) / len(inputs),
+                certified=sum(safe) / len(inputs),
+                median=statistics.median_low(kept) if kept else None,
+                abstained=len(inputs) - len(kept),
+            )
+        )
+    return rows
+
+
+def classes(run: RunData, certificate: Certificate) -> Markup:
+    """The table of the classes."""
+    size = words.chosen_size(run.summary["certified_accuracy"])
+    rows = [
+        (
+            row.name,
+            f"{row.inputs:,}",
+            percent(row.accuracy),
+            tag("span", percent(row.certified), class_="meter", style=f"--share:{row.certified:.4f}"),
+            "–" if row.median is None else row.median,
+            f"{row.abstained:,}",
+        )
+        for row in class_rows(certificate, run.class_names, size)
+    ]
+    header = (
+        "Class",
+        "Inputs",
+        "Decided correctly",
+        f"Certified at k = {size}",
+        "Median size",
+        "Abstained on",
+    )
+    return section("classes", "Class by class", table(header, rows))
+
+
+# --- how it was made, and how to check ----------------------------------------------------------------------
+
+
+def rounds(run: RunData) -> Markup:
+    """What happened in each round, on average over the replicas."""
+    if not run.rounds:
+        return Markup("")
+    header = [name.replace("_", " ") for name in run.rounds[0]]
+    rows = [[number(float(value)) for value in row.values()] for row in run.rounds]
+    shown = table(header, rows, caption="Each round, on average over the replicas")
+    return shown if len(rows) <= 12 else details(f"What happened in each of {len(rows)} rounds", shown)
+
+
+def cost(run: RunData) -> Markup:
+    """Seconds, and memory where it was measured."""
+    seconds = run.summary["seconds"]
+    rows = [(name, duration(float(value))) for name, value in seconds.items()]
+    rows.append(("together", duration(sum(map(float, seconds.values())))))
+    memory = run.summary.get("peak_memory_bytes")
+    if memory is not None:
+        rows.append(("most memory", f"{float(memory) / 2**20:,.0f}{words.SPACE}MiB"))
+    return table(("Stage", "Time"), rows, caption="What it took")
+
+
+def configuration(run: RunData) -> Markup:
+    """Every setting, defaults included."""
+    document = run.config.model_dump(mode="json")
+    rows = [
+        (f"{part}.{key}", tag("code", _setting(value)))
+        for part, values in document.items()
+        for key, value in values.items()
+        if value is not None
+    ]
+    return details("Every setting, defaults included", table(("Key", "Value"), rows))
+
+
+def _setting(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def verification(run: RunData) -> Markup:
+    """How anybody can check the numbers without believing this page."""
+    commands = ["fedproof run config.toml --out AGAIN"]
+    prints = [("Configuration", run.config.fingerprint())]
+    text = "The same configuration gives the same replicas, and so the same numbers."
+    if run.certificate is not None:
+        commands.insert(0, "fedproof verify certificate.json --scores scores.npy")
+        prints.insert(0, ("Scores", run.certificate.scores_sha256))
+        text = (
+            "The first command re-derives every number of the certificate from the replicas' scores; the "
+            "second trains them again: the same configuration gives the same scores."
+        )
+    rows = [(name, tag("code", digest, class_="digest")) for name, digest in prints]
+    return join(
+        [
+            tag("p", "In the run's directory:"),
+            tag("pre", tag("code", "\n".join(commands)), tabindex=0),
+            tag("p", text),
+            details("SHA-256 of what was used", table(("Of", "SHA-256"), rows)),
+        ]
+    )

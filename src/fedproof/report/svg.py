@@ -1,0 +1,246 @@
+"""A chart as inline SVG: axes, curves, bands and direct labels; colours come from the page's style."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fedproof.report.chart import Band, Bars, Chart, Line, Points, Series
+from fedproof.report.markup import Markup, join, tag
+from fedproof.report.words import number, percent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """Size of the drawing and of its margins, in pixels."""
+
+    width: int
+    height: int
+    left: int = 58
+    right: int = 20
+    top: int = 16
+    bottom: int = 50
+    num_ticks: int = 8
+
+
+WIDE = Frame(width=920, height=420)
+NARROW = Frame(width=360, height=320, left=46, right=12, num_ticks=5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """From values between `low` and `high` to pixels between `start` and `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    logarithmic: bool = False
+
+    def __call__(self, value: float) -> float:
+        """The pixel of a value."""
+        low, high, here = (
+            (math.log(self.low), math.log(self.high), math.log(value))
+            if self.logarithmic
+            else (self.low, self.high, value)
+        )
+        return self.start + (self.end - self.start) * (here - low) / (high - low)
+
+
+def draw(chart: Chart, frame: Frame, *, kind: str) -> Markup:
+    """The chart in a frame; `kind` is the class by which the page shows it on wide or narrow screens."""
+    x, y = scales(chart, frame)
+    stacks: dict[float, float] = {}
+    shapes = [_shape(series, x, y, stacks) for series in sorted(chart.series, key=_depth)]
+    return tag(
+        "svg",
+        _grid(chart, frame, x, y),
+        *shapes,
+        *(_mark(mark.x, mark.label, frame, x) for mark in chart.marks),
+        *_labels(chart, frame, x, y),
+        tag("g", class_="probe"),
+        class_=f"chart {kind}",
+        viewBox=f"0 0 {frame.width} {frame.height}",
+        data_low=x.low,
+        data_high=x.high,
+        data_start=x.start,
+        data_end=x.end,
+        data_top=frame.top,
+        data_bottom=frame.height - frame.bottom,
+        data_log=chart.logarithmic,
+        role="img",
+        aria_label=f"{chart.title}. {chart.description}",
+    )
+
+
+def scales(chart: Chart, frame: Frame) -> tuple[Scale, Scale]:
+    """The two axes of a chart."""
+    xs, bottom, top = chart.xs or (0.0, 1.0), *_y_range(chart)
+    pad = 0.6 if any(isinstance(series, Bars) for series in chart.series) else 0.0
+    low, high = min(xs) - pad, max(xs) + pad
+    if low == high:
+        low, high = (low / 2, high * 2) if chart.logarithmic else (low - 0.5, high + 0.5)
+    x = Scale(
+        low=low,
+        high=high,
+        start=frame.left,
+        end=frame.width - frame.right,
+        logarithmic=chart.logarithmic,
+    )
+    y = Scale(low=bottom, high=top, start=frame.height - frame.bottom, end=frame.top)
+    return x, y
+
+
+def _y_range(chart: Chart) -> tuple[float, float]:
+    if chart.shares:
+        return 0.0, 1.0
+    values = [0.0]
+    stacks: dict[float, float] = {}
+    for series in chart.series:
+        if isinstance(series, Bars):
+            for at, height in zip(series.xs, series.ys, strict=True):
+                stacks[at] = stacks.get(at, 0.0) + height
+        values += [*series.ys, *(series.highs if isinstance(series, Band) else ())]
+    values += stacks.values()
+    low, high = min(values), max(values)
+    margin = 0.06 * (high - low) or 1.0
+    return (low - margin if low < 0 else 0.0), (high + margin if high > 0 else 0.0)
+
+
+def ticks(low: float, high: float, count: int) -> list[float]:
+    """About `count` round numbers from `low` to `high`.
+
+    >>> ticks(0, 17, 8)
+    [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0]
+    """
+    rough = (high - low) / max(count, 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [round(index * step, 12) for index in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers for a logarithmic axis.
+
+    >>> log_ticks(0.1, 3)
+    [0.1, 0.2, 0.5, 1.0, 2.0]
+    """
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    every = [round(factor * 10.0**power, 12) for power in powers for factor in (1, 2, 5)]
+    return [value for value in every if low * 0.999 <= value <= high * 1.001]
+
+
+def x_ticks(chart: Chart, x: Scale, count: int) -> list[float]:
+    """Where the x axis is labelled: at whole numbers where x counts something."""
+    if chart.logarithmic:
+        return log_ticks(x.low, x.high)
+    found = ticks(x.low, x.high, count)
+    whole = all(value == int(value) for value in chart.xs)
+    return [value for value in found if value == int(value)] if whole else found
+
+
+# --- parts of the drawing -----------------------------------------------------------------------------------
+
+
+def _grid(chart: Chart, frame: Frame, x: Scale, y: Scale) -> Markup:
+    bottom, right = frame.height - frame.bottom, frame.width - frame.right
+    parts: list[object] = []
+    for value in ticks(y.low, y.high, 5):
+        at = _pixel(y(value))
+        text = percent(value, 0) if chart.shares else number(value)
+        parts.append(tag("line", x1=frame.left, x2=right, y1=at, y2=at, class_="grid"))
+        parts.append(tag("text", text, x=frame.left - 8, y=at, class_="tick y"))
+    for value in x_ticks(chart, x, frame.num_ticks):
+        at = _pixel(x(value))
+        parts.append(tag("line", x1=at, x2=at, y1=bottom, y2=bottom + 5, class_="axis"))
+        parts.append(tag("text", number(value), x=at, y=bottom + 20, class_="tick x"))
+    parts.append(tag("line", x1=frame.left, x2=right, y1=bottom, y2=bottom, class_="axis"))
+    middle = (frame.left + right) / 2
+    parts.append(tag("text", chart.x_label, x=middle, y=frame.height - 8, class_="title"))
+    return tag("g", *parts)
+
+
+def _depth(series: Series) -> int:
+    """Bands at the back, then thin curves, the strong one, and points in front."""
+    match series:
+        case Band() | Bars():
+            return 0
+        case Line(strong=strong):
+            return 2 if strong else 1
+    return 3
+
+
+def _shape(series: Series, x: Scale, y: Scale, stacks: dict[float, float]) -> Markup:
+    tone = f"tone-{series.tone}"
+    pairs = list(zip(series.xs, series.ys, strict=True))
+    match series:
+        case Line(dashed=dashed, strong=strong):
+            style = f"line {tone}{' dashed' * dashed}{' strong' * strong}"
+            return tag("path", d=_path(pairs, x, y), class_=style)
+        case Band(highs=highs):
+            back = list(zip(series.xs, highs, strict=True))[::-1]
+            return tag("path", d=_path(pairs + back, x, y) + "Z", class_=f"band {tone}")
+        case Points():
+            return join(
+                tag("circle", cx=_pixel(x(a)), cy=_pixel(y(b)), r=5, class_=f"point {tone}") for a, b in pairs
+            )
+    width = 0.72 * abs(x(1.0) - x(0.0))
+    return join(_bar(at, height, width, x, y, stacks, tone) for at, height in pairs if height)
+
+
+def _bar(
+    at: float, height: float, width: float, x: Scale, y: Scale, stacks: dict[float, float], tone: str
+) -> Markup:
+    base = stacks.get(at, 0.0)
+    stacks[at] = base + height
+    low, high = y(base), y(base + height)
+    return tag(
+        "rect",
+        x=_pixel(x(at) - width / 2),
+        y=_pixel(high),
+        width=_pixel(width),
+        height=_pixel(low - high),
+        class_=f"bar {tone}",
+    )
+
+
+def _mark(at: float, label: str, frame: Frame, x: Scale) -> Markup:
+    """A dotted line with its name, written to the side that has room."""
+    place, room = x(at), frame.width - frame.right
+    left = place > (frame.left + room) / 2
+    line = tag("line", x1=_pixel(place), x2=_pixel(place), y1=frame.top, y2=frame.height - frame.bottom)
+    text = tag(
+        "text", label, x=_pixel(place + (-7 if left else 7)), y=frame.top + 12, class_="end" if left else None
+    )
+    return tag("g", line, text, class_="mark")
+
+
+def _labels(chart: Chart, frame: Frame, x: Scale, y: Scale) -> Iterable[Markup]:
+    """Names beside the curves, halfway down, moved apart where they would lie upon each other."""
+    taken: list[float] = []
+    for series in chart.series:
+        if not series.short or not series.xs:
+            continue
+        at, height = _label_place(series)
+        place = y(height)
+        while any(abs(place - other) < 17 for other in taken):
+            place += 6
+        taken.append(place)
+        width = 7.2 * len(series.short)
+        left = min(x(at) + 9, frame.width - frame.right - width)
+        yield tag("text", series.short, x=_pixel(left), y=_pixel(place), class_=f"name tone-{series.tone}")
+
+
+def _label_place(series: Series) -> tuple[float, float]:
+    """The point of a curve nearest to the middle of its fall (or rise)."""
+    middle = (max(series.ys) + min(series.ys)) / 2
+    pairs = zip(series.xs, series.ys, strict=True)
+    return min(pairs, key=lambda pair: (abs(pair[1] - middle), pair[0]))
+
+
+def _path(pairs: list[tuple[float, float]], x: Scale, y: Scale) -> str:
+    return "M" + "L".join(f"{_pixel(x(a))} {_pixel(y(b))}" for a, b in pairs)
+
+
+def _pixel(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")

@@ -1,0 +1,134 @@
+"""Numbers and results in words: what a person reads first."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+SPACE = "\u00a0"  # between a number and its unit: never a line break
+
+# What to change, by a part of the reason that the certificate gives.
+_REMEDIES = {
+    "median of the cohort's norms": (
+        'Set mechanism.clip = "quantile" (follows the median with noise, sound) or "flat" with a '
+        "mechanism.clip_norm chosen without looking at the data."
+    ),
+    "Poisson sampling is accounted": (
+        'Set mechanism.sampling = "poisson", or certificate.method = "margin" or "mean": their '
+        "accounting covers cohorts of fixed size."
+    ),
+    "users are drawn as a whole": (
+        'Set certificate.method = "margin" or "mean": they account users that are drawn as a whole.'
+    ),
+    "units are replaced": (
+        'Set certificate.method = "margin" or "mean", which account replacement, or '
+        'threat.relation = "join" if adversaries can only be added.'
+    ),
+    "taken as exact": 'Set certificate.bound = "betting" (or "levels" for method margin).',
+    "spent on each of two bounds": (
+        'Share the failure probability soundly: spending = "sound", or certificate.method = "margin".'
+    ),
+    "no noise is added": (
+        'Set mechanism.kind = "user-fedavg" and mechanism.noise_multiplier: without noise nothing is proved.'
+    ),
+}
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share as a percentage.
+
+    >>> percent(0.98611).replace(SPACE, " ")
+    '98.6 %'
+    """
+    return f"{100 * share:.{digits}f}{SPACE}%"
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """A privacy loss with `digits` significant digits, never below what was computed.
+
+    >>> rounded_up(0.0636283456), rounded_up(224.35496), rounded_up(math.inf)
+    ('0.06363', '224.4', '∞')
+    """
+    if not math.isfinite(value):
+        return "∞"
+    if value <= 0:
+        return "0"
+    places = digits - 1 - math.floor(math.log10(value))
+    up = math.ceil(value * 10.0**places - 1e-9) / 10.0**places
+    return f"{up:.{max(places, 0)}f}"
+
+
+def number(value: float) -> str:
+    """A number as short as it can be.
+
+    >>> number(6.0), number(0.25), number(24.0042)
+    ('6', '0.25', '24')
+    """
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(1.934).replace(SPACE, " "), duration(600).replace(SPACE, " ")
+    ('1.9 s', '10.0 min')
+    """
+    if seconds < 120:
+        return f"{seconds:.1f}{SPACE}s"
+    return f"{seconds / 60:.1f}{SPACE}min" if seconds < 7200 else f"{seconds / 3600:.1f}{SPACE}h"
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "user"), plural(12000, "input")
+    ('1 user', '12,000 inputs')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def confidence(failure_probability: float) -> str:
+    """How sure a statement is that fails with `failure_probability`.
+
+    >>> confidence(0.01).replace(SPACE, " ")
+    '99 %'
+    """
+    return f"{100 * (1 - failure_probability):.6g}{SPACE}%"
+
+
+def chosen_size(curve: Mapping[str, float]) -> int:
+    """The size the headline speaks of: the largest that keeps three quarters of what is certified at all."""
+    return max((int(k) for k, share in curve.items() if share and share >= 0.75 * curve["0"]), default=0)
+
+
+def headline(summary: Mapping[str, Any]) -> str:
+    """The result in one sentence."""
+    if "certified_accuracy" not in summary:
+        return (
+            f"{percent(summary['accuracy'])} of the test inputs are labelled correctly, and nothing is "
+            "certified: one poisoned user may change every label."
+        )
+    curve = summary["certified_accuracy"]
+    size = chosen_size(curve)
+    share, sure = percent(curve[str(size)]), confidence(summary["failure_probability"])
+    if not curve["0"]:
+        return f"At {sure} confidence no test input is certified to keep its correct label."
+    verb = "keep" if summary["sound"] else "would keep"
+    who = _whatever(summary, size)
+    return f"With {sure} confidence for each, {share} of the test inputs {verb} their correct label {who}."
+
+
+def _whatever(summary: Mapping[str, Any], size: int) -> str:
+    """What the adversaries may do."""
+    unit, relation = summary["threat"]["unit"], summary["threat"]["relation"]
+    if size == 0:
+        return f"as long as no {unit} is poisoned"
+    if relation == "join":
+        return f"even if up to {plural(size, f'malicious {unit}')} join"
+    if unit == "user":
+        return f"whatever up to {size:,} of {plural(summary['users'], 'user')} do"
+    return f"even if up to {plural(size, 'training instance')} are poisoned"
+
+
+def remedy(reason: str) -> str | None:
+    """What would make the certificate sound again; None for a reason this page does not know."""
+    return next((text for part, text in _REMEDIES.items() if part in reason), None)
