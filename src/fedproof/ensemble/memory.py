@@ -14,7 +14,7 @@ from fedproof.mechanisms.users import as_inputs
 from fedproof.models.model import StackedModel
 
 _PART_BYTES = 512 << 20  # models and scores of one part, on the host
-_CACHE_BYTES = 32 << 20  # what a CPU works on at a time; measured: larger stacks are slower
+_CACHE_BYTES = 64 << 20  # what a core of a CPU works on at a time; measured: larger stacks are slower
 _WORKSPACE = 3  # gradients and temporary copies beside what a forward pass keeps
 
 
@@ -52,7 +52,8 @@ def sizes_for(task: Task) -> Sizes:
     """Sizes that fit the device: a function of the task and the kind of device, so that results repeat."""
     device = torch.device(task.device)
     budget = memory_budget(device)
-    working = _CACHE_BYTES if device.type == "cpu" else budget // 2
+    # Small stacks on a CPU, so that there is one for every core.
+    working, most = (_CACHE_BYTES, 512) if device.type == "cpu" else (budget // 2, 4096)
     # Where round one is shared, a replica holds updates of its own from round two on.
     alone = task.mechanism.rounds > 1 or not shares_first_round(task) or not shared_fits(task)
     cohort = expected_cohort(task.mechanism.sampling, task.federation.num_users) if alone else 0
@@ -60,7 +61,7 @@ def sizes_for(task: Task) -> Sizes:
     instance_bytes = _instance_bytes(task)
     batch = min(task.local.batch_size, int(task.federation.sizes.max()))
     return Sizes(
-        stack=_fit(working, _WORKSPACE * (batch * instance_bytes + 2 * model_bytes), 4096),
+        stack=_fit(working, _WORKSPACE * (batch * instance_bytes + 2 * model_bytes), most),
         block=_fit(budget // 4, model_bytes * (2 * cohort + 8), 1024),
         cells=_fit(working, _WORKSPACE * instance_bytes, 1 << 22),
     )

@@ -10,6 +10,7 @@ from torch import Tensor
 from fedproof.ensemble.memory import Sizes, halved, shared_fits, sizes_for
 from fedproof.ensemble.task import Task, shares_first_round
 from fedproof.mechanisms import RoundReport, Setting, State, Streams, play, user_fedavg
+from fedproof.mechanisms.cores import free_cores, on_cores
 from fedproof.mechanisms.randomness import Purpose, Stream, initial_seed
 from fedproof.mechanisms.sampling import draw_cohorts
 from fedproof.mechanisms.users import as_inputs, users_on
@@ -58,20 +59,21 @@ def train_replicas(
         sizes: how much is trained at once; None chooses from the memory of the device.
     """
     sizes = sizes or sizes_for(task)
-    shared = _shared(task, first_updates, sizes)
-    setting = _setting(task, sizes)
-    blocks: list[Replicas] = []
-    begin = replicas.start
-    while begin < replicas.stop:
-        block = range(begin, min(begin + sizes.block, replicas.stop))
-        try:
-            blocks.append(_train_block(task, block, setting, shared, sizes.cells))
-        except torch.cuda.OutOfMemoryError:
-            sizes = halved(sizes)
-            setting = replace(setting, stack=sizes.stack)
-            torch.cuda.empty_cache()
-            continue
-        begin = block.stop
+    with free_cores(torch.device(task.device)) as cores:
+        shared = _shared(task, first_updates, sizes)
+        setting = _setting(task, sizes, cores)
+        blocks: list[Replicas] = []
+        begin = replicas.start
+        while begin < replicas.stop:
+            block = range(begin, min(begin + sizes.block, replicas.stop))
+            try:
+                blocks.append(_train_block(task, block, setting, shared, sizes.cells))
+            except torch.cuda.OutOfMemoryError:
+                sizes = halved(sizes)
+                setting = replace(setting, stack=sizes.stack)
+                torch.cuda.empty_cache()
+                continue
+            begin = block.stop
     return concatenate(blocks)
 
 
@@ -82,12 +84,13 @@ def first_updates(task: Task, sizes: Sizes | None = None) -> Tensor:
     """
     sizes = sizes or sizes_for(task)
     home = torch.device(task.device if shared_fits(task) else "cpu")
-    while True:
-        try:
-            return user_fedavg.first_updates(_setting(task, sizes), _initial(task), home)
-        except torch.cuda.OutOfMemoryError:
-            sizes = halved(sizes)
-            torch.cuda.empty_cache()
+    with free_cores(torch.device(task.device)) as cores:
+        while True:
+            try:
+                return user_fedavg.first_updates(_setting(task, sizes, cores), _initial(task), home)
+            except torch.cuda.OutOfMemoryError:
+                sizes = halved(sizes)
+                torch.cuda.empty_cache()
 
 
 def concatenate(blocks: list[Replicas]) -> Replicas:
@@ -106,19 +109,21 @@ def concatenate(blocks: list[Replicas]) -> Replicas:
     )
 
 
-def predict(model: Model, params: Tensor, inputs: Tensor, *, cells: int) -> NDArray[np.float32]:
+def predict(
+    model: Model, params: Tensor, inputs: Tensor, *, cells: int, cores: int = 1
+) -> NDArray[np.float32]:
     """Softmax scores `(replicas, inputs, classes)` of models `(replicas, dim)`, `cells` of them at a time."""
     width = min(cells, _WIDTH, len(inputs))
-    rows = torch.split(params, max(1, cells // width))
+    chunks = torch.split(inputs, width)
     scores = np.empty((len(params), len(inputs), model.num_classes), dtype=np.float32)
-    begin = 0
-    with torch.no_grad():
-        for part in rows:
-            chunks = [
-                model.logits(part, chunk.unsqueeze(0)).softmax(-1) for chunk in torch.split(inputs, width)
-            ]
-            scores[begin : begin + len(part)] = torch.cat(chunks, dim=1).float().cpu().numpy()
-            begin += len(part)
+    together = max(1, cells // width)
+
+    def score(rows: slice) -> None:
+        with torch.no_grad():
+            found = [model.logits(params[rows], chunk.unsqueeze(0)).softmax(-1) for chunk in chunks]
+        scores[rows] = torch.cat(found, dim=1).float().cpu().numpy()
+
+    on_cores(score, [slice(row, row + together) for row in range(0, len(params), together)], cores)
     return scores
 
 
@@ -137,14 +142,14 @@ def _train_block(task: Task, block: range, setting: Setting, shared: Tensor | No
     inputs = as_inputs(task.federation.test_features, torch.device(task.device), task.dtype)
     return Replicas(
         indices=block,
-        scores=predict(setting.model, state.params, inputs, cells=cells),
+        scores=predict(setting.model, state.params, inputs, cells=cells, cores=setting.cores),
         params=state.params.cpu(),
         layout=task.model.layout,
         diagnostics=_diagnostics(reports),
     )
 
 
-def _setting(task: Task, sizes: Sizes) -> Setting:
+def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:
     device = torch.device(task.device)
     return Setting(
         model=task.model.to(device, task.dtype),
@@ -152,6 +157,7 @@ def _setting(task: Task, sizes: Sizes) -> Setting:
         local=task.local,
         seed=task.seed,
         stack=sizes.stack,
+        cores=cores,
         aggregation=task.aggregation,
         attack=task.attack,
     )

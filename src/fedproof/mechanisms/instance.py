@@ -169,7 +169,7 @@ def _clipped_sums(
         total[pairs] = found.total
         tally.add(pairs, mask, found.norms, found.finite, training.clip_norm)
 
-    on_cores(work, _stacks(draw.counts, setting.stack), params.device)
+    on_cores(work, _stacks(draw.counts, setting.stack), setting.cores)
     return total
 
 

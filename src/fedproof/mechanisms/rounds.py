@@ -48,6 +48,7 @@ class Setting:
         local: how a user trains.
         seed: of the order of instances.
         stack: number of (replica, user) pairs trained at once.
+        cores: number of stacks trained side by side.
         aggregation: rule of the server.
         attack: None if nobody is adversarial.
     """
@@ -57,6 +58,7 @@ class Setting:
     local: LocalTraining
     seed: int
     stack: int
+    cores: int
     aggregation: Aggregation
     attack: Attack | None = None
 

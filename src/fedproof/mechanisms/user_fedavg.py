@@ -98,7 +98,7 @@ def _train(setting: Setting, state: State, cohort: Cohort, home: torch.device) -
         )
         updates[replica.to(home), slot.to(home)] = trained.to(home)
 
-    on_cores(train, _stacks(setting, cohort), device)
+    on_cores(train, _stacks(setting, cohort), setting.cores)
     return updates
 
 
