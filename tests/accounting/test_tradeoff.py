@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -321,6 +323,42 @@ def test_extreme_parameters_stay_finite(noise, rounds, size):
         )
         assert np.all(np.isfinite(lower))
         assert np.all((lower >= 0) & (lower <= 1))
+
+
+@pytest.mark.parametrize("relation", list(Relation))
+@pytest.mark.parametrize("noise", [1e-4, 0.0135, 0.05])
+def test_without_noise_the_sampling_alone_remains(noise, relation):
+    # σ → 0: an adversary matters only when drawn, L(p) = p - (1 - w_0), w_0 = (1 - q)^(k T).
+    for size, rounds in ((1, 1), (3, 1), (1, 2)):
+        lower = tradeoff(user(noise, 0.125, rounds), ThreatModel(relation=relation), size).lower(
+            [0.7, 0.9, 0.99]
+        )
+        none_drawn = (1 - 0.125) ** (size * rounds)
+        assert lower == pytest.approx(np.array([0.7, 0.9, 0.99]) - (1 - none_drawn), abs=1e-5)
+
+
+@pytest.mark.parametrize("relation", list(Relation))
+def test_sixty_curves_take_two_seconds(relation):
+    curve_of.cache_clear()
+    start = time.process_time()
+    for size in range(1, 61):
+        tradeoff(user(1.8, 0.1, 3), ThreatModel(relation=relation), size)
+    assert time.process_time() - start < 2
+
+
+@pytest.mark.slow
+def test_the_largest_curves_need_less_than_a_gigabyte():
+    code = (
+        "import resource; from fedproof.accounting.tradeoff import curve_of; from fedproof.protocol import *; "
+        "from fedproof.threat import Relation\n"
+        "for noise in (0.3, 7.0):\n"
+        "    query = Query(noise_multiplier=noise, sampling=Poisson(probability=0.1), count=2000)\n"
+        "    curve_of((query,), Relation.REPLACE, 500, 40.0)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) * 1024 < 1e9
 
 
 def test_production_scale_takes_seconds():

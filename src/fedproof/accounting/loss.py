@@ -83,7 +83,9 @@ class LossDistribution:
             return self
         if self.infinite >= 1 or self.masses.sum() <= _TAIL:
             return LossDistribution(step=self.step, first=0, masses=np.zeros(1), infinite=1.0)
-        shift, masses = common.self_convolve(self.masses, count, _TAIL)
+        # What is flushed to zero is far below the tail given away; denormal numbers would overflow inside.
+        normal = np.where(self.masses < 1e-250, 0.0, self.masses)
+        shift, masses = common.self_convolve(normal, count, _TAIL)
         infinite = _TAIL - np.expm1(count * np.log1p(-self.infinite))
         return LossDistribution(
             step=self.step,

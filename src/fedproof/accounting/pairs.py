@@ -31,6 +31,9 @@ _REACH = 9.3
 # Weight of cohorts with improbably many adversaries that is given away as certain detection.
 _DROPPED_WEIGHT = 1e-17
 _SCAN_POINTS = 2049
+# Root search for the edges of cells: steps at most, and the error in the loss that is good enough.
+_MOST_STEPS = 60
+_LEVEL_ERROR = 1e-12
 # Cells of the grid times components of the mixture: bounds the memory of one pair to some 100 MB.
 _MOST_WORK = 1 << 21
 _MOST_CELLS = 1 << 16
@@ -146,19 +149,27 @@ class MonotonePair:
     def _where(self, levels: Floats, points: Floats, losses: Floats) -> tuple[Floats, float]:
         """Points at which the loss equals the increasing `levels`, and the largest error in the loss.
 
-        Interpolation, then Newton steps inside the bracket that the scan gives. Moving every loss up by an
-        error e is dominated by giving away a share e of the mass, so the caller adds it to what is dropped.
+        Newton steps from an interpolated guess, halving the bracket of the scan where they would leave it.
+        Moving every loss up by an error e is dominated by giving away a share e of the mass, so the caller
+        adds it to what is dropped.
         """
         above = np.clip(np.searchsorted(-losses, -levels), 1, len(points) - 1)
         left, right = points[above - 1], points[above]
         edges = np.interp(-levels, -losses, points)
         inside = (levels < losses[0]) & (levels > losses[-1])
-        for _ in range(2):
+        for _ in range(_MOST_STEPS):
             reached, slope = self.loss(edges)
-            move = np.divide(reached - levels, slope, out=np.zeros_like(edges), where=slope < 0)
-            edges = np.where(inside, np.clip(edges - move, left, right), edges)
-        error = np.abs(self.loss(edges)[0] - levels)[inside]
-        return np.minimum.accumulate(edges), float(error.max(initial=0.0))
+            error = np.where(inside, reached - levels, 0.0)
+            unfinished = np.abs(error) > _LEVEL_ERROR
+            if not unfinished.any():
+                break
+            left, right = np.where(error > 0, edges, left), np.where(error > 0, right, edges)
+            with np.errstate(over="ignore"):  # where the loss is flat the step leaves the bracket anyway
+                newton = edges - np.divide(error, slope, out=np.full_like(edges, np.inf), where=slope < 0)
+            within = (newton >= left) & (newton <= right)
+            edges = np.where(unfinished, np.where(within, newton, (left + right) / 2), edges)
+        error = np.where(inside, self.loss(edges)[0] - levels, 0.0)
+        return np.minimum.accumulate(edges), float(np.abs(error).max())
 
 
 def split_cells(*, step: float, first: int, clean: Floats, poisoned: Floats, dropped: float) -> DiscretePair:

@@ -19,7 +19,7 @@ _PRECISION = 1e-4
 
 
 def certifies(query: Query, threat: ThreatModel, *, size: int, top: float, rival: float) -> bool:
-    """Whether `size` poisoned units cannot lift a rival of confidence `rival` over `top` (mean certificate)."""
+    """Whether `size` poisoned units cannot lift a rival of confidence `rival` over `top`, by the means."""
     curve = curve_of((query,), threat.relation, size, RESOLUTION)
     return bool(curve.lower(top) > curve.upper(rival))
 
@@ -124,7 +124,7 @@ def _smallest(enough: Callable[[float], bool], question: str) -> float:
     while enough(low):
         low, high = low / 4, low
         if low < 1e-3:
-            return low
+            return high
     while high - low > _PRECISION * high:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if enough(middle) else (middle, high)

@@ -1,0 +1,48 @@
+"""The README's first example runs as it is printed, and its certificate verifies."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+
+
+def environment():
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
+def shell(script, folder):
+    return subprocess.run(
+        ["bash", "-euc", script], cwd=folder, capture_output=True, text=True, timeout=120, env=environment()
+    )
+
+
+def test_certifying_ones_own_models_works_as_printed(tmp_path):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    done = shell(blocks("bash")[0], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "every number holds" in done.stdout
+    python = subprocess.run(
+        [sys.executable, "-c", blocks("python")[0]], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert python.returncode == 0, python.stderr
+    assert "True ()" in python.stdout
+
+
+def test_planning_works_as_printed(tmp_path):
+    done = shell(blocks("bash")[1], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "noise multiplier 1.891 certifies 10 poisoned users" in done.stdout
+
+
+def test_every_command_the_readme_names_exists():
+    done = shell("fedproof --help", ROOT)
+    named = set(re.findall(r"^fedproof (\w+)", "\n".join(blocks("bash")), re.M))
+    assert named
+    assert all(re.search(rf"^\s+{name}\s", done.stdout, re.M) for name in named)
