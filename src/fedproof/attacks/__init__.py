@@ -6,14 +6,17 @@ from fedproof.attacks.backdoor import Backdoor
 from fedproof.attacks.coalition import Coalition
 from fedproof.attacks.cost import costs, losses, scores_on
 from fedproof.attacks.distributed_backdoor import DistributedBackdoor
+from fedproof.attacks.evaluate import Row, evaluate, evaluate_all
 from fedproof.attacks.instances import Instances
 from fedproof.attacks.label_flip import LabelFlip
 from fedproof.attacks.min_max import MinMax
 from fedproof.attacks.min_sum import MinSum
 from fedproof.attacks.model_replacement import ModelReplacement
+from fedproof.attacks.outcome import Outcome, clean_task, run_attack, train
 from fedproof.attacks.perturbation import Direction
 from fedproof.attacks.poisoned_task import attacked_first_updates, under_attack
 from fedproof.attacks.registry import ATTACKS, build_attack
+from fedproof.attacks.verdict import Verdict, accuracy, verdict
 from fedproof.attacks.worst_case import WorstCase
 
 __all__ = [
@@ -31,13 +34,23 @@ __all__ = [
     "MinMax",
     "MinSum",
     "ModelReplacement",
+    "Outcome",
+    "Row",
+    "Verdict",
     "WorstCase",
+    "accuracy",
     "attacked_first_updates",
     "build_attack",
     "choose_adversaries",
+    "clean_task",
     "costs",
+    "evaluate",
+    "evaluate_all",
     "losses",
     "poisoned",
+    "run_attack",
     "scores_on",
+    "train",
     "under_attack",
+    "verdict",
 ]

@@ -1,0 +1,216 @@
+"""Attacked ensembles beside what is certified for the clean one: one row for each attack and size."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof.aggregation.registry import reasons as rule_reasons
+from fedproof.attacks.attack import Attack
+from fedproof.attacks.cost import costs
+from fedproof.attacks.outcome import Outcome, clean_task, run_attack, train
+from fedproof.attacks.verdict import accuracy, interval, verdict
+from fedproof.certificates import Certificate, CostMethod, Inefficacy, Method, inefficacy
+from fedproof.ensemble import Task, first_updates, shares_first_round
+from fedproof.threat import Relation
+
+Certifier = Callable[[NDArray[np.float32]], Certificate | None]
+"""Scores of the clean ensemble in, certificate with labels out; None where the mechanism has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One attack beside the bounds; what belongs to a certificate is None where there is none.
+
+    Attributes:
+        attack: its name.
+        adversaries: number of poisoned units, users or instances.
+        replicas: of the attacked ensemble.
+        clean_accuracy, accuracy: of the ensemble predictor without and with the attack.
+        clean_cost, cost: the attacker's cost J(D) and J(D').
+        clipped_share: share of the attacked losses that were clipped to the cost bound.
+        certified_accuracy: share of inputs that are predicted correctly and certified for this size.
+        certified_inputs: number of inputs certified for this size, whatever their label.
+        kept_on_certified: share of those that keep their prediction; None if there is none.
+        holds_on_certified: no certified prediction was changed beyond Monte-Carlo error.
+        certified_lower, certified_upper: tight bounds on J(D').
+        paper_lower, paper_upper: the paper's.
+        holds_on_cost: J(D') is within the tight bounds up to Monte-Carlo error.
+        sound: the certificate covers this attack and all conditions of its theorem are met.
+        reasons: why not.
+    """
+
+    attack: str
+    adversaries: int
+    replicas: int
+    clean_accuracy: float
+    accuracy: float
+    clean_cost: float
+    cost: float
+    clipped_share: float
+    certified_accuracy: float | None = None
+    certified_inputs: int | None = None
+    kept_on_certified: float | None = None
+    holds_on_certified: bool | None = None
+    certified_lower: float | None = None
+    certified_upper: float | None = None
+    paper_lower: float | None = None
+    paper_upper: float | None = None
+    holds_on_cost: bool | None = None
+    sound: bool = False
+    reasons: tuple[str, ...] = ()
+
+    def values(self) -> dict[str, Any]:
+        """The row for a table or a CSV file."""
+        return asdict(self) | {"reasons": "; ".join(self.reasons)}
+
+
+def evaluate_all(
+    task: Task,
+    attacks: Mapping[str, Attack],
+    *,
+    num_replicas: int,
+    certifier: Certifier,
+    cost_bound: float,
+    delta: float,
+    relation: Relation = Relation.REPLACE,
+    failure_probability: float = 1e-3,
+    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+) -> list[Row]:
+    """A row for every attack; the clean ensemble is trained once (for `join`, once for each attack).
+
+    Args:
+        task: the clean one.
+        attacks: by the name of their row.
+        num_replicas: of every ensemble.
+        certifier: makes the certificate of the clean ensemble.
+        cost_bound: C̄, to which losses are clipped.
+        delta: at which the paper's ε is accounted.
+        relation: of the certificate: what the attack is compared with.
+        failure_probability: of each comparison with a bound, for the attacked ensemble.
+        progress: called with what is trained, how much is done and how much there is.
+    """
+    settings = {"cost_bound": cost_bound, "delta": delta, "failure_probability": failure_probability}
+    first = first_updates(task) if shares_first_round(task) else None
+    goals = [attack.goal(task.federation) for attack in attacks.values()]
+    rows: list[Row] = []
+    base: Task | None = None
+    outcome: Outcome | None = None
+    certificate: Certificate | None = None
+    for index, (name, attack) in enumerate(attacks.items()):
+        before, base = base, clean_task(task, attack, relation)
+        if outcome is None or base is not before:
+            outcome = train(base, num_replicas, goals, first=first, progress=partial(progress, "clean"))
+            certificate = certifier(outcome.scores)
+        clean = Outcome(scores=outcome.scores, losses=(outcome.losses[index],))
+        attacked = run_attack(task, attack, num_replicas, clean_first=first, progress=partial(progress, name))
+        rows.append(
+            evaluate(
+                name, attack, task=task, certificate=certificate, clean=clean, attacked=attacked, **settings
+            )
+        )
+    return rows
+
+
+def evaluate(
+    name: str,
+    attack: Attack,
+    *,
+    task: Task,
+    certificate: Certificate | None,
+    clean: Outcome,
+    attacked: Outcome,
+    cost_bound: float,
+    delta: float,
+    failure_probability: float = 1e-3,
+) -> Row:
+    """One row from the clean ensemble, its certificate, and the attacked ensemble.
+
+    Args:
+        name: what the attack is called.
+        attack: who attacked.
+        task: the clean one.
+        certificate: of `clean.scores`, with the labels of the test inputs; None: there is none.
+        clean: its only losses are for `attack.goal`.
+        attacked: from `run_attack`.
+        cost_bound: C̄, to which losses are clipped.
+        delta: at which the paper's ε is accounted.
+        failure_probability: of each comparison with a bound, for the attacked ensemble.
+    """
+    labels = task.federation.test_labels
+    votes = certificate is not None and certificate.settings.method in (Method.VOTE, Method.RENYI)
+    before, after = costs(clean.losses[0], cost_bound), costs(attacked.losses[0], cost_bound)
+    row = Row(
+        attack=name,
+        adversaries=attack.size,
+        replicas=len(attacked.scores),
+        clean_accuracy=accuracy(clean.scores, labels, votes=votes),
+        accuracy=accuracy(attacked.scores, labels, votes=votes),
+        clean_cost=float(before.mean()),
+        cost=float(after.mean()),
+        clipped_share=float(np.mean(attacked.losses[0] > cost_bound)),
+        reasons=task.mechanism.reasons,
+    )
+    if certificate is None:
+        return row
+    why = certificate.reasons + not_covered(task, attack, certificate)
+    predictions = _predictions(attacked, certificate, attack.size, failure_probability)
+    bounds = _cost_bounds(before, after, certificate, attack.size, cost_bound, delta, failure_probability)
+    return replace(row, sound=not why, reasons=why, **predictions, **bounds)
+
+
+def not_covered(task: Task, attack: Attack, certificate: Certificate) -> tuple[str, ...]:
+    """Why the certificate says nothing about this attack or this server; empty if it does."""
+    found = rule_reasons(task.aggregation, task.mechanism)
+    unit = certificate.threat.unit
+    if attack.unit != unit and attack.size:
+        found += (f"the attack is on the level of the {attack.unit}, the certificate of the {unit}",)
+    return found
+
+
+def _predictions(
+    attacked: Outcome, certificate: Certificate, size: int, failure_probability: float
+) -> dict[str, Any]:
+    found = verdict(attacked.scores, certificate, size, failure_probability=failure_probability)
+    return {
+        "certified_accuracy": certificate.certified_accuracy([size])[0],
+        "certified_inputs": found.certified,
+        "kept_on_certified": found.kept / found.certified if found.certified else None,
+        "holds_on_certified": found.contradicted == 0,
+    }
+
+
+def _cost_bounds(
+    before: NDArray[np.float64],
+    after: NDArray[np.float64],
+    certificate: Certificate,
+    size: int,
+    cost_bound: float,
+    delta: float,
+    failure_probability: float,
+) -> dict[str, Any]:
+    settings = certificate.settings
+    bound = partial(
+        inefficacy,
+        before,
+        cost_bound=cost_bound,
+        mechanism=settings.mechanism,
+        privacy=settings.privacy if settings.mechanism is None else None,
+        threat=settings.threat,
+        sizes=[size],
+        failure_probability=settings.failure_probability or failure_probability,
+        delta=delta,
+    )
+    tight: Inefficacy = bound(method=CostMethod.MEAN)
+    paper: Inefficacy = bound(method=CostMethod.PAPER)
+    low, high = interval(after, cost_bound, failure_probability)
+    return {
+        "certified_lower": tight.lower[0],
+        "certified_upper": tight.upper[0],
+        "paper_lower": paper.lower[0],
+        "paper_upper": paper.upper[0],
+        "holds_on_cost": high >= tight.lower[0] and low <= tight.upper[0],
+    }

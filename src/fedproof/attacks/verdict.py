@@ -1,0 +1,97 @@
+"""Whether an attacked ensemble contradicts what is certified, beyond Monte-Carlo error."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof.certificates import Bound, Certificate, Method
+from fedproof.certificates.confidence import mean_lower, mean_upper
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of the predictions that are certified against an attack's size.
+
+    Attributes:
+        certified: number of test inputs certified for that size.
+        kept: how many of them the attacked ensemble answers as before.
+        contradicted: how many it provably answers otherwise; kept + contradicted may be less than certified,
+            because a finite ensemble cannot tell near ties apart.
+    """
+
+    certified: int
+    kept: int
+    contradicted: int
+
+
+def ensemble_means(scores: NDArray[np.floating], *, votes: bool = False) -> Floats:
+    """Mean confidence, or share of votes, `(inputs, classes)` of the ensemble."""
+    if not votes:
+        return np.asarray(scores.mean(axis=0, dtype=np.float64))
+    return np.asarray(_votes(scores).mean(axis=0, dtype=np.float64))
+
+
+def accuracy(scores: NDArray[np.floating], labels: NDArray[np.int64], *, votes: bool = False) -> float:
+    """Share of the inputs that the ensemble of scores (replicas, inputs, classes) answers correctly.
+
+    >>> accuracy(np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.2, 0.8], [0.3, 0.7]]]), np.array([0, 1]))
+    1.0
+    """
+    return float(np.mean(ensemble_means(scores, votes=votes).argmax(axis=1) == labels))
+
+
+def certified_at(certificate: Certificate, size: int) -> NDArray[np.int64]:
+    """Indices of the inputs certified against `size` units."""
+    pairs = enumerate(certificate.certified_size)
+    return np.array([i for i, found in pairs if found is not None and found >= size], dtype=np.int64)
+
+
+def verdict(
+    scores: NDArray[np.floating], certificate: Certificate, size: int, *, failure_probability: float
+) -> Verdict:
+    """What the attacked ensemble's `scores` (replicas, inputs, classes) say about the certified inputs.
+
+    Guarantee: if the certificate holds, an input counts as contradicted with at most `failure_probability`,
+    all inputs together.
+    """
+    rows = certified_at(certificate, size)
+    if not len(rows):
+        return Verdict(certified=0, kept=0, contradicted=0)
+    votes = certificate.settings.method in (Method.VOTE, Method.RENYI)
+    mine = _votes(scores[:, rows]) if votes else scores[:, rows]
+    wanted = np.array([certificate.prediction[row] for row in rows])
+    margins = _margins(mine, wanted)
+    lost = margins.mean(axis=0) <= 0  # columns: each rival of each input
+    sure = np.zeros(lost.shape, dtype=np.bool_)
+    if lost.any():
+        each = failure_probability / lost.size
+        sure[lost] = mean_upper((margins[:, lost] + 1) / 2, Bound.BETTING, each) < 0.5
+    return Verdict(
+        certified=len(rows),
+        kept=int(np.sum(~lost.any(axis=1))),
+        contradicted=int(np.sum(sure.any(axis=1))),
+    )
+
+
+def interval(values: Floats, bound: float, failure_probability: float) -> tuple[float, float]:
+    """Confidence interval of the mean of `values` (replicas,) in [0, bound]."""
+    column = values[:, None] / bound
+    low = mean_lower(column, Bound.BETTING, failure_probability / 2)
+    high = mean_upper(column, Bound.BETTING, failure_probability / 2)
+    return float(low[0]) * bound, float(high[0]) * bound
+
+
+def _margins(scores: NDArray[np.floating], wanted: NDArray[np.int64]) -> Floats:
+    """Margins `(replicas, inputs, classes - 1)` of the wanted class over each other."""
+    classes = scores.shape[2]
+    others = np.array([[c for c in range(classes) if c != want] for want in wanted])
+    scores = scores.astype(np.float64)
+    top = np.take_along_axis(scores, wanted[None, :, None], axis=2)
+    return np.asarray(top - np.take_along_axis(scores, others[None], axis=2))
+
+
+def _votes(scores: NDArray[np.floating]) -> NDArray[np.floating]:
+    return np.asarray(np.eye(scores.shape[2], dtype=np.float32)[scores.argmax(axis=2)])
