@@ -59,8 +59,11 @@ def unbounded(contributions: Contributions) -> Bounded:
 def clip_scales(norms: Tensor, threshold: Tensor, dtype: torch.dtype) -> Tensor:
     """Factors that bring vectors of the given float64 `norms` to at most `threshold`, rounding included."""
     exact = (threshold / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1)
-    # The factor, its product with each entry and the sum may each round up: leave them room.
-    return (exact * (1 - 8 * torch.finfo(dtype).eps)).to(dtype)
+    # Norm and products may each round up: leave them room. The factor itself is rounded down, because a
+    # huge update needs one so small that float32 holds few of its digits.
+    exact = exact * (1 - 8 * torch.finfo(dtype).eps)
+    rounded = exact.to(dtype)
+    return torch.where(rounded > exact, torch.nextafter(rounded, torch.zeros_like(rounded)), rounded)
 
 
 def next_clip_norms(

@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+import torch
+
+from fedproof.aggregation import mean
+from fedproof.federation import Federation
+from fedproof.mechanisms import Setting, State, Streams
+from fedproof.mechanisms.randomness import Purpose, Stream
+from fedproof.mechanisms.sampling import draw_cohorts
+from fedproof.mechanisms.users import users_on
+from fedproof.models import build
+from fedproof.protocol import LocalTraining
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def federation():
+    rng = np.random.default_rng(0)
+    return Federation(
+        features=rng.normal(size=(40, 6)).astype(np.float32),
+        labels=rng.integers(0, 3, 40),
+        offsets=np.arange(11) * 4,
+        test_features=rng.normal(size=(5, 6)).astype(np.float32),
+        test_labels=rng.integers(0, 3, 5),
+        class_names=("a", "b", "c"),
+        name="random",
+    )
+
+
+@pytest.fixture
+def setting(federation):
+    return Setting(
+        model=build("mlp", federation, hidden=(40,)),
+        users=users_on(federation, CPU, torch.float32),
+        local=LocalTraining(batch_size=2),
+        seed=0,
+        stack=8,
+        cores=1,
+        aggregation=mean,
+    )
+
+
+@pytest.fixture
+def begin(setting):
+    """State and streams of some replicas of a mechanism before its first round."""
+
+    def make(mechanism, replicas=range(4)):
+        users = setting.users.num_users
+        state = State(
+            round=0,
+            params=torch.zeros(len(replicas), setting.model.layout.dim),
+            clip_norms=torch.full((len(replicas),), mechanism.clip_norm, dtype=torch.float64),
+        )
+        streams = Streams(
+            cohorts=draw_cohorts(mechanism.sampling, users, mechanism.rounds, 0, replicas),
+            noise=[Stream(0, Purpose.NOISE, replica, CPU) for replica in replicas],
+            batches=[Stream(0, Purpose.BATCH, replica, CPU) for replica in replicas],
+        )
+        return state, streams
+
+    return make

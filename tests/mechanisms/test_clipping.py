@@ -1,0 +1,121 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedproof.mechanisms.clipping import Bounded, bound, next_clip_norms, unbounded
+from fedproof.mechanisms.rounds import contributions_of, report
+from fedproof.protocol import Flat, Median, PerLayer, PerLayerMedian, Quantile
+
+LAYERS = (3, 1, 4)
+CLIPPINGS = [
+    Flat(),
+    PerLayer(num_layers=3),
+    Median(),
+    PerLayerMedian(num_layers=3),
+    Quantile(),
+]
+anything = st.floats(width=32) | st.sampled_from([math.nan, math.inf, -math.inf, 3e38, -3e38, 1e-45, 0.0])
+
+
+def contributions(updates, members=None):
+    updates = torch.as_tensor(updates)
+    if members is None:
+        members = np.tile(np.arange(updates.shape[1]), (len(updates), 1))
+    return contributions_of(updates, np.asarray(members), LAYERS)
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS, ids=repr)
+@given(
+    updates=arrays(np.float32, (2, 3, 8), elements=anything),
+    clip_norm=st.floats(1e-3, 1e3),
+)
+@settings(derandomize=True, max_examples=200)
+def test_no_update_is_longer_than_its_threshold(clipping, updates, clip_norm):
+    found = bound(contributions(updates), clipping, torch.full((2,), clip_norm, dtype=torch.float64))
+    bounded = found.contributions.bounded().double()
+    assert bounded.isfinite().all()
+    layered = found.thresholds.shape[1] > 1
+    parts = torch.split(bounded, list(LAYERS), dim=2) if layered else (bounded,)
+    for part, threshold in zip(parts, found.thresholds.unbind(1), strict=True):
+        # A median may be so small that float32 has no number below it.
+        assert (part.norm(dim=2) <= threshold.unsqueeze(1) + 1e-40).all()
+    if not isinstance(clipping, Median | PerLayerMedian):
+        assert (bounded.norm(dim=2) <= clip_norm * clipping.sensitivity).all()
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS, ids=repr)
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+def test_a_non_finite_update_counts_as_zero_and_is_reported(clipping, poison):
+    updates = torch.ones(1, 3, 8)
+    updates[0, 1, 5] = poison
+    found = bound(contributions(updates), clipping, torch.ones(1, dtype=torch.float64))
+    assert found.contributions.bounded()[0, 1].eq(0).all()
+    assert report(found).non_finite.tolist() == [1]
+    assert unbounded(contributions(updates)).contributions.bounded()[0, 1].eq(0).all()
+
+
+def test_short_updates_keep_their_length_and_long_ones_their_direction():
+    updates = torch.zeros(1, 2, 8)
+    updates[0, 0, 0], updates[0, 1, 1] = 0.5, -300.0
+    bounded = bound(
+        contributions(updates), Flat(), torch.ones(1, dtype=torch.float64)
+    ).contributions.bounded()
+    torch.testing.assert_close(bounded[0, 0, 0], torch.tensor(0.5), rtol=2e-6, atol=0)
+    torch.testing.assert_close(bounded[0, 1, 1], torch.tensor(-1.0), rtol=2e-6, atol=0)
+
+
+def test_a_huge_update_is_clipped_not_lost():
+    updates = torch.full((1, 1, 8), 3e38)
+    bounded = bound(
+        contributions(updates), Flat(), torch.ones(1, dtype=torch.float64)
+    ).contributions.bounded()
+    assert float(bounded.double().norm()) > 0.999
+
+
+@pytest.mark.parametrize(
+    ("norms", "expected"), [((1.0, 2.0, 9.0), 2.0), ((1.0, 2.0, 3.0, 9.0), 2.5), ((), 0.7)]
+)
+def test_median_of_the_cohort_or_the_fixed_norm_if_it_is_empty(norms, expected):
+    updates = torch.zeros(1, 5, 8)
+    members = [[*range(len(norms)), *[-1] * (5 - len(norms))]]
+    for slot, norm in enumerate(norms):
+        updates[0, slot, 2] = norm
+    found = bound(contributions(updates, members), Median(), torch.full((1,), 0.7, dtype=torch.float64))
+    assert float(found.thresholds) == pytest.approx(expected)
+
+
+def quantile_step(norms, clip_norm, clipping, cohort=4.0) -> float:
+    updates = torch.zeros(1, len(norms), 8)
+    updates[0, :, 0] = torch.tensor(norms)
+    before = torch.full((1,), clip_norm, dtype=torch.float64)
+    found: Bounded = bound(contributions(updates), clipping, before)
+    return float(next_clip_norms(found, clipping, before, torch.zeros(1, dtype=torch.float64), cohort))
+
+
+def test_quantile_step_closed_form():
+    # Three of four norms are below 1: share 3/4, C <- C exp(-0.2 (0.75 - 0.5)).
+    found = quantile_step((0.1, 0.2, 0.3, 5.0), 1.0, Quantile(target=0.5, learning_rate=0.2))
+    assert found == pytest.approx(math.exp(-0.05), rel=1e-12)
+
+
+def test_quantile_step_divides_by_the_expected_cohort():
+    # Two members of an expected four, both below: ((1/2 + 1/2) / 4 + 1/2) = 3/4.
+    found = quantile_step((0.1, 0.2), 1.0, Quantile(target=0.5, learning_rate=0.2))
+    assert found == pytest.approx(math.exp(-0.05), rel=1e-12)
+
+
+@given(norms=st.lists(st.floats(0, 10), min_size=2, max_size=6), changed=st.floats(0, 10))
+@settings(derandomize=True, max_examples=50)
+def test_one_member_moves_the_sum_of_bits_by_at_most_one(norms, changed):
+    clipping = Quantile(learning_rate=1.0)
+    steps = [
+        math.log(quantile_step(norms_, 1.0, clipping)) for norms_ in (norms, [changed, *norms[1:]], norms[1:])
+    ]
+    # log C moves by -η · bits / cohort: replacing a member moves the bits by 1, leaving one out by 1/2.
+    assert abs(steps[0] - steps[1]) * 4 <= 1 + 1e-9
+    assert abs(steps[0] - steps[2]) * 4 <= 0.5 + 1e-9

@@ -1,0 +1,171 @@
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedproof.federation import Federation
+from fedproof.models import NAMES, build
+from fedproof.models.layout import layout_of, load
+from fedproof.models.module import from_module
+
+SHAPES = {"linear": (2, 3), "mlp": (5,), "mnist-cnn": (28, 28), "cifar-cnn": (3, 32, 32), "lstm": (4,)}
+
+
+def federation(name: str, classes: int = 3) -> Federation:
+    rng = np.random.default_rng(0)
+    shape = SHAPES[name]
+    text = name == "lstm"
+    features = rng.integers(0, 7, (4, *shape)) if text else rng.random((4, *shape), dtype=np.float32)
+    return Federation(
+        features=features,
+        labels=rng.integers(0, classes, 4),
+        offsets=np.array([0, 4]),
+        test_features=features,
+        test_labels=rng.integers(0, classes, 4),
+        class_names=tuple("abcdefghij"[:classes]),
+        name="random",
+        vectors=rng.random((7, 5), dtype=np.float32) if text else None,
+    )
+
+
+def brought(data: Federation) -> nn.Module:
+    """What a user names `test_models:brought` in a configuration."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(6, data.num_classes))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stack_of_models_gives_the_logits_of_plain_modules(name):
+    data = federation(name)
+    model = build(name, data)
+    params = torch.stack([model.initial(seed) for seed in range(3)])
+    inputs = torch.from_numpy(data.features)
+    shared = model.logits(params, inputs.unsqueeze(0))
+    own = model.logits(params, inputs.expand(3, *inputs.shape))
+    for row in range(3):
+        expected = load(model.module(), model.layout, params[row])(inputs)
+        torch.testing.assert_close(shared[row], expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(own[row], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_start_follows_the_seed_and_leaves_torch_alone(name):
+    model = build(name, federation(name))
+    before = torch.get_rng_state()
+    first = model.initial(1)
+    assert torch.equal(first, model.initial(1))
+    assert not torch.equal(first, model.initial(2))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_sizes_of_the_papers_models():
+    assert build("mnist-cnn", federation("mnist-cnn", classes=2)).layout.dim == 25_746
+    # 143,076 with the head of 100 classes, of which 129 * 100 belong to the head.
+    assert build("cifar-cnn", federation("cifar-cnn", classes=2)).layout.dim == 143_076 - 12_900 + 258
+
+
+def test_a_layer_is_a_module_with_its_weight_and_bias():
+    layout = build("mnist-cnn", federation("mnist-cnn")).layout
+    assert layout.layer_sizes == (1040, 8224, 16416, 99)
+    assert build("lstm", federation("lstm")).layout.num_layers == 2
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "mnist-cnn", "lstm"])
+@given(scale=st.sampled_from([1e-3, 1.0, 1e3, 1e8]), clip_norm=st.floats(1e-3, 10), seed=st.integers(0, 99))
+@settings(derandomize=True, max_examples=15, deadline=None)
+def test_one_instance_adds_at_most_the_clip_norm(name, scale, clip_norm, seed):
+    data = federation(name)
+    model = build(name, data)
+    params = model.initial(seed).unsqueeze(0)
+    inputs = torch.from_numpy(data.features[:1]).unsqueeze(0)
+    inputs = inputs if name == "lstm" else inputs * scale
+    mask = torch.ones(1, 1, dtype=torch.bool)
+    found = model.clipped_gradient(params, inputs, torch.zeros(1, 1, dtype=torch.int64), mask, clip_norm)
+    assert float(found.total.double().norm()) <= clip_norm
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["linear", "mlp", "mnist-cnn", "brought"])
+def test_an_instance_that_is_not_finite_counts_as_zero(name, poison):
+    data = federation("linear" if name == "brought" else name)
+    model = from_module(brought(data), 3) if name == "brought" else build(name, data)
+    params, labels = model.initial(0).unsqueeze(0), torch.from_numpy(data.labels).unsqueeze(0)
+    inputs = torch.from_numpy(data.features.copy()).unsqueeze(0)
+    inputs[0, 1] = poison
+    mask = torch.ones(1, 4, dtype=torch.bool)
+    found = model.clipped_gradient(params, inputs, labels, mask, 1.0)
+    assert found.finite.tolist() == [[True, False, True, True]]
+    others = torch.tensor([0, 2, 3])
+    expected = model.clipped_gradient(params, inputs[:, others], labels[:, others], mask[:, others], 1.0)
+    torch.testing.assert_close(found.total, expected.total, rtol=1e-4, atol=1e-6)
+
+
+def test_weights_load_by_name_and_a_head_of_other_shape_becomes_zeros(tmp_path):
+    data = federation("cifar-cnn")
+    published = build("cifar-cnn", federation("cifar-cnn", classes=10)).module()
+    arrays = {name: value.detach().numpy() for name, value in published.named_parameters()}
+    np.savez(tmp_path / "weights.npz", **arrays)
+    model = build("cifar-cnn", data, weights=tmp_path / "weights.npz")
+    named = model.layout.views(model.initial(0).unsqueeze(0))
+    np.testing.assert_array_equal(named["net.3.weight"][0], arrays["net.3.weight"])
+    assert named["fc.weight"].eq(0).all()
+    del arrays["net.0.bias"]
+    np.savez(tmp_path / "short.npz", **arrays)
+    with pytest.raises(ValueError, match=r"net.0.bias must have shape \(32,\), found nothing"):
+        build("cifar-cnn", data, weights=tmp_path / "short.npz")
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), r"1 \(BatchNorm1d\) mixes .* use nn.GroupNorm"),
+        (nn.Sequential(nn.Dropout(0.1), nn.Linear(6, 4)), r"0 \(Dropout\) draws random numbers"),
+        (nn.LSTM(6, 4), r"the module \(LSTM\) has no batching rule .* built-in model 'lstm'"),
+        (nn.ReLU(), "nothing to train"),
+    ],
+)
+def test_what_cannot_be_stacked_is_said_clearly(module, message):
+    with pytest.raises(ValueError, match=message):
+        from_module(module, 4)
+
+
+def test_a_users_function_is_found_by_its_name(monkeypatch):
+    package = ModuleType("my_package")
+    package.make = brought
+    monkeypatch.setitem(sys.modules, "my_package", package)
+    data = federation("linear")
+    model = build("my_package:make", data)
+    assert model.layout == layout_of(brought(data).named_parameters())
+    assert torch.equal(model.initial(4), model.initial(4))
+    with pytest.raises(ValueError, match=r"model = 'no_such_module:f' cannot be imported"):
+        build("no_such_module:f", data)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "hidden", "message"),
+    [
+        ("resnet", "linear", (), "must be one of linear, mlp"),
+        ("lstm", "linear", (), "needs word vectors"),
+        ("mnist-cnn", "linear", (), r"needs inputs of shape \(28, 28\)"),
+        ("cifar-cnn", "linear", (), r"needs inputs of shape \(3, 32, 32\)"),
+        ("linear", "linear", (3,), "hidden = .* only mlp and lstm"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(name, data, hidden, message):
+    with pytest.raises(ValueError, match=message):
+        build(name, federation(data), hidden=hidden)
+
+
+def test_frozen_parameters_stay(tmp_path):
+    module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    module[0].requires_grad_(False)
+    model = from_module(module, 3)
+    assert model.layout.names == ("2.weight", "2.bias")
+    data = federation("linear")
+    inputs = torch.from_numpy(data.features).flatten(1)
+    logits = model.logits(model.initial(0).expand(2, -1), inputs.unsqueeze(0))
+    torch.testing.assert_close(logits[1], module(inputs).detach())
