@@ -9,9 +9,11 @@ import torch
 from fedproof.aggregation import Aggregation, mean
 from fedproof.federation import Federation
 from fedproof.mechanisms import Attack, Trainable
+from fedproof.mechanisms.instance_fedavg import batch_probabilities
 from fedproof.mechanisms.randomness import initial_seed
+from fedproof.mechanisms.sampling import check_users
 from fedproof.models import Model
-from fedproof.protocol import FedAvg, LocalTraining, PerLayer, PerLayerMedian, UserFedAvg
+from fedproof.protocol import FedAvg, InstanceFedAvg, LocalTraining, PerLayer, PerLayerMedian, UserFedAvg
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +48,23 @@ class Task:
                 f"model has {self.model.num_classes} classes, "
                 f"but {self.federation.name} has {self.federation.num_classes}"
             )
-        clipping = self.mechanism.clipping if isinstance(self.mechanism, UserFedAvg) else None
-        layers = self.model.layout.num_layers
-        if isinstance(clipping, PerLayer | PerLayerMedian) and clipping.num_layers != layers:
-            raise ValueError(
-                f"num_layers = {clipping.num_layers} must be the model's number of layers = {layers}"
-            )
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"device = {self.device!r}: torch sees no CUDA device; use device = 'cpu'")
+        _check_mechanism(self)
+
+
+def _check_mechanism(task: Task) -> None:
+    """Refuse before training what would be refused in the middle of it."""
+    mechanism, users = task.mechanism, task.federation.num_users
+    check_users(mechanism.sampling, users)
+    if isinstance(mechanism, InstanceFedAvg):
+        batch_probabilities(mechanism, task.local, task.federation.sizes)
+    clipping = mechanism.clipping if isinstance(mechanism, UserFedAvg) else None
+    layers = task.model.layout.num_layers
+    if isinstance(clipping, PerLayer | PerLayerMedian) and clipping.num_layers != layers:
+        raise ValueError(
+            f"num_layers = {clipping.num_layers} must be the model's number of layers = {layers}"
+        )
 
 
 def shares_first_round(task: Task) -> bool:

@@ -11,8 +11,7 @@ def draw_cohorts(
     sampling: Sampling, num_users: int, rounds: int, seed: int, replicas: range
 ) -> NDArray[np.bool_]:
     """Whether a user takes part, `(replicas, rounds, users)`."""
-    if isinstance(sampling, FixedSize) and sampling.users != num_users:
-        raise ValueError(f"sampling.users = {sampling.users} must be the number of users = {num_users}")
+    check_users(sampling, num_users)
     if isinstance(sampling, Everyone):
         return np.ones((len(replicas), rounds, num_users), dtype=np.bool_)
     chosen = np.empty((len(replicas), rounds, num_users), dtype=np.bool_)
@@ -20,6 +19,12 @@ def draw_cohorts(
         numbers = cohort_generator(seed, replica).random((rounds, num_users))
         chosen[row] = _chosen(sampling, numbers)
     return chosen
+
+
+def check_users(sampling: Sampling, num_users: int) -> None:
+    """Raise ValueError if `sampling` was made for another number of users."""
+    if isinstance(sampling, FixedSize) and sampling.users != num_users:
+        raise ValueError(f"sampling.users = {sampling.users} must be the number of users = {num_users}")
 
 
 def expected_cohort(sampling: Sampling, num_users: int) -> float:

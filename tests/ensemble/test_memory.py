@@ -1,0 +1,31 @@
+"""Memory of a run does not grow with the number of replicas, because parts are written and forgotten."""
+
+import subprocess
+import sys
+
+import pytest
+
+CAP = 1 << 30  # bytes of a whole process, torch included
+
+CODE = """
+import resource, sys, tempfile, pathlib
+import torch
+from fedproof.ensemble import bench, train_ensemble
+torch.set_num_threads(1)
+task = bench.CASES["digits-linear"](True)
+with tempfile.TemporaryDirectory() as folder:
+    train_ensemble(task, int(sys.argv[1]), pathlib.Path(folder))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def peak(num_replicas: int) -> int:
+    command = [sys.executable, "-c", CODE, str(num_replicas)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.slow
+def test_memory_stays_below_the_cap_for_100_and_2000_replicas():
+    few, many = peak(100), peak(2000)
+    assert many < CAP
+    assert many < few + (64 << 20)

@@ -1,0 +1,192 @@
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedproof.ensemble import (
+    Sizes,
+    first_updates,
+    memory,
+    sizes_for,
+    store,
+    train,
+    train_ensemble,
+    train_replicas,
+)
+from fedproof.models import build
+from fedproof.protocol import Everyone, FixedSize, InstanceFedAvg, PerLayer, Quantile
+
+
+def assert_same(found, expected, **tolerance):
+    for name, value in found.models.items():
+        torch.testing.assert_close(value, expected.models[name], **tolerance)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5, atol=1e-6)
+
+
+def instance_level(task):
+    mechanism = InstanceFedAvg(rounds=2, local_steps=2, noise_multiplier=1.0, batch_probability=1.0)
+    return replace(task, mechanism=mechanism)
+
+
+def quantile(task):
+    return replace(task, mechanism=replace(task.mechanism, clipping=Quantile()))
+
+
+KINDS = [lambda task: task, quantile, instance_level]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sizes", [Sizes(stack=1, block=1, cells=1), Sizes(stack=3, block=2, cells=7)])
+def test_a_replica_depends_on_neither_stack_nor_block_nor_range(task, kind, sizes):
+    work = kind(task)
+    expected = train_replicas(work, range(5))
+    assert_same(train_replicas(work, range(5), sizes=sizes), expected, rtol=1e-4, atol=1e-6)
+    alone = train_replicas(work, range(3, 4), sizes=sizes)
+    np.testing.assert_allclose(alone.scores[0], expected.scores[3], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_repeated_runs_are_byte_identical(task, kind):
+    first, second = (train_replicas(kind(task), range(4)) for _ in range(2))
+    assert first.scores.tobytes() == second.scores.tobytes()
+    assert torch.equal(first.params, second.params)
+
+
+def test_cores_change_nothing(task):
+    expected = train_replicas(task, range(6), sizes=Sizes(stack=2, block=3, cells=4))
+    torch.set_num_threads(3)
+    found = train_replicas(task, range(6), sizes=Sizes(stack=2, block=3, cells=4))
+    assert torch.get_num_threads() == 3
+    assert torch.equal(found.params, expected.params)
+
+
+def test_replicas_differ(task):
+    found = train_replicas(task, range(3))
+    assert not np.allclose(found.scores[0], found.scores[1])
+    assert found.scores.dtype == np.float32
+    np.testing.assert_allclose(found.scores.sum(2), 1, rtol=1e-5)
+    assert {name: value.shape for name, value in found.diagnostics.items()} == {
+        "cohort_size": (3, 2),
+        "mean_norm": (3, 2),
+        "clipped_share": (3, 2),
+        "non_finite": (3, 2),
+        "clip_norm": (3, 2),
+    }
+
+
+def test_round_one_is_shared_by_noise_levels_and_clip_norms(task, monkeypatch):
+    shared = first_updates(task)
+    louder = replace(task, mechanism=replace(task.mechanism, rounds=1, noise_multiplier=3.0, clip_norm=0.2))
+    expected = train_replicas(louder, range(4))
+    monkeypatch.setattr(train.user_fedavg, "_train", None)  # nobody may train again
+    found = train_replicas(louder, range(4), first_updates=shared)
+    assert torch.equal(found.params, expected.params)
+
+
+def test_first_updates_of_another_task_are_refused(task):
+    with pytest.raises(
+        ValueError, match=r"first_updates has shape \(6, 3\), but \(users, dim\) is \(6, 23\)"
+    ):
+        train_replicas(task, range(1), first_updates=torch.zeros(6, 3))
+
+
+def test_first_updates_stay_on_the_host_if_the_device_is_small(task, monkeypatch):
+    expected = train_replicas(task, range(4))
+    monkeypatch.setattr(memory, "memory_budget", lambda device: 1000)
+    assert not memory.shared_fits(task)
+    assert sizes_for(task).block == 1
+    assert_same(train_replicas(task, range(4)), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_running_out_of_memory_halves_the_stack(task, monkeypatch):
+    expected = train_replicas(task, range(4))
+    train_block, tried = train._train_block, []
+
+    def greedy(task, block, setting, shared, cells):
+        tried.append(setting.stack)
+        if setting.stack > 2:
+            raise torch.cuda.OutOfMemoryError("no memory")
+        return train_block(task, block, setting, shared, cells)
+
+    monkeypatch.setattr(train, "_train_block", greedy)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    found = train_replicas(task, range(4), sizes=Sizes(stack=8, block=4, cells=8))
+    assert tried[:3] == [8, 4, 2]
+    assert_same(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_model_too_large_for_the_device_says_so():
+    with pytest.raises(MemoryError, match="a single model does not fit"):
+        memory.halved(Sizes(stack=1, block=1, cells=1))
+
+
+def test_a_damaged_part_is_done_again_and_nothing_else(task, tmp_path, monkeypatch):
+    told = []
+    expected = train_ensemble(task, 10, tmp_path, part_size=4, progress=lambda *done: told.append(done))
+    assert told == [(0, 10), (4, 10), (8, 10), (10, 10)]
+    scores = expected.scores()
+    (tmp_path / "part-00001.npz").write_bytes(b"damaged")
+    trained = []
+
+    def watch(part, replicas):
+        trained.append(part.index)
+        return encode(part, replicas)
+
+    encode = store.encode
+    monkeypatch.setattr(store, "encode", watch)
+    found = train_ensemble(task, 10, tmp_path)  # the part size is that of the stored parts
+    assert trained == [1]
+    assert found.scores().tobytes() == scores.tobytes()
+    assert found.num_replicas == 10
+    assert found.models(2)["fc0.weight"].shape == (2, 3, 4)
+    assert found.diagnostics()["cohort_size"].shape == (10, 2)
+
+
+def test_another_task_does_not_use_the_parts(task, tmp_path):
+    before = train_ensemble(task, 4, tmp_path, part_size=2).scores()
+    after = train_ensemble(replace(task, seed=6), 4, tmp_path, part_size=2).scores()
+    assert not np.allclose(before, after)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda task: {"device": "cuda"}, "torch sees no CUDA device"),
+        (
+            lambda task: {"mechanism": replace(task.mechanism, sampling=FixedSize(cohort=2, users=9))},
+            r"sampling.users = 9 must be the number of users = 6",
+        ),
+        (
+            lambda task: {"mechanism": replace(task.mechanism, clipping=PerLayer(num_layers=3))},
+            "num_layers = 3 must be the model's number of layers = 2",
+        ),
+        (
+            lambda task: {
+                "mechanism": InstanceFedAvg(
+                    rounds=1, local_steps=1, noise_multiplier=1.0, batch_probability=0.1, sampling=Everyone()
+                )
+            },
+            "batch_probability = 0.1 must be at least",
+        ),
+        (
+            lambda task: {"model": build("linear", replace(task.federation, class_names=("a", "b", "c")))},
+            "model has 3 classes, but random has 2",
+        ),
+    ],
+)
+def test_a_task_that_cannot_be_trained_is_refused_at_once(task, change, message):
+    if "CUDA" in message and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(ValueError, match=message):
+        replace(task, **change(task))
+
+
+def test_the_engine_needs_torch_and_numpy_only():
+    code = (
+        "import sys, fedproof.models, fedproof.mechanisms, fedproof.ensemble;"
+        "sys.exit(any(name in sys.modules for name in ('dp_accounting', 'pydantic', 'rich', 'typer', 'ray')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
