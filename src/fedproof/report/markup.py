@@ -61,7 +61,7 @@ def data_block(document: Any) -> Markup:
     r"""Values for the page's script, in a block that no value can end.
 
     >>> data_block("</script>")
-    '<script type="application/json">"\u003c/script\u003e"</script>'
+    '<script type="application/json">"\\u003c/script\\u003e"</script>'
     """
     text = json.dumps(document, allow_nan=False, separators=(",", ":"))
     safe = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -114,7 +114,9 @@ function plan(host) {
 
   function draw(place, along, noise, k) {
     const width = 400, height = 190, left = 34, bottom = 42, right = 10, top = 14;
-    const values = data.noiseValues, highest = Math.max(...data.sizes.flat(2), 1);
+    const values = data.noiseValues, [, , rounds] = inputs.map((input) => Number(input.value));
+    const lines = data.probability.map((_, index) => data.sizes.map((plane) => plane[index][rounds]));
+    const highest = Math.max(...lines.flat(), k, 1);
     const x = (value) => left + (width - left - right) * Math.log(value / values[0]) / Math.log(values.at(-1) / values[0]);
     const y = (size) => height - bottom - (height - bottom - top) * size / highest;
     place.replaceChildren();
@@ -127,8 +129,11 @@ function plan(host) {
     }
     values.forEach((value, i) => label(data.noise[i], { x: x(value), y: height - bottom + 18, class: "tick x" }));
     label("noise multiplier", { x: (left + width - right) / 2, y: height - 5, class: "title" });
+    const path = (sizes) => "M" + values.map((value, i) => `${x(value)} ${y(sizes[i])}`).join("L");
+    for (const line of lines) make("path", { d: path(line), class: "line faint" }, svg);
     make("line", { x1: left, x2: width - right, y1: y(k), y2: y(k), class: "line dashed tone-vermillion" }, svg);
-    make("path", { d: "M" + values.map((value, i) => `${x(value)} ${y(along[i])}`).join("L"), class: "line tone-blue strong" }, svg);
+    label(`k = ${k}`, { x: left + 6, y: y(k) - 9, class: "name tone-vermillion" });
+    make("path", { d: path(along), class: "line tone-blue strong" }, svg);
     make("circle", { cx: x(values[noise]), cy: y(along[noise]), r: 6.5, class: "point tone-blue" }, svg);
   }
 

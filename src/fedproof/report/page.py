@@ -62,11 +62,12 @@ def figure(chart: Chart, *, note: object = "") -> Markup:
 
 
 def legend(chart: Chart) -> Markup:
-    """What each curve is, with a sample of its line; nothing if there is a single one."""
+    """What each curve is, with a sample of its line; on wide screens their names stand beside them."""
     if len(chart.series) < 2:
         return Markup("")
-    items = (tag("li", _swatch(series), series.label) for series in chart.series)
-    return tag("ul", *items, class_="legend")
+    named = [series for series in chart.series if series.short]
+    items = (tag("li", _swatch(series), series.short or series.label) for series in named or chart.series)
+    return tag("ul", *items, class_="legend beside" if named else "legend")
 
 
 def _swatch(series: Series) -> Markup:

@@ -2,14 +2,25 @@
 
 from collections.abc import Sequence
 
-from fedproof.report.markup import Markup, data_block, details, table, tag, void
+from fedproof.report.improvements import improvements
+from fedproof.report.markup import Markup, data_block, details, join, table, tag, void
 from fedproof.report.page import section
 from fedproof.report.planner import Plan
 from fedproof.report.run_data import RunData
 from fedproof.report.words import number
 
 
-def planner_section(plan: Plan, run: RunData) -> Markup:
+def planner_section(plan: Plan | None, run: RunData) -> Markup:
+    """What would improve the certificate, and sliders to try it; nothing if neither is known."""
+    found = improvements(run, plan)
+    if plan is None and not found:
+        return Markup("")
+    gains = tag("ul", *(tag("li", sentence) for sentence in found), class_="gains") if found else ""
+    sliders = () if plan is None else (*_planner(plan, run), _table(plan))
+    return section("planner", "What would certify more?", gains, *sliders)
+
+
+def _planner(plan: Plan, run: RunData) -> tuple[Markup, Markup]:
     """Sliders for noise, sampling, rounds and k, and what they would certify."""
     noise, probability, rounds = plan.start
     sliders = (
@@ -19,9 +30,9 @@ def planner_section(plan: Plan, run: RunData) -> Markup:
         _k_slider(plan),
     )
     intro = (
-        f"For the typical input of this run: confidence {plan.top:.4g} for its label, at most {plan.rival:.4g} "
-        "for any other. "
-        "More noise certifies more as long as the models stay as confident as here, which training decides."
+        f"For the typical input of this run: confidence {plan.top:.4g} for its label, at most "
+        f"{plan.rival:.4g} for any other. More noise certifies more as long as the models stay as confident "
+        "as here, which only training can tell."
     )
     result = tag(
         "div",
@@ -31,19 +42,9 @@ def planner_section(plan: Plan, run: RunData) -> Markup:
         tag("div", class_="plan-plot", id="plan-plot"),
         class_="plan-result",
     )
-    return section(
-        "planner",
-        "What would certify more?",
-        tag("p", intro),
-        tag(
-            "div",
-            tag("form", *sliders, class_="sliders", autocomplete="off"),
-            result,
-            data_block(document(plan, run)),
-            class_="planner",
-        ),
-        _table(plan),
-    )
+    form = tag("form", *sliders, class_="sliders", autocomplete="off")
+    tool = tag("div", form, result, data_block(document(plan, run)), class_="planner")
+    return join([tag("h3", "Try it"), tag("p", intro)]), tool
 
 
 def document(plan: Plan, run: RunData) -> dict[str, object]:

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 from fedproof.accounting import account
 from fedproof.certificates import Certificate, Method
-from fedproof.protocol import FedAvg, Mechanism, Queries
+from fedproof.protocol import FedAvg, Queries
 from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, numbers
 from fedproof.report.run_data import Row, RunData
 from fedproof.report.words import chosen_size, confidence, percent, plural
+from fedproof.threat import Relation
 
+_FEWEST_ROUNDS = 4
 _MOST_ROUNDS = 12  # ε after each of so many rounds; of more, evenly spaced ones
 
 _Key = tuple[str, str, str]
@@ -23,7 +25,7 @@ def run_charts(run: RunData) -> Iterator[Chart]:
     if run.certificate.labels is not None:
         yield accuracy_chart(run, run.certificate)
     yield sizes_chart(run, run.certificate)
-    rounds = rounds_chart(run, run.certificate)
+    rounds = rounds_chart(run, spent_after(run, run.certificate))
     if rounds is not None:
         yield rounds
 
@@ -34,7 +36,7 @@ def run_charts(run: RunData) -> Iterator[Chart]:
 def accuracy_chart(run: RunData, certificate: Certificate) -> Chart:
     """Certified accuracy over the number of poisoned units, for every way of certifying."""
     curve = certificate.curve or ()
-    lines = [_own_line(run, certificate), *_other_lines(run, certificate)]
+    lines = [_own_line(certificate), *_other_lines(run, certificate)]
     size = chosen_size(run.summary["certified_accuracy"])
     return Chart(
         name="certified-accuracy",
@@ -44,14 +46,14 @@ def accuracy_chart(run: RunData, certificate: Certificate) -> Chart:
             f"The certificate falls from {percent(curve[0])} at k = 0 to zero beyond k = {len(curve) - 1}."
         ),
         x_label=f"poisoned {run.unit}s k",
-        y_label="certified accuracy",
+        y_label="share of the test inputs that keep their correct label",
         series=tuple(lines),
         marks=(Mark(x=size, label=f"k = {size}"),) if size else (),
         shares=True,
     )
 
 
-def _own_line(run: RunData, certificate: Certificate) -> Line:
+def _own_line(certificate: Certificate) -> Line:
     curve = [*(certificate.curve or ()), 0.0]
     settings = certificate.settings
     name = f"{settings.method}, {settings.threat.relation}"
@@ -60,8 +62,17 @@ def _own_line(run: RunData, certificate: Certificate) -> Line:
         short="this certificate",
         xs=numbers(range(len(curve))),
         ys=numbers(curve),
-        tone=Tone.BLUE,
+        tone=_tone(settings.method, settings.threat.relation),
         strong=True,
+    )
+
+
+def _tone(method: str, relation: str) -> Tone:
+    """A colour for each way of certifying; those that `metrics.csv` does not compare have that of text."""
+    if method not in (Method.PAPER, Method.MEAN):
+        return Tone.INK
+    return (
+        Tone.VERMILLION if method == Method.PAPER else Tone.GREEN if relation == Relation.JOIN else Tone.BLUE
     )
 
 
@@ -71,33 +82,25 @@ def _other_lines(run: RunData, certificate: Certificate) -> Iterator[Line]:
     own = (str(settings.method), str(settings.threat.relation), str(settings.failure_probability))
     # The paper's relation is not written down; its curve uses Hoeffding's bound.
     own_paper = ("paper", "", own[2])
-    named: set[str] = set()
     for key, rows in _grouped(run.metrics).items():
         if key == own or (settings.method is Method.PAPER and key == own_paper):
             continue
-        line = _line(key, rows)
-        first = line.short not in named and not _names(own, key)
-        named.add(line.short)
-        yield line if first else replace(line, short="")
+        twin = own[0] == key[0] and (own[1] == key[1] or key[0] == "paper")
+        yield _line(key, rows, run.unit, named=not key[2] and not twin)
 
 
-def _names(own: _Key, key: _Key) -> bool:
-    """Whether the strong curve's name already stands for that of `key`."""
-    return own[0] == key[0] and (own[1] == key[1] or key[0] == "paper")
-
-
-def _line(key: _Key, rows: list[Row]) -> Line:
+def _line(key: _Key, rows: list[Row], unit: str, *, named: bool) -> Line:
+    """A curve of `metrics.csv`; the outer one of each pair bears their name."""
     method, relation, failure = key
-    tones = {"join": Tone.GREEN, "replace": Tone.BLUE}
-    words = {"join": "tight, units join", "replace": "tight, units replaced"}
+    words = {"join": f"{unit}s join", "replace": f"{unit}s replaced"}
     sure = f"{confidence(float(failure))} confidence" if failure else "means taken as exact"
     name = "the paper" if method == "paper" else words[relation]
     return Line(
         label=f"{name}, {sure}",
-        short=name,
+        short=name if named else "",
         xs=numbers([float(row["size"]) for row in rows]),
         ys=numbers([float(row["certified_accuracy"]) for row in rows]),
-        tone=Tone.VERMILLION if method == "paper" else tones[relation],
+        tone=_tone(method, relation),
         dashed=not failure,
     )
 
@@ -133,7 +136,7 @@ def sizes_chart(run: RunData, certificate: Certificate) -> Chart:
             f"the ensemble abstains on {plural(abstained, 'input')}."
         ),
         x_label=f"certified size (poisoned {run.unit}s)",
-        y_label="test inputs",
+        y_label="number of test inputs",
         series=tuple(series),
     )
 
@@ -145,21 +148,29 @@ def _bars(label: str, counts: Counter[int], sizes: range, tone: Tone) -> Bars:
 # --- round by round -----------------------------------------------------------------------------------------
 
 
-def rounds_chart(run: RunData, certificate: Certificate) -> Chart | None:
-    """ε of one model after each round; None if there is one round or no mechanism."""
+def spent_after(run: RunData, certificate: Certificate) -> dict[int, dict[str, float]]:
+    """ε of one model after some of its rounds, the last among them, by accountant; empty if not known."""
     mechanism, delta = certificate.mechanism, run.config.mechanism.delta
-    if mechanism is None or isinstance(mechanism, FedAvg | Queries) or mechanism.rounds < 2:
+    if mechanism is None or isinstance(mechanism, FedAvg | Queries):
+        return {}
+    return {
+        count: account(replace(mechanism, rounds=count), delta, ["pld", "paper"])
+        for count in _spaced(mechanism.rounds)
+    }
+
+
+def rounds_chart(run: RunData, spent: dict[int, dict[str, float]]) -> Chart | None:
+    """ε of one model after each round; None if there are too few rounds for a curve."""
+    if len(spent) < _FEWEST_ROUNDS:
         return None
-    rounds = _spaced(mechanism.rounds)
-    spent = [account(_stopped(mechanism, count), delta, ["pld", "paper"]) for count in rounds]
+    delta = run.config.mechanism.delta
     lines = [
         Line(
             label=f"ε ({name})",
             short=name,
-            xs=numbers(rounds),
-            ys=numbers([epsilon[name] for epsilon in spent]),
+            xs=numbers(list(spent)),
+            ys=numbers([epsilon[name] for epsilon in spent.values()]),
             tone=tone,
-            strong=name == "pld",
         )
         for name, tone in (("pld", Tone.BLUE), ("paper", Tone.VERMILLION))
     ]
@@ -177,8 +188,3 @@ def _spaced(rounds: int) -> list[int]:
     if rounds <= _MOST_ROUNDS:
         return list(range(1, rounds + 1))
     return sorted({1 + round(index * (rounds - 1) / (_MOST_ROUNDS - 1)) for index in range(_MOST_ROUNDS)})
-
-
-def _stopped(mechanism: Mechanism, rounds: int) -> Mechanism:
-    assert not isinstance(mechanism, Queries)
-    return replace(mechanism, rounds=rounds)

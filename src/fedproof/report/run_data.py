@@ -49,13 +49,14 @@ class RunData:
         return self.config.threat.unit.value
 
 
-def read_run(folder: Path, federation: Federation | None = None) -> RunData:
+def read_run(folder: Path, federation: Federation | None = None, *, pictures: bool = True) -> RunData:
     """The files of a finished run.
 
     Args:
         folder: its directory.
         federation: the data it was trained on, if they are loaded already; else they are loaded if they are
             there. A function of the user's (`module:function`) is not called: looking at a run runs no code.
+        pictures: whether the data are wanted at all.
 
     Raises:
         ValueError: not the directory of a finished run; the message names the file.
@@ -75,7 +76,7 @@ def read_run(folder: Path, federation: Federation | None = None) -> RunData:
         certificate=certificate,
         metrics=_rows(folder / "metrics.csv"),
         rounds=_rows(folder / "rounds.csv"),
-        federation=_matching(federation or _load(config), certificate),
+        federation=_matching(federation or (_load(config) if pictures else None), certificate),
     )
 
 

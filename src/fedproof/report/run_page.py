@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedproof.certificates import Certificate
 from fedproof.federation import Federation
 from fedproof.report import sections
 from fedproof.report.gallery import gallery
@@ -10,7 +11,7 @@ from fedproof.report.markup import Markup, tag
 from fedproof.report.page import figure, section, write_page
 from fedproof.report.planner import make_plan
 from fedproof.report.planner_section import planner_section
-from fedproof.report.run_charts import accuracy_chart, rounds_chart, sizes_chart
+from fedproof.report.run_charts import accuracy_chart, rounds_chart, sizes_chart, spent_after
 from fedproof.report.run_data import RunData, read_run
 
 
@@ -36,26 +37,30 @@ def body(run: RunData) -> Markup:
 
 def _parts(run: RunData) -> Iterator[Markup]:
     certificate = run.certificate
+    spent: dict[int, dict[str, float]] = {}
     if certificate is not None and certificate.labels is not None:
         yield section(
             "accuracy", "Certified accuracy", figure(accuracy_chart(run, certificate), note=_CURVES)
         )
     yield sections.soundness(run)
     if certificate is not None:
-        yield section("sizes", "Distribution of certified sizes", figure(sizes_chart(run, certificate)))
+        yield _sizes_section(run, certificate)
         if certificate.labels is not None:
             yield sections.classes(run, certificate)
         yield _gallery_section(run)
-        plan = make_plan(run)
-        if plan is not None:
-            yield planner_section(plan, run)
-        spent = rounds_chart(run, certificate)
-        drawn = figure(spent) if spent is not None else ""
+        yield planner_section(make_plan(run), run)
+        spent = spent_after(run, certificate)
+        curve = rounds_chart(run, spent)
+        drawn = figure(curve) if curve is not None else ""
         yield section("privacy", "Privacy", sections.privacy(run), drawn)
-    yield section(
-        "making", "How it was made", sections.rounds(run), sections.cost(run), sections.configuration(run)
-    )
+    made = (sections.rounds(run, spent), sections.cost(run), sections.configuration(run))
+    yield section("making", "How it was made", *made)
     yield section("verify", "Check it yourself", sections.verification(run))
+
+
+def _sizes_section(run: RunData, certificate: Certificate) -> Markup:
+    chart = sizes_chart(run, certificate)
+    return section("sizes", chart.title, figure(chart, note=tag("p", chart.description, class_="note")))
 
 
 def _gallery_section(run: RunData) -> Markup:

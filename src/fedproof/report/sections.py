@@ -127,8 +127,9 @@ def privacy(run: RunData) -> Markup:
         for name in names
     ]
     note = (
-        f"δ = {summary['delta']:g}, for one {run.unit}. Every ε is rounded up. The certified predictor is the whole "
-        "ensemble: loss distributions compose all its rounds, the paper multiplies by the number of models."
+        f"δ = {summary['delta']:g}, for one {run.unit}. Every ε is rounded up. The certified predictor is "
+        "the whole ensemble: loss distributions compose all its rounds, the paper multiplies by the number "
+        "of models."
     )
     header = ("Accountant", "ε of one model", f"ε of all {summary['replicas']:,} models")
     return join([table(header, rows, caption="Privacy loss"), tag("p", note, class_="note")])
@@ -182,7 +183,7 @@ def classes(run: RunData, certificate: Certificate) -> Markup:
             row.name,
             f"{row.inputs:,}",
             percent(row.accuracy),
-            tag("span", percent(row.certified), class_="meter", style=f"--share:{row.certified:.4f}"),
+            join([_meter(row.certified), percent(row.certified)]),
             "–" if row.median is None else row.median,
             f"{row.abstained:,}",
         )
@@ -199,15 +200,22 @@ def classes(run: RunData, certificate: Certificate) -> Markup:
     return section("classes", "Class by class", table(header, rows))
 
 
+def _meter(share: float) -> Markup:
+    return tag("span", class_="meter", style=f"--share:{share:.4f}", aria_hidden="true")
+
+
 # --- how it was made, and how to check ----------------------------------------------------------------------
 
 
-def rounds(run: RunData) -> Markup:
-    """What happened in each round, on average over the replicas."""
+def rounds(run: RunData, spent: dict[int, dict[str, float]]) -> Markup:
+    """What happened in each round, on average over the replicas, and ε `spent` after it."""
     if not run.rounds:
         return Markup("")
-    header = [name.replace("_", " ") for name in run.rounds[0]]
+    header = [name.replace("_", " ") for name in run.rounds[0]] + ["ε so far"] * bool(spent)
     rows = [[number(float(value)) for value in row.values()] for row in run.rounds]
+    if spent:
+        so_far = {str(count): rounded_up(epsilon["pld"]) for count, epsilon in spent.items()}
+        rows = [[*row, so_far.get(row[0], "")] for row in rows]
     shown = table(header, rows, caption="Each round, on average over the replicas")
     return shown if len(rows) <= 12 else details(f"What happened in each of {len(rows)} rounds", shown)
 

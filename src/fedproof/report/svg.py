@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from fedproof.report.chart import Band, Bars, Chart, Line, Points, Series
 from fedproof.report.markup import Markup, join, tag
@@ -11,19 +12,21 @@ from fedproof.report.words import number, percent
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """Size of the drawing and of its margins, in pixels."""
+    """Size of the drawing and of its margins, in pixels; `named` has room for names beside the curves."""
 
     width: int
     height: int
     left: int = 58
     right: int = 20
-    top: int = 16
+    top: int = 26
     bottom: int = 50
     num_ticks: int = 8
+    named: bool = True
 
 
 WIDE = Frame(width=920, height=420)
-NARROW = Frame(width=360, height=320, left=46, right=12, num_ticks=5)
+_WIDEST_BAR = 56.0
+NARROW = Frame(width=360, height=300, left=46, right=12, num_ticks=5, named=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +59,7 @@ def draw(chart: Chart, frame: Frame, *, kind: str) -> Markup:
         _grid(chart, frame, x, y),
         *shapes,
         *(_mark(mark.x, mark.label, frame, x) for mark in chart.marks),
-        *_labels(chart, frame, x, y),
+        *(_labels(chart, frame, x, y) if frame.named else ()),
         tag("g", class_="probe"),
         class_=f"chart {kind}",
         viewBox=f"0 0 {frame.width} {frame.height}",
@@ -109,8 +112,8 @@ def _y_range(chart: Chart) -> tuple[float, float]:
 def ticks(low: float, high: float, count: int) -> list[float]:
     """About `count` round numbers from `low` to `high`.
 
-    >>> ticks(0, 17, 8)
-    [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0]
+    >>> ticks(0, 1, 5)
+    [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     """
     rough = (high - low) / max(count, 1)
     power = 10.0 ** math.floor(math.log10(rough))
@@ -184,7 +187,7 @@ def _shape(series: Series, x: Scale, y: Scale, stacks: dict[float, float]) -> Ma
             return join(
                 tag("circle", cx=_pixel(x(a)), cy=_pixel(y(b)), r=5, class_=f"point {tone}") for a, b in pairs
             )
-    width = 0.72 * abs(x(1.0) - x(0.0))
+    width = min(_WIDEST_BAR, 0.72 * abs(x(1.0) - x(0.0)))
     return join(_bar(at, height, width, x, y, stacks, tone) for at, height in pairs if height)
 
 
@@ -205,37 +208,40 @@ def _bar(
 
 
 def _mark(at: float, label: str, frame: Frame, x: Scale) -> Markup:
-    """A dotted line with its name, written to the side that has room."""
-    place, room = x(at), frame.width - frame.right
-    left = place > (frame.left + room) / 2
-    line = tag("line", x1=_pixel(place), x2=_pixel(place), y1=frame.top, y2=frame.height - frame.bottom)
-    text = tag(
-        "text", label, x=_pixel(place + (-7 if left else 7)), y=frame.top + 12, class_="end" if left else None
-    )
-    return tag("g", line, text, class_="mark")
+    """A dotted line with its name above it, kept inside the drawing."""
+    place, half = x(at), 3.6 * len(label)
+    line = tag("line", x1=_pixel(place), x2=_pixel(place), y1=frame.top - 4, y2=frame.height - frame.bottom)
+    middle = min(max(place, half), frame.width - half)
+    return tag("g", line, tag("text", label, x=_pixel(middle), y=frame.top - 10), class_="mark")
 
 
 def _labels(chart: Chart, frame: Frame, x: Scale, y: Scale) -> Iterable[Markup]:
-    """Names beside the curves, halfway down, moved apart where they would lie upon each other."""
-    taken: list[float] = []
+    """Names beside the curves, moved down where they would lie upon each other."""
+    taken: list[tuple[float, float, float]] = []
     for series in chart.series:
         if not series.short or not series.xs:
             continue
-        at, height = _label_place(series)
-        place = y(height)
-        while any(abs(place - other) < 17 for other in taken):
+        place_x, place = _label_place(series, x, y)
+        width = 7.4 * len(series.short)
+        before = isinstance(series, Line) and series.strong and place_x - width - 12 > frame.left
+        left = place_x - 12 - width if before else min(place_x + 12, frame.width - frame.right - width)
+        while any(left < end and begin < left + width and abs(place - at) < 17 for begin, end, at in taken):
             place += 6
-        taken.append(place)
-        width = 7.2 * len(series.short)
-        left = min(x(at) + 9, frame.width - frame.right - width)
-        yield tag("text", series.short, x=_pixel(left), y=_pixel(place), class_=f"name tone-{series.tone}")
+        taken.append((left, left + width, place))
+        style = f"name tone-{series.tone}"
+        yield tag("text", series.short, x=_pixel(left), y=_pixel(place), class_=style)
 
 
-def _label_place(series: Series) -> tuple[float, float]:
-    """The point of a curve nearest to the middle of its fall (or rise)."""
-    middle = (max(series.ys) + min(series.ys)) / 2
-    pairs = zip(series.xs, series.ys, strict=True)
-    return min(pairs, key=lambda pair: (abs(pair[1] - middle), pair[0]))
+def _label_place(series: Series, x: Scale, y: Scale) -> tuple[float, float]:
+    """Where a curve has come two thirds down its fall (or rise), the strong one halfway."""
+    low, high = min(series.ys), max(series.ys)
+    level = low + (high - low) * (0.5 if isinstance(series, Line) and series.strong else 0.33)
+    pairs = list(zip(series.xs, series.ys, strict=True))
+    for (x0, y0), (x1, y1) in pairwise(pairs):
+        if y0 != y1 and min(y0, y1) <= level <= max(y0, y1):
+            share = (level - y0) / (y1 - y0)
+            return x(x0) + share * (x(x1) - x(x0)), y(level)
+    return x(pairs[-1][0]), y(pairs[-1][1])
 
 
 def _path(pairs: list[tuple[float, float]], x: Scale, y: Scale) -> str:

@@ -96,8 +96,15 @@ def confidence(failure_probability: float) -> str:
 
 
 def chosen_size(curve: Mapping[str, float]) -> int:
-    """The size the headline speaks of: the largest that keeps three quarters of what is certified at all."""
-    return max((int(k) for k, share in curve.items() if share and share >= 0.75 * curve["0"]), default=0)
+    """The size the headline speaks of: the largest that keeps three quarters of what is certified at all.
+
+    At least 1 if anything is certified against one unit: that none is poisoned is no news.
+
+    >>> chosen_size({"0": 0.9, "1": 0.8, "2": 0.3}), chosen_size({"0": 0.4, "1": 0.2, "2": 0.0})
+    (1, 1)
+    """
+    sizes = (int(k) for k, share in curve.items() if share and share >= 0.75 * curve["0"])
+    return max(max(sizes, default=0), 1 if curve.get("1") else 0)
 
 
 def headline(summary: Mapping[str, Any]) -> str:

@@ -1,0 +1,118 @@
+"""Figures as files: every chart as PNG, PDF and SVG by matplotlib, and the rows behind it as CSV."""
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fedproof.report.chart import HEX, Band, Bars, Chart, Line, Series
+from fedproof.report.run_charts import run_charts
+from fedproof.report.run_data import read_run
+
+FORMATS = ("png", "pdf", "svg")
+_SIZE = (7.0, 4.0)  # inches
+# Files without dates and random names: the same rows give the same bytes.
+_METADATA: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None},
+    "svg": {"Date": None},
+}
+_STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "fedproof",
+    "svg.fonttype": "none",
+    "font.size": 10.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dfe3e8",
+    "text.parse_math": False,  # names of classes and attacks are no formulas
+}
+
+
+def write_figures(folder: Path, destination: Path) -> tuple[Path, ...]:
+    """Every figure of a finished run as PNG, PDF, SVG and CSV in `destination`; return the files.
+
+    Raises:
+        ValueError: not the directory of a finished run, or nothing is certified there.
+    """
+    charts = list(run_charts(read_run(folder, pictures=False)))
+    if not charts:
+        raise ValueError(f"{folder}: there is no certificate, so there are no figures")
+    return write_charts(charts, destination)
+
+
+def write_charts(charts: Iterable[Chart], destination: Path) -> tuple[Path, ...]:
+    """Charts as files named after them."""
+    destination.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for chart in charts:
+        written.append(_write_rows(chart, destination / f"{chart.name}.csv"))
+        written += _write_drawings(chart, destination)
+    return tuple(written)
+
+
+def _write_rows(chart: Chart, path: Path) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(chart.header())
+        writer.writerows(chart.rows())
+    return path
+
+
+def _write_drawings(chart: Chart, destination: Path) -> list[Path]:
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "figures need matplotlib: install it with pip install 'fedproof[report]'"
+        ) from error
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    paths = []
+    with mpl.rc_context(_STYLE):
+        drawing = Figure(figsize=_SIZE, layout="constrained")
+        FigureCanvasAgg(drawing)  # no window system, and no global state as with pyplot
+        draw(chart, drawing.add_subplot())
+        for kind in FORMATS:
+            path = destination / f"{chart.name}.{kind}"
+            drawing.savefig(path, dpi=200, metadata=_METADATA[kind])
+            paths.append(path)
+    return paths
+
+
+def draw(chart: Chart, axes: Any) -> None:
+    """The chart on matplotlib's axes."""
+    stacks: dict[float, float] = {}
+    for series in chart.series:
+        _draw_series(series, axes, stacks)
+    for mark in chart.marks:
+        axes.axvline(mark.x, color="#59636e", linewidth=0.8, linestyle=":")
+        axes.annotate(
+            mark.label, (mark.x, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=9
+        )
+    axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
+    if chart.shares:
+        axes.set_ylim(0, 1)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    if chart.logarithmic:
+        axes.set_xscale("log")
+    if len(chart.series) > 1:
+        axes.legend(fontsize=8, frameon=False)
+
+
+def _draw_series(series: Series, axes: Any, stacks: dict[float, float]) -> None:
+    colour = HEX[series.tone]
+    match series:
+        case Line(dashed=dashed, strong=strong):
+            style, width = (":" if dashed else "-"), (2.6 if strong else 1.5)
+            axes.plot(series.xs, series.ys, style, color=colour, linewidth=width, label=series.label)
+        case Band(highs=highs):
+            axes.fill_between(series.xs, series.ys, highs, color=colour, alpha=0.2, label=series.label)
+        case Bars():
+            base = [stacks.get(x, 0.0) for x in series.xs]
+            axes.bar(series.xs, series.ys, 0.72, bottom=base, color=colour, label=series.label)
+            stacks.update({x: low + y for x, low, y in zip(series.xs, base, series.ys, strict=True)})
+        case _:
+            axes.plot(series.xs, series.ys, "o", color=colour, label=series.label)
