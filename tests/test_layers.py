@@ -82,7 +82,7 @@ LAYERS = [
     {"ensemble"},
     {"config"},
     {"folder"},
-    {"experiment"},
+    {"experiment", "pretrain"},
     {"report"},
     {"integrations"},
     {"cli"},

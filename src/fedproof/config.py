@@ -7,7 +7,7 @@ import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -36,6 +36,7 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Open = Annotated[float, Field(gt=0, lt=1)]
+Kind = TypeVar("Kind", bound="Section")
 
 
 class Section(BaseModel):
@@ -125,6 +126,34 @@ class CertificateSection(Section):
     bound: Bound | None = Field(default=None, strict=False)
     failure_probability: Open = 0.01
     max_size: Count = 100
+
+
+class PublicDataSection(Section):
+    """`[data]` of a pretraining: which public data."""
+
+    name: str
+    classes: tuple[int, ...] | None = Field(default=None, strict=False)
+    data_dir: str | None = None
+
+
+class PretrainSection(Section):
+    """`[pretrain]`: ordinary training without privacy."""
+
+    epochs: Count = 20
+    batch_size: Count = 128
+    learning_rate: Positive = 0.05
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    weight_decay: NotNegative = 5e-4
+    flip: bool = False
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class PretrainConfig(Section):
+    """A pretraining on public data."""
+
+    data: PublicDataSection
+    model: ModelSection = ModelSection()
+    pretrain: PretrainSection = PretrainSection()
 
 
 class Config(Section):
@@ -272,10 +301,15 @@ def parse_config(text: str, name: str, overrides: Iterable[str] = ()) -> Config:
         raise ValueError(f"{name}: not valid TOML: {error}") from error
     for override in overrides:
         _set(document, override)
+    return validated(Config, document, name)
+
+
+def validated(model: type[Kind], document: Mapping[str, Any], name: str) -> Kind:
+    """The document as `model`, or ValueError of one line that starts with `name`."""
     try:
-        return Config.model_validate(_floats(document, Config))
+        return model.model_validate(_floats(document, model))
     except ValidationError as error:
-        raise ValueError(f"{name}: {_explain(error.errors()[0])}") from error
+        raise ValueError(f"{name}: {_explain(error.errors()[0], model)}") from error
 
 
 def _set(document: dict[str, Any], override: str) -> None:
@@ -313,11 +347,11 @@ def _wants_float(kind: Any) -> bool:
     return kind is float or any(_wants_float(part) for part in get_args(kind) if part is not int)
 
 
-def _explain(error: Any) -> str:
+def _explain(error: Any, model: type[Section]) -> str:
     """One line from pydantic's first error."""
     path = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        return f"{path} is not a known key{_nearest(error['loc'])}"
+        return f"{path} is not a known key{_nearest(error['loc'], model)}"
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "value_error":
         section = f"{path}." if path and "." not in message.split(" ")[0] else ""
@@ -325,9 +359,8 @@ def _explain(error: Any) -> str:
     return f"{path} = {error['input']!r}: {message[0].lower()}{message[1:]}"
 
 
-def _nearest(location: tuple[int | str, ...]) -> str:
+def _nearest(location: tuple[int | str, ...], model: type[Section]) -> str:
     """The known key closest to an unknown one, or all known ones."""
-    model: type[Section] = Config
     for part in location[:-1]:
         annotation = model.model_fields[str(part)].annotation
         assert isinstance(annotation, type)

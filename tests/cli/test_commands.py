@@ -271,3 +271,37 @@ def test_fixed_cohorts_cannot_be_joined(files):
     )
     done = fedproof("certify", "--scores", files / "scores.npy", *fixed, check=1)
     assert "'join' is not defined for cohorts of fixed size" in done.stderr
+
+
+# --- data and pretraining -----------------------------------------------------------------------------------
+
+
+def test_data_show_says_what_users_hold():
+    document = as_json("data", "show", "digits", "--classes", "0,1", "--users", "12")
+    assert document["summary"]["num_users"] == len(document["users"]) == 12
+    assert sum(row["instances"] for row in document["users"]) == 288
+    table = fedproof("data", "show", "digits", "--classes", "0,1", "--users", "40", check=0).stdout
+    assert "first and last ten of 40 users" in table
+
+
+def test_data_fetch_needs_nothing_for_built_in_data():
+    assert as_json("data", "fetch", "digits") == {"name": "digits", "files": []}
+
+
+def test_pretrain_writes_weights(tmp_path):
+    config = tmp_path / "pretrain.toml"
+    config.write_text("[data]\nname = 'digits'\nclasses = [2, 3]\n[pretrain]\nepochs = 1\n")
+    document = as_json("pretrain", config, "--out", tmp_path / "weights.npz")
+    assert document["accuracy"] > 0.8
+    assert (tmp_path / "weights.npz").exists()
+    done = fedproof("pretrain", config, "--out", tmp_path / "weights.pt", check=1)
+    assert "must end in .npz" in done.stderr
+
+
+def test_report_can_be_written_again(tmp_path):
+    run = ("demo", "--out", tmp_path / "run", "--set", "ensemble.replicas=20")
+    fedproof(*run, check=0)
+    (tmp_path / "run" / "report.html").unlink()
+    document = as_json("report", tmp_path / "run", "--figures", tmp_path / "figures")
+    assert document["report"].endswith("report.html")
+    assert any(path.endswith(".png") for path in document["figures"])

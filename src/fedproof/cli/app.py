@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedproof import __version__
-from fedproof.cli import certificates, privacy, training
+from fedproof.cli import certificates, data, privacy, training
 from fedproof.cli.common import stderr
 
 app = typer.Typer(
@@ -26,9 +26,12 @@ for command in (
     training.predict,
     privacy.account,
     privacy.plan,
+    training.report,
+    training.pretrain,
     training.bench,
 ):
     app.command()(command)
+app.add_typer(data.app, name="data")
 
 
 def _print_version(wanted: bool) -> None:

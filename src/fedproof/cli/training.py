@@ -46,8 +46,13 @@ def run(
 
 def _execute(config: Config, out: Path, *, resume: bool, engine: str, device: str, json: bool) -> None:
     experiment = _training()
+    from fedproof.report import write_report
+
     with progress_bars() as progress:
         result = experiment.run(config, out, resume=resume, engine=engine, device=device, progress=progress)
+        progress("report", 0, 1)
+        write_report(out)
+        progress("report", 1, 1)
     if json:
         print_json(result.summary)
     else:
@@ -92,7 +97,7 @@ def show(summary: dict[str, Any], out: Path) -> None:
     if "certified_accuracy" in summary:
         say(headline(summary))
     say_soundness(summary["sound"], summary["reasons"])
-    say(f"everything is in {out}")
+    say(f"the page to look at is {out / 'report.html'}; everything is in {out}")
 
 
 def headline(summary: dict[str, Any]) -> str:
@@ -108,6 +113,50 @@ def headline(summary: dict[str, Any]) -> str:
     sure = 1 - summary["failure_probability"]
     share = f"{curve[str(size)]:.1%} of the test inputs"
     return f"with {sure:.4g} confidence each, {share} keep their correct label {who}"
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="Directory of a finished run.")],
+    figures: Annotated[
+        Path | None, typer.Option(help="Also draw the figures here, with the rows behind each as CSV.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write the page of a finished run again, and its figures."""
+    from fedproof.report import write_report
+
+    page = write_report(folder)
+    drawn: list[str] = []
+    if figures is not None:
+        from fedproof.report import write_figures
+
+        drawn = [str(path) for path in write_figures(folder, figures)]
+    if json:
+        print_json({"report": str(page), "figures": drawn})
+        return
+    for path in (page, *drawn):
+        say(str(path))
+
+
+def pretrain(
+    config: Annotated[Path, typer.Argument(help="The pretraining, a TOML file.")],
+    out: Annotated[Path, typer.Option(help="The weights, an .npz file.")],
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Train on public data without privacy, for weights to start federated training from."""
+    _training()
+    from fedproof.pretrain import load_pretrain_config
+    from fedproof.pretrain import pretrain as train
+
+    if out.suffix != ".npz":
+        raise ValueError(f"--out {out}: must end in .npz")
+    with progress_bars() as progress:
+        result = train(load_pretrain_config(config), out, device=device, progress=progress)
+    if json:
+        print_json({"weights": str(result.path), "accuracy": result.accuracy, "epochs": result.epochs})
+    else:
+        say(f"{result.path}: accuracy {result.accuracy:.2%} on the public test set")
 
 
 def predict(
