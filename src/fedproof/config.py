@@ -309,7 +309,9 @@ def validated(model: type[Kind], document: Mapping[str, Any], name: str) -> Kind
     try:
         return model.model_validate(_floats(document, model))
     except ValidationError as error:
-        raise ValueError(f"{name}: {_explain(error.errors()[0], model)}") from error
+        # A misspelt key also makes a key missing: the spelling is what helps.
+        worst = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+        raise ValueError(f"{name}: {_explain(worst, model)}") from error
 
 
 def _set(document: dict[str, Any], override: str) -> None:
@@ -352,6 +354,8 @@ def _explain(error: Any, model: type[Section]) -> str:
     path = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         return f"{path} is not a known key{_nearest(error['loc'], model)}"
+    if error["type"] == "missing":
+        return f"{path} is missing"
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "value_error":
         section = f"{path}." if path and "." not in message.split(" ")[0] else ""
