@@ -1,0 +1,1 @@
+"""fedproof inside other frameworks. Importing this package imports none of them."""

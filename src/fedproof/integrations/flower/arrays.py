@@ -1,0 +1,131 @@
+# mypy: disable-error-code="import-not-found"
+"""Flower's ArrayRecords as flat vectors and back; bytes of unknown origin are compared, never parsed."""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
+
+from fedproof.integrations.server import Floats, Params, layer_sizes
+
+_TRAINED = ("float16", "float32", "float64")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The arrays of a model, in the order in which the floating ones are flattened.
+
+    Attributes:
+        names: of the floating arrays, which are trained.
+        shapes: of the floating arrays.
+        dtypes: of the floating arrays.
+        kept: all other arrays (counters, indices); they are sent along and never taken from a node.
+        order: names of all arrays as they came.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    kept: Mapping[str, NDArray[Any]]
+    order: tuple[str, ...]
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of entries of each floating array."""
+        return tuple(prod(shape) for shape in self.shapes)
+
+    @cached_property
+    def layers(self) -> tuple[int, ...]:
+        """Number of entries of each layer."""
+        return layer_sizes(self.names, self.sizes)
+
+    @property
+    def dim(self) -> int:
+        """Length of the flat vector."""
+        return sum(self.sizes)
+
+
+def layout_of(record: ArrayRecord) -> Layout:
+    """The layout of the server's own `record`."""
+    arrays = {name: array.numpy() for name, array in record.items()}
+    trained = {name: array for name, array in arrays.items() if str(array.dtype) in _TRAINED}
+    if not trained:
+        raise ValueError("initial_arrays holds no floating array: there is nothing to train")
+    return Layout(
+        names=tuple(trained),
+        shapes=tuple(array.shape for array in trained.values()),
+        dtypes=tuple(str(array.dtype) for array in trained.values()),
+        kept={name: array for name, array in arrays.items() if name not in trained},
+        order=tuple(arrays),
+    )
+
+
+def flatten(record: ArrayRecord, layout: Layout) -> Params:
+    """The server's own `record` as a vector `(dim,)`, in its widest precision."""
+    flat: Params = np.concatenate([record[name].numpy().reshape(-1) for name in layout.names])
+    return flat
+
+
+def record_of(params: Params, layout: Layout, *, stacked: bool) -> ArrayRecord:
+    """Vectors `(replicas, dim)` as an ArrayRecord.
+
+    With `stacked`, every array has the replicas as its first axis; without, there is one replica and the
+    record looks like any other of Flower.
+    """
+    parts = np.split(params, np.cumsum(layout.sizes)[:-1], axis=1)
+    arrays: dict[str, NDArray[Any]] = {
+        name: part.reshape(len(params), *shape).astype(dtype)
+        for name, part, shape, dtype in zip(layout.names, parts, layout.shapes, layout.dtypes, strict=True)
+    }
+    arrays |= {name: np.broadcast_to(kept, (len(params), *kept.shape)) for name, kept in layout.kept.items()}
+    rows = {name: arrays[name] if stacked else arrays[name][0] for name in layout.order}
+    return ArrayRecord(
+        {name: Array(np.ascontiguousarray(row).reshape(row.shape)) for name, row in rows.items()}
+    )
+
+
+def stacked_arrays(record: ArrayRecord) -> dict[str, NDArray[Any]]:
+    """Named arrays `(replicas, ...)` of a result with several replicas."""
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def decode(record: ArrayRecord, layout: Layout, replicas: int, *, stacked: bool) -> Floats | None:
+    """Vectors `(replicas, dim)` in float64 of what a node sent, None if it is not a model of this layout.
+
+    The bytes must begin with the header that NumPy writes for the expected shape, in half, single or double
+    precision: nothing that a node wrote is interpreted, and no memory is asked for on its word.
+    """
+    if set(record) != set(layout.order):
+        return None
+    rows = np.empty((replicas, layout.dim))
+    begin = 0
+    for name, shape, size in zip(layout.names, layout.shapes, layout.sizes, strict=True):
+        found = _read(record[name].data, (replicas, *shape) if stacked else shape)
+        if found is None:
+            return None
+        rows[:, begin : begin + size] = found.reshape(replicas, size)
+        begin += size
+    return rows
+
+
+def _read(data: bytes, shape: tuple[int, ...]) -> NDArray[Any] | None:
+    for dtype in _TRAINED:
+        for order in ("C", "F"):
+            header = _header(shape, dtype, order)
+            if data.startswith(header) and len(data) == len(header) + prod(shape) * np.dtype(dtype).itemsize:
+                flat = np.frombuffer(data, dtype=dtype, offset=len(header))
+                return flat.reshape(shape, order="C" if order == "C" else "F")
+    return None
+
+
+def _header(shape: tuple[int, ...], dtype: str, order: str) -> bytes:
+    buffer = io.BytesIO()
+    description = {"descr": np.dtype(dtype).str, "fortran_order": order == "F", "shape": shape}
+    np.lib.format.write_array_header_1_0(buffer, description)
+    return buffer.getvalue()

@@ -1,0 +1,248 @@
+"""The server's half of user-level DP-FedAvg in NumPy, for any framework that delivers updates.
+
+It draws the same cohorts and the same noise as `fedproof.ensemble` does for the same seed and replica (see
+`mechanisms.randomness`), so the two can be compared replica by replica. Sums, norms and scales are float64;
+noise is drawn in the precision of the model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof import check
+from fedproof.protocol import Everyone, FixedSize, Flat, PerLayer, Poisson, Quantile, UserFedAvg
+
+Floats = NDArray[np.float64]
+Params = NDArray[np.floating]
+
+# First entries of the spawn keys, as in `mechanisms.randomness.Purpose`.
+_COHORT, _NOISE = 2, 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is executed and accounted: `mechanism` over `num_users` users, for each of `replicas`.
+
+    The seed decides cohorts and noise. Whoever knows it can take the noise off: keep it on the server.
+
+    >>> from fedproof.protocol import UserFedAvg
+    >>> fedavg = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
+    >>> Plan(mechanism=fedavg, num_users=200, seed=0).divisor
+    20.0
+    """
+
+    mechanism: UserFedAvg
+    num_users: int
+    seed: int
+    replicas: range = range(1)
+
+    def __post_init__(self) -> None:
+        check.count(num_users=self.num_users)
+        check.not_negative_count(seed=self.seed)
+        if not len(self.replicas) or self.replicas.start < 0 or self.replicas.step != 1:
+            raise ValueError(f"replicas = {self.replicas!r} must be a range like range(0, 10)")
+        sampling, clipping = self.mechanism.sampling, self.mechanism.clipping
+        if isinstance(sampling, FixedSize) and sampling.users != self.num_users:
+            raise ValueError(f"sampling.users = {sampling.users} must be num_users = {self.num_users}")
+        if not isinstance(clipping, Flat | PerLayer | Quantile):
+            raise ValueError(
+                f"clipping = {clipping!r} must be Flat, PerLayer or Quantile: a clip norm taken from the "
+                "cohort without noise has no guarantee"
+            )
+
+    @property
+    def divisor(self) -> float:
+        """Expected size of a cohort.
+
+        Guarantee: it does not depend on who was drawn or who replied.
+        """
+        sampling = self.mechanism.sampling
+        if isinstance(sampling, FixedSize):
+            return float(sampling.cohort)
+        return sampling.probability * self.num_users
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Where the replicas stand: rounds done, models `(replicas, dim)` and clip norms `(replicas,)`."""
+
+    round: int
+    params: Params
+    clip_norms: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounded:
+    """One user's updates after clipping.
+
+    Attributes:
+        updates: `(replicas, dim)`, no longer than the clip norm; zero where it was not finite.
+        norms: `(replicas, layers or 1)`, before clipping; 0 where it was not finite.
+        finite: `(replicas,)`.
+        clipped: `(replicas,)`, whether it was longer than the clip norm.
+    """
+
+    updates: Floats
+    norms: Floats
+    finite: NDArray[np.bool_]
+    clipped: NDArray[np.bool_]
+
+
+def start(plan: Plan, initial: Params) -> State:
+    """The state before round one: every replica starts from `initial` (dim,)."""
+    if not np.isfinite(initial).all():
+        raise ValueError("the initial model holds NaN or infinity")
+    count = len(plan.replicas)
+    return State(
+        round=0,
+        params=np.tile(initial, (count, 1)),
+        clip_norms=np.full(count, plan.mechanism.clip_norm, dtype=np.float64),
+    )
+
+
+def layer_sizes(names: Sequence[str], sizes: Sequence[int]) -> tuple[int, ...]:
+    """Number of entries of each layer: a layer is one module, so its weight and bias are clipped together.
+
+    >>> layer_sizes(["fc0.weight", "fc0.bias", "fc1.weight"], [6, 2, 4])
+    (8, 4)
+    """
+    owners = groupby(zip(names, sizes, strict=True), key=lambda row: row[0].rpartition(".")[0])
+    return tuple(sum(size for _, size in group) for _, group in owners)
+
+
+# --- who takes part ---------------------------------------------------------------------------------------
+
+
+def draw_cohorts(plan: Plan) -> NDArray[np.bool_]:
+    """Whether a user takes part, `(replicas, rounds, users)`."""
+    sampling, rounds, users = plan.mechanism.sampling, plan.mechanism.rounds, plan.num_users
+    chosen = np.ones((len(plan.replicas), rounds, users), dtype=np.bool_)
+    if isinstance(sampling, Everyone):
+        return chosen
+    for row, replica in enumerate(plan.replicas):
+        numbers = _generator(plan.seed, _COHORT, replica).random((rounds, users))
+        if isinstance(sampling, Poisson):
+            chosen[row] = numbers < sampling.probability
+        else:
+            smallest = np.argpartition(numbers, sampling.cohort - 1, axis=1)[:, : sampling.cohort]
+            chosen[row] = False
+            np.put_along_axis(chosen[row], smallest, True, axis=1)
+    return chosen
+
+
+def draw_newcomer(plan: Plan, user: int) -> NDArray[np.bool_]:
+    """Whether a user beyond the expected ones, numbered from `num_users` on, takes part `(replicas, rounds)`.
+
+    Under Poisson sampling who joins changes nobody else's draw, and the divisor stays. A cohort of fixed size
+    is drawn among the expected users alone.
+    """
+    sampling, rounds = plan.mechanism.sampling, plan.mechanism.rounds
+    if isinstance(sampling, FixedSize):
+        return np.zeros((len(plan.replicas), rounds), dtype=np.bool_)
+    rows = [_generator(plan.seed, _COHORT, replica, user).random(rounds) for replica in plan.replicas]
+    return np.stack(rows) < sampling.probability
+
+
+# --- one round --------------------------------------------------------------------------------------------
+
+
+def bound(plan: Plan, updates: Floats, clip_norms: Floats, layers: tuple[int, ...]) -> Bounded:
+    """One user's `updates` (replicas, dim), scaled to at most `clip_norms` (replicas,).
+
+    Guarantee: whatever is handed in, a row has at most its clip norm (times √layers where each layer is
+    clipped); a row that is not finite counts as zero.
+    """
+    sizes = layers if isinstance(plan.mechanism.clipping, PerLayer) else (updates.shape[1],)
+    parts = np.split(updates, np.cumsum(sizes)[:-1], axis=1)
+    norms = np.stack([_norms(part) for part in parts], axis=1)
+    finite: NDArray[np.bool_] = np.all(np.isfinite(norms), axis=1)
+    if not finite.all():
+        norms = np.where(finite[:, None], norms, 0.0)
+        parts = [np.where(finite[:, None], part, 0.0) for part in parts]
+    clipped: NDArray[np.bool_] = np.any(norms > clip_norms[:, None], axis=1)
+    # The factor, its product with each entry and the sum may each round up: leave them room.
+    room = 1 - 8 * np.finfo(np.float64).eps
+    scales = np.minimum(1.0, clip_norms[:, None] / np.maximum(norms, np.finfo(np.float64).tiny)) * room
+    return Bounded(
+        updates=np.concatenate([part * scales[:, [i]] for i, part in enumerate(parts)], axis=1),
+        norms=norms,
+        finite=finite,
+        clipped=clipped,
+    )
+
+
+def release(
+    plan: Plan,
+    state: State,
+    total: Floats,
+    below: NDArray[np.int64],
+    replied: NDArray[np.int64],
+    noise: Sequence[np.random.Generator],
+) -> State:
+    """The state after a round in which bounded updates added up to `total` (replicas, dim).
+
+    Guarantee: given the models before it, a round is a Gaussian mechanism: noise of standard deviation
+    `noise_multiplier * clip_norm` on the sum, whether or not anybody replied, and then a fixed divisor.
+
+    Args:
+        plan: what is accounted, hence what is executed.
+        state: before the round.
+        total: sum of the bounded updates.
+        below: `(replicas,)`, how many of them were not clipped.
+        replied: `(replicas,)`, how many there were.
+        noise: one generator for each replica, see `noise_streams`.
+    """
+    mechanism, dtype = plan.mechanism, _noise_dtype(state.params)
+    drawn = np.stack([stream.standard_normal(state.params.shape[1], dtype=dtype) for stream in noise])
+    noisy = total + drawn * (mechanism.noise_multiplier * state.clip_norms)[:, None]
+    params = (state.params + noisy / plan.divisor).astype(state.params.dtype)
+    clip_norms = state.clip_norms
+    if isinstance(mechanism.clipping, Quantile):
+        clipping = mechanism.clipping
+        bits = below - 0.5 * replied  # ±1/2 for each member that replied
+        bit_noise = np.array([stream.standard_normal() for stream in noise])
+        share = (bits + clipping.count_noise_std * bit_noise) / plan.divisor + 0.5
+        clip_norms = clip_norms * np.exp(-clipping.learning_rate * (share - clipping.target))
+    return State(round=state.round + 1, params=params, clip_norms=clip_norms)
+
+
+def noise_streams(plan: Plan, state: State) -> list[np.random.Generator]:
+    """A generator of noise for each replica, standing where `state.round` rounds have left it."""
+    streams = [_generator(plan.seed, _NOISE, replica) for replica in plan.replicas]
+    for stream in streams:
+        for _ in range(state.round):
+            stream.standard_normal(state.params.shape[1], dtype=_noise_dtype(state.params))
+            if isinstance(plan.mechanism.clipping, Quantile):
+                stream.standard_normal()
+    return streams
+
+
+def _norms(rows: Floats) -> Floats:
+    # Scaled by the largest entry: the square of a huge float64 would overflow and the row would be lost.
+    largest = np.abs(rows).max(axis=1, initial=0.0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        scaled = rows / np.where(largest > 0, largest, 1.0)[:, None]
+        norms: Floats = largest * np.sqrt(np.einsum("rd,rd->r", scaled, scaled))
+    return norms
+
+
+def _noise_dtype(params: Params) -> type[np.float32] | type[np.float64]:
+    return np.float64 if params.dtype == np.float64 else np.float32
+
+
+def _generator(seed: int, *path: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=path))
+
+
+def noise_std(plan: Plan, clip_norm: float) -> float:
+    """Standard deviation of the noise on each parameter of the new model.
+
+    >>> from fedproof.protocol import UserFedAvg
+    >>> fedavg = UserFedAvg(rounds=1, noise_multiplier=2.0, sampling=Poisson(probability=0.5))
+    >>> noise_std(Plan(mechanism=fedavg, num_users=20, seed=0), clip_norm=1.0)
+    0.2
+    """
+    return plan.mechanism.noise_multiplier * clip_norm / plan.divisor
