@@ -1,7 +1,15 @@
 """Tables, figures and self-contained pages: what is certified, at a glance."""
 
-from fedproof.report.comparison_charts import AttackRow, InefficacyRow, SweepRow
-from fedproof.report.comparison_pages import write_attack_page, write_inefficacy_page, write_sweep_page
+from fedproof.report.attack_page import AttackRow, attack_charts, write_attack_page
+from fedproof.report.comparison_charts import (
+    InefficacyRow,
+    SweepRow,
+    inefficacy_chart,
+    inefficacy_rows,
+    sweep_chart,
+)
+from fedproof.report.comparison_pages import write_inefficacy_page, write_sweep_page
+from fedproof.report.federation import draw_federation
 from fedproof.report.figures import write_charts, write_figures
 from fedproof.report.run_page import write_report
 
@@ -9,6 +17,11 @@ __all__ = [
     "AttackRow",
     "InefficacyRow",
     "SweepRow",
+    "attack_charts",
+    "draw_federation",
+    "inefficacy_chart",
+    "inefficacy_rows",
+    "sweep_chart",
     "write_attack_page",
     "write_charts",
     "write_figures",

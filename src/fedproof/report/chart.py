@@ -1,8 +1,9 @@
 """A figure as plain values: drawn as inline SVG, by matplotlib, or shown as the table behind it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from fedproof.report.words import number, percent
 
@@ -127,6 +128,20 @@ class Chart:
             if isinstance(series, Band):
                 columns.append(dict(zip(series.xs, series.highs, strict=True)))
         return [[x, *(column.get(x) for column in columns)] for x in self.xs]
+
+
+# What comes after the colour of the certificate itself.
+TONES = (Tone.VERMILLION, Tone.GREEN, Tone.PURPLE, Tone.ORANGE, Tone.SKY, Tone.INK)
+
+
+def check_rows(rows: Sequence[Mapping[str, Any]], schema: Any) -> None:
+    """Raise ValueError unless there are rows, all with the keys that the TypedDict `schema` requires."""
+    if not rows:
+        raise ValueError("rows are empty: there is nothing to show")
+    for place, row in enumerate(rows):
+        missing = sorted(schema.__required_keys__ - set(row))
+        if missing:
+            raise ValueError(f"rows[{place}] has no {', '.join(missing)}")
 
 
 def numbers(values: Sequence[float]) -> Numbers:

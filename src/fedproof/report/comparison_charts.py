@@ -1,23 +1,13 @@
-"""Figures of attacks, of attack inefficacy and of sweeps, from rows whose schema is written here."""
+"""Figures of attack inefficacy and of sweeps, from rows whose schema is written here."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from fedproof.report.chart import Band, Chart, Line, Mark, Points, Series, Tone, numbers
+from fedproof.certificates import Inefficacy
+from fedproof.report.chart import TONES, Band, Chart, Line, Mark, Points, Series, Tone, check_rows, numbers
 from fedproof.report.words import number
 
-_TONES = (Tone.VERMILLION, Tone.GREEN, Tone.PURPLE, Tone.ORANGE, Tone.SKY, Tone.INK)
 _MOST_CURVES = 5
-
-
-class AttackRow(TypedDict):
-    """One poisoned training: `attack` with `k` units reached `empirical`; what is certified for k units."""
-
-    k: int
-    attack: str
-    empirical: float
-    certified_lower: float
-    certified_upper: float
 
 
 class InefficacyRow(TypedDict):
@@ -42,67 +32,22 @@ class SweepRow(TypedDict):
     certified_accuracy: Mapping[str, float]
 
 
-def check_rows(rows: Sequence[Mapping[str, Any]], schema: type) -> None:
-    """Raise ValueError unless there are rows, all with the keys of `schema`."""
-    if not rows:
-        raise ValueError("rows are empty: there is nothing to show")
-    for place, row in enumerate(rows):
-        missing = [key for key in schema.__annotations__ if key not in row]
-        if missing:
-            raise ValueError(f"rows[{place}] has no {', '.join(missing)}")
-
-
-# --- attacks ------------------------------------------------------------------------------------------------
-
-
-def attack_chart(rows: Sequence[AttackRow], *, measure: str, unit: str) -> Chart:
-    """The certified bounds as a band, each attack as points."""
-    check_rows(rows, AttackRow)
-    sizes = sorted({row["k"] for row in rows})
-    lower = [min(row["certified_lower"] for row in rows if row["k"] == k) for k in sizes]
-    upper = [max(row["certified_upper"] for row in rows if row["k"] == k) for k in sizes]
-    bounds = Band(
-        label="certified", xs=numbers(sizes), ys=numbers(lower), highs=numbers(upper), tone=Tone.BLUE
-    )
-    attacks = list(dict.fromkeys(row["attack"] for row in rows))
-    series: list[Series] = [bounds]
-    for place, attack in enumerate(attacks):
-        own = [row for row in rows if row["attack"] == attack]
-        series.append(
-            Points(
-                label=attack,
-                xs=numbers([row["k"] for row in own]),
-                ys=numbers([row["empirical"] for row in own]),
-                tone=_TONES[place % len(_TONES)],
-            )
-        )
-    return Chart(
-        name="attack",
-        title=f"{measure.capitalize()} under attack",
-        description=f"Certified bounds on the {measure} as a band, {len(attacks)} attacks as points.",
-        x_label=f"poisoned {unit}s k",
-        y_label=measure,
-        series=tuple(series),
-        shares=_are_shares(measure, rows),
-    )
-
-
-def outside(rows: Sequence[AttackRow]) -> list[AttackRow]:
-    """The measurements that lie outside of their certified bounds."""
-    return [row for row in rows if not row["certified_lower"] <= row["empirical"] <= row["certified_upper"]]
-
-
-def _are_shares(measure: str, rows: Sequence[AttackRow]) -> bool:
-    return "accuracy" in measure and all(0 <= row["empirical"] <= 1 for row in rows)
-
-
 # --- attack inefficacy --------------------------------------------------------------------------------------
+
+
+def inefficacy_rows(*results: Inefficacy) -> list[InefficacyRow]:
+    """Rows for the page from what `fedproof.inefficacy` returns."""
+    return [
+        InefficacyRow(k=k, method=str(result.settings.method), lower=lower, upper=upper)
+        for result in results
+        for k, lower, upper in zip(result.sizes, result.lower, result.upper, strict=True)
+    ]
 
 
 def inefficacy_chart(rows: Sequence[InefficacyRow], *, cost: float, unit: str) -> Chart:
     """Bounds on the attacker's expected cost as one band for each method, and its value without attack."""
     check_rows(rows, InefficacyRow)
-    tones = (Tone.BLUE, Tone.VERMILLION, Tone.GREEN)
+    tones = (Tone.BLUE, *TONES)
     methods = list(dict.fromkeys(row["method"] for row in rows))
     series: list[Series] = []
     for place, method in enumerate(methods):
@@ -137,7 +82,7 @@ def sweep_chart(rows: Sequence[SweepRow]) -> Chart:
     check_rows(rows, SweepRow)
     ordered = sorted(rows, key=lambda row: row["epsilon"])
     sizes = shown_sizes(ordered)
-    tones = (Tone.BLUE, *_TONES)
+    tones = (Tone.BLUE, *TONES)
     series: list[Series] = []
     for size, tone in zip(sizes, tones, strict=False):
         at = {row["epsilon"]: 0.0 for row in ordered}
@@ -159,7 +104,7 @@ def sweep_chart(rows: Sequence[SweepRow]) -> Chart:
         title="Certified accuracy over ε",
         description=f"One curve for each of {len(sizes)} sizes over {len(set(epsilons))} privacy levels.",
         x_label="ε of one model",
-        y_label="share of the test inputs that keep their correct label",
+        y_label="certified accuracy (share of the test inputs)",
         series=tuple(series),
         marks=(
             Mark(

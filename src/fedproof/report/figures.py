@@ -1,7 +1,8 @@
 """Figures as files: every chart as PNG, PDF and SVG by matplotlib, and the rows behind it as CSV."""
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,25 +62,37 @@ def _write_rows(chart: Chart, path: Path) -> Path:
 
 
 def _write_drawings(chart: Chart, destination: Path) -> list[Path]:
+    paths = [destination / f"{chart.name}.{kind}" for kind in FORMATS]
+    with new_axes() as axes:
+        draw(chart, axes)
+        for path in paths:
+            save(axes, path)
+    return paths
+
+
+@contextmanager
+def new_axes() -> Iterator[Any]:
+    """Empty axes of matplotlib in our style; no window system, and no global state as with pyplot."""
     try:
         import matplotlib as mpl
     except ModuleNotFoundError as error:
-        raise ImportError(
-            "figures need matplotlib: install it with pip install 'fedproof[report]'"
-        ) from error
+        raise ImportError("figures need matplotlib: pip install 'fedproof[report]'") from error
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    paths = []
     with mpl.rc_context(_STYLE):
         drawing = Figure(figsize=_SIZE, layout="constrained")
-        FigureCanvasAgg(drawing)  # no window system, and no global state as with pyplot
-        draw(chart, drawing.add_subplot())
-        for kind in FORMATS:
-            path = destination / f"{chart.name}.{kind}"
-            drawing.savefig(path, dpi=200, metadata=_METADATA[kind])
-            paths.append(path)
-    return paths
+        FigureCanvasAgg(drawing)
+        yield drawing.add_subplot()
+
+
+def save(axes: Any, path: Path) -> None:
+    """Write a drawing as the kind of file that its name says."""
+    kind = path.suffix.removeprefix(".").lower()
+    if kind not in FORMATS:
+        raise ValueError(f"{path}: a figure's name must end in .png, .pdf or .svg")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    axes.figure.savefig(path, dpi=200, metadata=_METADATA[kind])
 
 
 def draw(chart: Chart, axes: Any) -> None:
@@ -99,7 +112,7 @@ def draw(chart: Chart, axes: Any) -> None:
     if chart.logarithmic:
         axes.set_xscale("log")
     if len(chart.series) > 1:
-        axes.legend(fontsize=8, frameon=False)
+        axes.figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
 
 
 def _draw_series(series: Series, axes: Any, stacks: dict[float, float]) -> None:

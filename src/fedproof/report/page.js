@@ -128,7 +128,7 @@ function plan(host) {
       label(String(size), { x: left - 8, y: y(size), class: "tick y" });
     }
     values.forEach((value, i) => label(data.noise[i], { x: x(value), y: height - bottom + 18, class: "tick x" }));
-    label("noise multiplier", { x: (left + width - right) / 2, y: height - 5, class: "title" });
+    label("noise multiplier (grey: other chances to be drawn)", { x: (left + width - right) / 2, y: height - 5, class: "title" });
     const path = (sizes) => "M" + values.map((value, i) => `${x(value)} ${y(sizes[i])}`).join("L");
     for (const line of lines) make("path", { d: path(line), class: "line faint" }, svg);
     make("line", { x1: left, x2: width - right, y1: y(k), y2: y(k), class: "line dashed tone-vermillion" }, svg);

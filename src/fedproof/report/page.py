@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -10,7 +11,7 @@ from fedproof.folder import replace_file
 from fedproof.report.chart import Band, Chart, Line, Series
 from fedproof.report.markup import Markup, data_block, details, join, table, tag
 from fedproof.report.svg import NARROW, WIDE, draw
-from fedproof.report.words import number
+from fedproof.report.words import number, remedy
 
 
 def write_page(path: Path, *, title: str, body: Markup) -> Path:
@@ -25,6 +26,14 @@ def write_page(path: Path, *, title: str, body: Markup) -> Path:
     return path
 
 
+def write_simple_page(path: Path, title: str, sentence: str, *parts: Markup) -> Path:
+    """Write a page that begins with what it says in one sentence."""
+    head = tag(
+        "header", tag("p", f"fedproof · {title}", class_="eyebrow"), tag("h1", sentence, id="headline")
+    )
+    return write_page(path, title=f"fedproof: {title}", body=tag("main", head, *parts, id="main"))
+
+
 def _resource(name: str) -> str:
     return resources.files("fedproof.report").joinpath(name).read_text(encoding="utf-8")
 
@@ -33,6 +42,27 @@ def section(identifier: str, title: str, *children: object) -> Markup:
     """A part of the page with its heading."""
     heading = f"{identifier}-title"
     return tag("section", tag("h2", title, id=heading), *children, id=identifier, aria_labelledby=heading)
+
+
+def soundness_box(reasons: Sequence[str], *, certified: bool = True, more: object = "") -> Markup:
+    """Whether something is proved: each reason why not, with its remedy."""
+    if not certified:
+        strong, text = "No certificate. ", "This mechanism proves nothing."
+    elif reasons:
+        strong = "Heuristic, not a proof. "
+        text = "The numbers above would hold under these conditions; they are not met, so nothing is proved."
+    else:
+        strong, text = "Sound. ", "Every condition of the theorem is met."
+    listed = tag("ul", *map(_reason, reasons), class_="reasons") if reasons else ""
+    kind = "heuristic" if reasons or not certified else "sound"
+    box = tag("div", tag("p", tag("strong", strong), text), listed, more, class_=f"box {kind}")
+    return section("soundness", "Can it be trusted?", box)
+
+
+def _reason(reason: str) -> Markup:
+    cure = remedy(reason)
+    first = reason[:1].upper() + reason[1:] + "."
+    return tag("li", first, tag("span", tag("b", "Remedy: "), cure, class_="remedy") if cure else "")
 
 
 def figure(chart: Chart, *, note: object = "") -> Markup:

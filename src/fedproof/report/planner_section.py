@@ -32,7 +32,7 @@ def _planner(plan: Plan, run: RunData) -> tuple[Markup, Markup]:
     intro = (
         f"For the typical input of this run: confidence {plan.top:.4g} for its label, at most "
         f"{plan.rival:.4g} for any other. More noise certifies more as long as the models stay as confident "
-        "as here, which only training can tell."
+        "as here, which only training can tell. The sizes are those of `fedproof plan`."
     )
     result = tag(
         "div",

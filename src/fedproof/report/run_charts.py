@@ -46,7 +46,7 @@ def accuracy_chart(run: RunData, certificate: Certificate) -> Chart:
             f"The certificate falls from {percent(curve[0])} at k = 0 to zero beyond k = {len(curve) - 1}."
         ),
         x_label=f"poisoned {run.unit}s k",
-        y_label="share of the test inputs that keep their correct label",
+        y_label="certified accuracy (share of the test inputs)",
         series=tuple(lines),
         marks=(Mark(x=size, label=f"k = {size}"),) if size else (),
         shares=True,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fedproof.certificates import Certificate
 from fedproof.report import words
 from fedproof.report.markup import Markup, details, join, table, tag
-from fedproof.report.page import section
+from fedproof.report.page import section, soundness_box
 from fedproof.report.run_data import RunData
 from fedproof.report.words import duration, number, percent, plural, rounded_up
 
@@ -28,9 +28,10 @@ def heading(run: RunData) -> Markup:
     sound = bool(summary["sound"])
     counts = (("users", "user"), ("replicas", "replica"), ("inputs", "test input"))
     about = " · ".join([summary["data"], *(plural(summary[key], noun) for key, noun in counts)])
+    word = "Sound" if sound else "Heuristic" if run.certificate else "No certificate"
     badge = tag(
         "a",
-        "Sound" if sound else "Heuristic",
+        word,
         class_=f"badge {'sound' if sound else 'heuristic'}",
         href="#soundness",
     )
@@ -84,29 +85,11 @@ def _tile(key: str, name: str, value: str, note: str) -> Markup:
 
 
 def soundness(run: RunData) -> Markup:
-    """Whether the certificate is a proof: each reason why not, with its remedy; and what is assumed."""
-    reasons = run.summary["reasons"]
-    if run.summary["sound"]:
-        verdict = tag("p", tag("strong", "Sound. "), "Every condition of the theorem is met.")
-    elif run.certificate is None:
-        verdict = tag("p", tag("strong", "No certificate. "), "This mechanism proves nothing.")
-    else:
-        text = "The numbers above would hold if these conditions did; they do not, so nothing is proved."
-        verdict = tag("p", tag("strong", "Heuristic, not a proof. "), text)
-    parts: list[object] = [verdict]
-    if reasons:
-        parts.append(tag("ul", *map(_reason, reasons), class_="reasons"))
-    if run.certificate is not None:
-        taken = (tag("li", text) for text in run.certificate.assumptions)
-        parts.append(details("What is taken for granted", tag("ul", *taken)))
-    kind = "sound" if run.summary["sound"] else "heuristic"
-    return section("soundness", "Can it be trusted?", tag("div", *parts, class_=f"box {kind}"))
-
-
-def _reason(reason: str) -> Markup:
-    remedy = words.remedy(reason)
-    first = reason[:1].upper() + reason[1:] + "."
-    return tag("li", first, tag("span", tag("b", "Remedy: "), remedy, class_="remedy") if remedy else "")
+    """Whether the certificate is a proof, and what is assumed."""
+    if run.certificate is None:
+        return soundness_box(run.summary["reasons"], certified=False)
+    taken = tag("ul", *(tag("li", text) for text in run.certificate.assumptions))
+    return soundness_box(run.summary["reasons"], more=details("What is taken for granted", taken))
 
 
 # --- privacy ------------------------------------------------------------------------------------------------
@@ -132,7 +115,9 @@ def privacy(run: RunData) -> Markup:
         "of models."
     )
     header = ("Accountant", "ε of one model", f"ε of all {summary['replicas']:,} models")
-    return join([table(header, rows, caption="Privacy loss"), tag("p", note, class_="note")])
+    if run.certificate is not None and run.certificate.mechanism and run.certificate.mechanism.reasons:
+        note += " It is no guarantee here: see above what is not met."
+    return join([table(header, rows), tag("p", note, class_="note")])
 
 
 # --- class by class -----------------------------------------------------------------------------------------
@@ -228,7 +213,7 @@ def cost(run: RunData) -> Markup:
     memory = run.summary.get("peak_memory_bytes")
     if memory is not None:
         rows.append(("most memory", f"{float(memory) / 2**20:,.0f}{words.SPACE}MiB"))
-    return table(("Stage", "Time"), rows, caption="What it took")
+    return tag("div", table(("Stage", "Time"), rows, caption="What it took"), class_="small")
 
 
 def configuration(run: RunData) -> Markup:

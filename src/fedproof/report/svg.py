@@ -117,7 +117,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     """
     rough = (high - low) / max(count, 1)
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.75)
     first = math.ceil(low / step - 1e-9)
     return [round(index * step, 12) for index in range(first, math.floor(high / step + 1e-9) + 1)]
 
@@ -163,14 +163,16 @@ def _grid(chart: Chart, frame: Frame, x: Scale, y: Scale) -> Markup:
     return tag("g", *parts)
 
 
-def _depth(series: Series) -> int:
-    """Bands at the back, then thin curves, the strong one, and points in front."""
+def _depth(series: Series) -> tuple[int, float]:
+    """Bands at the back, the widest first, then thin curves, the strong one, and points in front."""
     match series:
-        case Band() | Bars():
-            return 0
+        case Band(highs=highs):
+            return 0, -sum(high - low for low, high in zip(series.ys, highs, strict=True))
+        case Bars():
+            return 0, 0.0
         case Line(strong=strong):
-            return 2 if strong else 1
-    return 3
+            return (2 if strong else 1), 0.0
+    return 3, 0.0
 
 
 def _shape(series: Series, x: Scale, y: Scale, stacks: dict[float, float]) -> Markup:

@@ -63,6 +63,8 @@ def number(value: float) -> str:
     >>> number(6.0), number(0.25), number(24.0042)
     ('6', '0.25', '24')
     """
+    if not math.isfinite(value):
+        return "∞" if value > 0 else "–"
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
