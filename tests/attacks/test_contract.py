@@ -130,7 +130,7 @@ def test_attacks_are_frozen_and_check_their_users(variant):
     with pytest.raises(FrozenInstanceError):
         attack.adversaries = ()
     federation = random_federation((8, 8), users=3)
-    with pytest.raises(ValueError, match="adversaries = . must be below the number of users = 3"):
+    with pytest.raises(ValueError, match=r"adversaries = . must be below the number of users = 3"):
         poisoned(federation, attack)
     assert attack.size == (2 if isinstance(attack, Instances) else len(ADVERSARIES))
 
@@ -154,7 +154,8 @@ def test_attacks_are_frozen_and_check_their_users(variant):
         ("backdoor", {"adversaries": (-1,)}, "adversaries = -1"),
         ("nowhere.at_all:attack", {}, "cannot be imported"),
         ("math:pi", {}, "is no function"),
-        ("builtins:dict", {}, "returned dict, must be a fedproof.attacks.Attack"),
+        (f"{__name__}:no_attack", {}, "returned dict, must be a fedproof.attacks.Attack"),
+        (f"{__name__}:all_zero", {"lable": 1}, "lable is no parameter of the attack .*:all_zero"),
     ],
 )
 def test_bad_parameters_are_named(name, options, message):
@@ -173,7 +174,7 @@ def test_classes_and_images_are_checked_against_the_data():
         poisoned(text, build_attack("label-flip", adversaries=ADVERSARIES, source=5))
     with pytest.raises(ValueError, match="trigger_size = 9 must be from 1 to 8"):
         poisoned(images, build_attack("backdoor", adversaries=ADVERSARIES, trigger_size=9))
-    with pytest.raises(ValueError, match="user 5 has . instances that Backdoor can poison"):
+    with pytest.raises(ValueError, match=r"user 5 has . instances that Backdoor can poison"):
         poisoned(images, build_attack("backdoor", adversaries=(5,), instances=100))
     task = small_task()
     with pytest.raises(ValueError, match="inputs = 99 must be below the number of test inputs"):
@@ -216,6 +217,10 @@ def wrong_shape(contributions, state, adversaries):
     return contributions.updates[..., :1]
 
 
+def no_attack(adversaries):
+    return {}
+
+
 def factory(adversaries, direction):
     return build_attack("min-max", adversaries=adversaries, direction=direction)
 
@@ -243,7 +248,7 @@ def test_a_users_own_attack_cannot_reach_beyond_its_users():
     with pytest.raises(ValueError, match="changed test_features"):
         under_attack(task, build_attack(f"{__name__}:grows", adversaries=ADVERSARIES))
     attacked = under_attack(task, build_attack(f"{__name__}:wrong_shape", adversaries=ADVERSARIES))
-    with pytest.raises(ValueError, match="wrong_shape returned .*, must be a tensor of shape"):
+    with pytest.raises(ValueError, match=r"wrong_shape returned .*, must be a tensor of shape"):
         attacked.attack(*handed_in(task, shared=True))
 
 

@@ -1,0 +1,290 @@
+"""Certificates against real adversaries on digits: predictions stand, costs stay above their bounds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedproof import data
+from fedproof.aggregation.registry import build_rule
+from fedproof.attacks import (
+    Instances,
+    LabelFlip,
+    build_attack,
+    choose_adversaries,
+    clean_task,
+    evaluate,
+    evaluate_all,
+    run_attack,
+    train,
+    verdict,
+)
+from fedproof.certificates import certify
+from fedproof.ensemble import first_updates
+from fedproof.models import build
+from fedproof.protocol import FedAvg, FixedSize, InstanceFedAvg, LocalTraining, Poisson
+from fedproof.threat import Relation, ThreatModel
+from tests.attacks.conftest import demo_task
+
+FALSE_ALARM = 1e-6
+REPLICAS = 300
+COST_BOUND = 4.0
+DELTA = 0.005
+SIZES = (1, 6, 12)
+ATTACKS = {
+    "backdoor": {"kind": "backdoor"},
+    "backdoor x50": {"kind": "backdoor", "scale": 50.0},
+    "half backdoor x50": {"kind": "backdoor", "scale": 50.0, "poison_fraction": 0.5},
+    "distributed x50": {"kind": "distributed-backdoor", "scale": 50.0},
+    "flip": {"kind": "label-flip"},
+    "flip x50": {"kind": "label-flip", "source": 1, "scale": 50.0},
+    "min-max std": {"kind": "min-max"},
+    "min-max unit x50": {"kind": "min-max", "direction": "inverse-unit-vector", "scale": 50.0},
+    "min-max sign": {"kind": "min-max", "direction": "inverse-sign"},
+    "min-sum std": {"kind": "min-sum"},
+    "min-sum unit": {"kind": "min-sum", "direction": "inverse-unit-vector"},
+    "min-sum sign": {"kind": "min-sum", "direction": "inverse-sign"},
+    "worst case": {"kind": "worst-case"},
+    "worst case to 0": {"kind": "worst-case", "target": 0},
+}
+
+
+def made(name, size, **more):
+    options = dict(ATTACKS[name]) | more
+    kind = options.pop("kind")
+    return build_attack(kind, adversaries=choose_adversaries(96, size, seed=1), **options)
+
+
+def certified(task, scores, *, threat=None, method="margin"):
+    return certify(
+        scores,
+        task.federation.test_labels,
+        mechanism=task.mechanism,
+        threat=threat or ThreatModel(),
+        method=method,
+        failure_probability=FALSE_ALARM,
+    )
+
+
+class Clean:
+    """The clean ensemble with its certificate, trained once for the whole file."""
+
+    def __init__(self, replicas):
+        self.task, self.replicas = demo_task(), replicas
+        self.first = first_updates(self.task)
+        self.names = list(ATTACKS)
+        goals = [made(name, 1).goal(self.task.federation) for name in self.names]
+        self.outcome = train(self.task, replicas, goals, first=self.first)
+        self.certificate = certified(self.task, self.outcome.scores)
+        assert self.certificate.sound
+
+    def row(self, name, attack, *, losses=None):
+        clean = self.outcome.losses[self.names.index(name)] if losses is None else losses
+        attacked = run_attack(self.task, attack, self.replicas, clean_first=self.first)
+        return evaluate(
+            name,
+            attack,
+            task=self.task,
+            certificate=self.certificate,
+            clean=replace(self.outcome, losses=(clean,)),
+            attacked=attacked,
+            cost_bound=COST_BOUND,
+            delta=DELTA,
+            failure_probability=FALSE_ALARM,
+        )
+
+
+@pytest.fixture(scope="module")
+def clean():
+    return Clean(REPLICAS)
+
+
+def check(row):
+    assert row.sound
+    assert row.reasons == ()
+    assert row.holds_on_certified
+    assert row.kept_on_certified in (None, 1.0)
+    assert row.holds_on_cost
+    assert row.cost >= row.certified_lower  # even without the allowance for Monte-Carlo error
+    assert row.certified_lower >= row.paper_lower
+    assert row.certified_upper <= row.paper_upper
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ATTACKS)
+def test_no_attack_breaks_a_sound_certificate(clean, name, size):
+    row = clean.row(name, made(name, size))
+    assert row.certified_inputs > 0
+    check(row)
+
+
+@pytest.mark.parametrize("name", ["backdoor x50", "worst case to 0"])
+def test_attacks_bite_where_nothing_is_certified(clean, name):
+    # The same code with a majority of adversaries: the test above is not blind.
+    row = clean.row(name, made(name, 60))
+    assert row.certified_inputs == 0
+    assert row.certified_accuracy == 0
+    assert row.accuracy < 0.6 < 0.9 < row.clean_accuracy
+    assert row.cost < row.clean_cost / 10
+    check(row)
+
+
+def test_a_wrong_certificate_is_caught(clean):
+    sizes = tuple(None if size is None else 60 for size in clean.certificate.certified_size)
+    claim = replace(clean.certificate, certified_size=sizes)
+    attacked = run_attack(clean.task, made("worst case", 60), clean.replicas, clean_first=clean.first)
+    found = verdict(attacked.scores, claim, 60, failure_probability=FALSE_ALARM)
+    assert found.certified > 60
+    assert found.contradicted > found.certified / 2
+    assert found.kept < found.certified / 2
+
+
+@pytest.mark.parametrize("rank", [0, 0.5, 1])
+def test_the_worst_direction_for_one_input_does_not_break_its_certificate(clean, rank):
+    # Aimed at one input with as many adversaries as it is certified for: the strongest attack there is.
+    sizes = [-1 if size is None else size for size in clean.certificate.certified_size]
+    order = [index for index in np.argsort(sizes, kind="stable").tolist() if sizes[index] >= 1]
+    index = order[int(rank * (len(order) - 1))]
+    size = sizes[index]
+    row = clean.row("worst case", made("worst case", size, inputs=(index,)))
+    assert row.holds_on_certified
+    attacked = run_attack(clean.task, made("worst case", size, inputs=(index,)), clean.replicas)
+    assert attacked.scores[:, index].mean(axis=0).argmax() == clean.certificate.prediction[index]
+
+
+@pytest.mark.parametrize("method", ["mean", "vote", "paper"])
+def test_other_certificates_hold_too(clean, method):
+    settings = {"delta": DELTA} if method == "paper" else {}
+    certificate = certify(
+        clean.outcome.scores,
+        clean.task.federation.test_labels,
+        mechanism=clean.task.mechanism,
+        method=method,
+        failure_probability=FALSE_ALARM,
+        **settings,
+    )
+    largest = max(size for size in certificate.certified_size if size is not None)
+    attacked = run_attack(
+        clean.task, made("worst case to 0", largest), clean.replicas, clean_first=clean.first
+    )
+    found = verdict(attacked.scores, certificate, largest, failure_probability=FALSE_ALARM)
+    assert found.certified == found.kept > 0
+    assert found.contradicted == 0
+
+
+def test_users_who_join_do_not_break_a_certificate_for_join():
+    task = demo_task()
+    attack = made("worst case to 0", 15)
+    base = clean_task(task, attack, Relation.JOIN)
+    outcome = train(base, REPLICAS, [attack.goal(task.federation)])
+    threat = ThreatModel(relation=Relation.JOIN)
+    certificate = certified(task, outcome.scores, threat=threat)
+    row = evaluate(
+        "worst case",
+        attack,
+        task=task,
+        certificate=certificate,
+        clean=outcome,
+        attacked=run_attack(task, attack, REPLICAS),
+        cost_bound=COST_BOUND,
+        delta=DELTA,
+        failure_probability=FALSE_ALARM,
+    )
+    assert row.certified_inputs > 0
+    check(row)
+
+
+@pytest.mark.parametrize("kind", ["backdoor", "label-flip"])
+def test_poisoned_instances_do_not_break_an_instance_level_certificate(kind):
+    federation = data.load("digits", classes=[0, 1], users=3)
+    mechanism = InstanceFedAvg(
+        rounds=1, local_steps=12, noise_multiplier=4.0, batch_probability=12 / 96, clip_norm=0.5
+    )
+    task = demo_task(
+        federation=federation,
+        model=build("linear", federation),
+        mechanism=mechanism,
+        local=LocalTraining(batch_size=12, learning_rate=2.0),
+    )
+    attack = build_attack(kind, adversaries=(1,), instances=3)
+    assert isinstance(attack, Instances)
+    outcome = train(task, 300, [attack.goal(federation)])
+    certificate = certified(task, outcome.scores, threat=ThreatModel(unit="instance"))
+    row = evaluate(
+        kind,
+        attack,
+        task=task,
+        certificate=certificate,
+        clean=outcome,
+        attacked=run_attack(task, attack, 300),
+        cost_bound=COST_BOUND,
+        delta=DELTA,
+        failure_probability=FALSE_ALARM,
+    )
+    assert row.adversaries == 3
+    assert row.certified_inputs > 0
+    check(row)
+
+
+def test_what_a_certificate_does_not_cover_is_said(clean):
+    def rows(task, attack):
+        return evaluate_all(
+            task,
+            {"it": attack},
+            num_replicas=50,
+            certifier=lambda scores: None if isinstance(task.mechanism, FedAvg) else certified(task, scores),
+            cost_bound=COST_BOUND,
+            delta=DELTA,
+        )[0]
+
+    fixed = FixedSize(cohort=24, users=96)
+    mechanism = replace(clean.task.mechanism, sampling=fixed)
+    robust = replace(clean.task, aggregation=build_rule("median", num_adversaries=3), mechanism=mechanism)
+    row = rows(robust, made("flip", 3))
+    assert not row.sound
+    assert "median looks at every update by itself" in row.values()["reasons"]
+    federation = clean.task.federation
+    user = int(np.argmax([np.sum(federation.labels[3 * u : 3 * u + 3] == 1) for u in range(96)]))
+    row = rows(clean.task, Instances(base=LabelFlip(adversaries=(user,)), count=1))
+    assert not row.sound
+    assert "level of the instance, the certificate of the user" in row.reasons[0]
+    plain = replace(clean.task, mechanism=FedAvg(rounds=1, sampling=Poisson(probability=0.25)))
+    row = rows(plain, made("flip", 3))
+    assert row.certified_lower is None
+    assert not row.sound
+    assert row.reasons == ("no noise is added: there is no guarantee",)
+
+
+@pytest.mark.parametrize("relation", Relation)
+def test_rows_of_many_attacks_repeat(relation):
+    task = demo_task(rounds=1)
+    attacks = {f"flip {k}": made("flip x50", k) for k in (0, 2, 4)}
+    threat = ThreatModel(relation=relation)
+    seen = []
+    found = [
+        evaluate_all(
+            task,
+            attacks,
+            num_replicas=40,
+            certifier=lambda scores: certified(task, scores, threat=threat),
+            cost_bound=COST_BOUND,
+            delta=DELTA,
+            relation=relation,
+            progress=lambda *told: seen.append(told),
+        )
+        for _ in range(2)
+    ]
+    assert found[0] == found[1]
+    assert [row.adversaries for row in found[0]] == [0, 2, 4]
+    assert found[0][0].cost == pytest.approx(found[0][0].clean_cost)  # nobody attacks
+    assert {stage for stage, _, _ in seen} == {"clean", *attacks}
+    assert all(len(row.values()) == 19 for row in found[0])
+
+
+@pytest.mark.slow
+def test_no_attack_breaks_a_sound_certificate_at_any_size():
+    clean = Clean(1000)
+    largest = max(size for size in clean.certificate.certified_size if size is not None)
+    for name in ATTACKS:
+        for size in range(1, largest + 1, 3):
+            check(clean.row(name, made(name, size)))
