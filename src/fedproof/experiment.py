@@ -6,13 +6,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedproof import data
 from fedproof.accounting import account, ensemble_account
@@ -20,9 +21,11 @@ from fedproof.accounting.ledger import Ledger, save_ledger
 from fedproof.certificates import Certificate, certify, dumps
 from fedproof.certificates.comparison import Curve, compare
 from fedproof.config import Config, load_config
-from fedproof.ensemble import Ensemble, Task, store, train_ensemble
+from fedproof.ensemble import Ensemble, Task, first_updates, shares_first_round, store, train_ensemble
 from fedproof.ensemble import predict as predict_scores
+from fedproof.ensemble.cluster import train_on_cluster
 from fedproof.ensemble.local import plan_for
+from fedproof.federation import Federation
 from fedproof.folder import CONFIG, RunFolder
 from fedproof.mechanisms.users import as_inputs
 from fedproof.models.registry import build
@@ -49,6 +52,7 @@ def run(
     resume: bool = False,
     engine: str = "local",
     device: str = "cpu",
+    shared: "SharedWork | None" = None,
     progress: Progress = lambda stage, done, total: None,
 ) -> Run:
     """Train the replicas of `config` on `device`, certify, and write the run directory `out`.
@@ -61,8 +65,9 @@ def run(
     """
     with RunFolder.open(out, config, resume=resume) as folder:
         seconds: dict[str, float] = {}
+        shared = shared or SharedWork()
         with _timed(seconds, "load"):
-            task = make_task(config, device)
+            task = shared.task(config, device)
         num_replicas = _affordable(config, task)
         with _timed(seconds, "train"):
             trainer = _trainer(engine)
@@ -70,6 +75,7 @@ def run(
                 task,
                 num_replicas,
                 folder.parts,
+                first_updates=shared.first_updates(config, task),
                 part_size=config.ensemble.part_size,
                 progress=lambda done, total: progress("train", done, total),
             )
@@ -84,9 +90,39 @@ def run(
     return Run(config=config, folder=out, summary=summary, certificate=certificate)
 
 
-def make_task(config: Config, device: str) -> Task:
+@dataclass(kw_only=True)
+class SharedWork:
+    """What several runs need alike, computed when first asked for: the data, and everybody's first update.
+
+    All replicas start from the same model, so a user's update in round one is the same for all replicas,
+    noise multipliers and clip norms. For one run this is empty and changes nothing.
+    """
+
+    federations: dict[str, Federation] = field(default_factory=dict)
+    updates: dict[str, Tensor] = field(default_factory=dict)
+    wanted: bool = False  # whether a later run may use the updates of this one
+
+    def task(self, config: Config, device: str) -> Task:
+        """The task of a configuration, on data that are loaded once."""
+        key = f"{config.ensemble.seed} {config.data!r}"
+        if key not in self.federations:
+            self.federations[key] = data.load(seed=config.ensemble.seed, **config.data.model_dump())
+        return make_task(config, device, self.federations[key])
+
+    def first_updates(self, config: Config, task: Task) -> Tensor | None:
+        """Everybody's update in round one, kept for the runs that share it; None where nothing is shared."""
+        if not self.wanted or not shares_first_round(task):
+            return None
+        key = repr((config.data, config.model, task.local, task.seed, task.device))
+        if key not in self.updates:
+            self.updates = {key: first_updates(task)}  # one at a time: they can be large
+        return self.updates[key]
+
+
+def make_task(config: Config, device: str, federation: Federation | None = None) -> Task:
     """Data, model and mechanism of a configuration: everything that decides the replicas."""
-    federation = data.load(seed=config.ensemble.seed, **config.data.model_dump())
+    if federation is None:
+        federation = data.load(seed=config.ensemble.seed, **config.data.model_dump())
     weights = None if config.model.weights is None else Path(config.model.weights)
     model = build(config.model.name, federation, hidden=config.model.hidden, weights=weights)
     mechanism = config.build_mechanism(
@@ -103,9 +139,12 @@ def make_task(config: Config, device: str) -> Task:
 
 
 def _trainer(engine: str) -> Callable[..., Ensemble]:
-    if engine == "local":
-        return train_ensemble
-    raise ValueError(f"engine = {engine!r} must be local")
+    match engine:
+        case "local":
+            return train_ensemble
+        case "ray":
+            return train_on_cluster
+    raise ValueError(f"engine = {engine!r} must be local or ray")
 
 
 def _affordable(config: Config, task: Task) -> int:

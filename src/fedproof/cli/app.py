@@ -20,6 +20,7 @@ app = typer.Typer(
 for command in (
     training.demo,
     training.run,
+    training.sweep,
     certificates.certify,
     certificates.inefficacy,
     certificates.verify,

@@ -1,5 +1,6 @@
 """`fedproof demo`, `run`, `predict` and `bench`: what trains, imported only when it is asked for."""
 
+import math
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,6 +43,52 @@ def run(
     """Train the replicas of an experiment, certify them, write the report."""
     loaded = load_config(config, changes or ())
     _execute(loaded, out, resume=resume, engine=engine, device=device, json=json)
+
+
+def sweep(
+    config: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    out: Out,
+    vary: Annotated[list[str] | None, typer.Option(help="What changes: section.key=value1,value2.")] = None,
+    engine: Engine = "local",
+    device: Device = "cpu",
+    changes: Set = None,
+    json: Json = False,
+) -> None:
+    """Many runs that differ in a few keys, shared work done once, and one page that compares them."""
+    _training()
+    from fedproof import sweep as sweeping
+    from fedproof.report import write_report, write_sweep_page
+
+    runs = sweeping.points(load_config(config, changes or ()), vary or ())
+    with progress_bars() as progress:
+        rows = sweeping.sweep(
+            runs,
+            out,
+            engine=engine,
+            device=device,
+            progress=progress,
+            finished=write_report,
+        )
+    shown: Any = [row | {"epsilon": math.inf if row["epsilon"] is None else row["epsilon"]} for row in rows]
+    page = write_sweep_page(shown, out / "sweep.html", title=f"Sweep of {config.name}")
+    if json:
+        print_json({"rows": rows, "page": str(page)})
+        return
+    sizes = ["1", "2", "5", "10", "20"]
+    print_table(
+        f"{len(rows)} runs",
+        (*rows[0]["values"], "ε (paper)", "accuracy", *(f"k = {size}" for size in sizes)),
+        [
+            (
+                *row["values"].values(),
+                "-" if row["epsilon"] is None else f"{row['epsilon']:.3f}",
+                f"{row['accuracy']:.1%}",
+                *(f"{row['certified_accuracy'].get(size, 0.0):.1%}" for size in sizes),
+            )
+            for row in rows
+        ],
+    )
+    say(f"the page to look at is {page}")
 
 
 def _execute(config: Config, out: Path, *, resume: bool, engine: str, device: str, json: bool) -> None:

@@ -1,0 +1,99 @@
+"""Many runs that differ in a few keys: shared work is done once, finished runs are skipped."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedproof.config import Config, parse_config
+from fedproof.experiment import Progress, SharedWork, run
+from fedproof.folder import replace_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One run of a sweep: the values of the varied keys, and the configuration they give."""
+
+    values: Mapping[str, str]
+    config: Config
+
+    @property
+    def name(self) -> str:
+        """What its directory is called: `noise_multiplier=1.8,rounds=3`."""
+        parts = (f"{key.rpartition('.')[2]}={value}" for key, value in self.values.items())
+        return ",".join(parts).replace("/", "_").replace(" ", "")
+
+
+def points(config: Config, variations: Iterable[str]) -> list[Point]:
+    """The runs of a sweep, one for each combination of the values in `a.b=v1,v2,…`.
+
+    Raises:
+        ValueError: a variation is not of that form, or gives an invalid configuration.
+    """
+    axes = [_axis(text) for text in variations]
+    if not axes:
+        raise ValueError("--vary is missing: say what changes, as section.key=value1,value2")
+    text = config.to_toml()
+    found = []
+    for combination in itertools.product(*(values for _, values in axes)):
+        values = dict(zip((key for key, _ in axes), combination, strict=True))
+        overrides = [f"{key}={value}" for key, value in values.items()]
+        found.append(Point(values=values, config=parse_config(text, "sweep", overrides)))
+    return found
+
+
+def _axis(text: str) -> tuple[str, list[str]]:
+    key, equals, values = text.partition("=")
+    parts = [part.strip() for part in values.split(",")]
+    if not equals or "." not in key or not all(parts):
+        raise ValueError(f"--vary {text!r} must look like section.key=value1,value2")
+    return key.strip(), parts
+
+
+def sweep(
+    runs: list[Point],
+    out: Path,
+    *,
+    engine: str = "local",
+    device: str = "cpu",
+    progress: Progress = lambda stage, done, total: None,
+    finished: Callable[[Path], object] = lambda folder: None,
+) -> list[dict[str, Any]]:
+    """Rows of all runs, each kept in its own directory under `out`; runs that are there are not done again.
+
+    Data are loaded once, and each user's first update is computed once for all noise levels and clip norms.
+    """
+    names = [point.name for point in runs]
+    if len(set(names)) < len(names):
+        raise ValueError("--vary: two runs would have the same directory; leave out what is there twice")
+    out.mkdir(parents=True, exist_ok=True)
+    shared = SharedWork(wanted=len(runs) > 1)
+    rows = []
+    for index, point in enumerate(runs):
+        progress("sweep", index, len(runs))
+        folder = out / point.name
+        result = run(
+            point.config, folder, resume=True, engine=engine, device=device, shared=shared, progress=progress
+        )
+        finished(folder)
+        rows.append(row_of(point, result.summary))
+        replace_file(out / "sweep.json", (json.dumps({"rows": rows}, indent=2) + "\n").encode())
+    progress("sweep", len(runs), len(runs))
+    return rows
+
+
+def row_of(point: Point, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What a table and a page compare; ε is the paper's, None without privacy."""
+    curve = summary.get("certified_accuracy", {})
+    return {
+        "values": dict(point.values),
+        "folder": point.name,
+        "epsilon": summary["epsilon"]["paper"] if "epsilon" in summary else None,
+        "accuracy": summary["accuracy"],
+        "certified_accuracy": dict(curve),
+        "certified_size": summary.get("certified_size", {}).get("median"),
+        "sound": summary["sound"],
+        "seconds": round(sum(summary["seconds"].values()), 3),
+    }

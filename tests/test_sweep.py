@@ -1,0 +1,90 @@
+"""Sweeps: every combination, shared work done once, finished runs kept, the same as runs by themselves."""
+
+import json
+
+import pytest
+
+import fedproof.experiment as experiment
+from fedproof.config import parse_config
+from fedproof.experiment import run
+from fedproof.sweep import points, sweep
+
+TINY = """
+[data]
+classes = [0, 1]
+users = 24
+[mechanism]
+rounds = 1
+cohort = 8
+noise_multiplier = 3.0
+delta = 0.01
+local_epochs = 2
+batch_size = 4
+learning_rate = 0.5
+[ensemble]
+replicas = 20
+[certificate]
+method = "mean"
+"""
+VARY = ("mechanism.noise_multiplier=2,4", "mechanism.clip_norm=0.5,1.0")
+
+
+@pytest.fixture
+def config():
+    return parse_config(TINY, "tiny")
+
+
+def test_every_combination_is_a_run(config):
+    runs = points(config, VARY)
+    assert [point.name for point in runs] == [
+        "noise_multiplier=2,clip_norm=0.5",
+        "noise_multiplier=2,clip_norm=1.0",
+        "noise_multiplier=4,clip_norm=0.5",
+        "noise_multiplier=4,clip_norm=1.0",
+    ]
+    assert runs[3].config.mechanism.noise_multiplier == 4.0
+
+
+def test_first_updates_are_computed_once_and_change_nothing(config, tmp_path, monkeypatch):
+    calls = []
+    original = experiment.first_updates
+    monkeypatch.setattr(experiment, "first_updates", lambda task: calls.append(1) or original(task))
+    runs = points(config, VARY)
+    rows = sweep(runs, tmp_path / "sweep")
+    assert len(calls) == 1
+    assert len(rows) == 4
+    alone = run(runs[2].config, tmp_path / "alone")
+    together = tmp_path / "sweep" / runs[2].name
+    assert (together / "scores.npy").read_bytes() == (alone.folder / "scores.npy").read_bytes()
+    assert (together / "certificate.json").read_bytes() == (alone.folder / "certificate.json").read_bytes()
+
+
+def test_a_sweep_goes_on_where_it_stopped(config, tmp_path):
+    runs = points(config, VARY)
+    sweep(runs[:2], tmp_path)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/parts/*.json")}
+    rows = sweep(runs, tmp_path)
+    assert all(path.stat().st_mtime_ns == moment for path, moment in times.items())
+    assert json.loads((tmp_path / "sweep.json").read_text()) == {"rows": rows}
+
+
+def test_more_noise_costs_less_privacy(config, tmp_path):
+    low, high = sweep(points(config, ["mechanism.noise_multiplier=1,8"]), tmp_path)
+    assert low["epsilon"] > high["epsilon"]
+    assert set(low) >= {"values", "epsilon", "accuracy", "certified_accuracy", "sound", "seconds"}
+
+
+@pytest.mark.parametrize("variation", ["rounds=1,2", "mechanism.rounds", "mechanism.rounds=1,,2"])
+def test_variations_must_look_like_variations(config, variation):
+    with pytest.raises(ValueError, match=r"must look like section\.key=value1,value2"):
+        points(config, [variation])
+
+
+def test_a_sweep_must_vary_something(config):
+    with pytest.raises(ValueError, match="--vary is missing"):
+        points(config, [])
+
+
+def test_the_same_run_twice_is_refused(config, tmp_path):
+    with pytest.raises(ValueError, match="two runs would have the same directory"):
+        sweep(points(config, ["mechanism.rounds=1,1"]), tmp_path)
