@@ -5,7 +5,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedproof.models.convolution import average_pool_relu, convolution, max_pool_relu
+from fedproof.models.convolution import average_pool_relu, average_relu, convolution, max_pool_relu
 from fedproof.models.model import StackedModel, stacked
 from fedproof.models.tape import Tape, Weights, layer
 
@@ -71,15 +71,18 @@ class PlainCifarCNN(nn.Module):
 def _mnist_forward(weights: Weights, inputs: Tensor, tape: Tape | None) -> Tensor:
     images = inputs.reshape(*inputs.shape[:2], 28, 28, 1)
     hidden = convolution(weights, "conv1", images, tape, stride=2, padding=3)
-    hidden = convolution(weights, "conv2", max_pool_relu(hidden), tape, stride=2)
+    hidden = max_pool_relu(hidden, weights["conv1.bias"])
+    hidden = convolution(weights, "conv2", hidden, tape, stride=2)
+    hidden = max_pool_relu(hidden, weights["conv2.bias"])
     # torch flattens channels first
-    hidden = layer(weights, "fc1", max_pool_relu(hidden).permute(0, 1, 4, 2, 3).flatten(2), tape)
+    hidden = layer(weights, "fc1", hidden.permute(0, 1, 4, 2, 3).flatten(2), tape)
     return layer(weights, "fc2", F.relu(hidden), tape)
 
 
 def _cifar_forward(weights: Weights, inputs: Tensor, tape: Tape | None) -> Tensor:
     hidden = inputs.permute(0, 1, 3, 4, 2).contiguous()
     for name in ("net.0", "net.3", "net.6"):
-        hidden = average_pool_relu(convolution(weights, name, hidden, tape, padding=1))
-    hidden = F.relu(convolution(weights, "net.9", hidden, tape, padding=1)).mean((2, 3))
-    return layer(weights, "fc", hidden, tape)
+        hidden = convolution(weights, name, hidden, tape, padding=1)
+        hidden = average_pool_relu(hidden, weights[f"{name}.bias"])
+    hidden = convolution(weights, "net.9", hidden, tape, padding=1)
+    return layer(weights, "fc", average_relu(hidden, weights["net.9.bias"]), tape)

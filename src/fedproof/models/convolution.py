@@ -14,42 +14,55 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedproof.models.tape import Tape, Weights, layer
+from fedproof.models.tape import Tape, Weights, affine
 
 
 def convolution(
     weights: Weights, name: str, images: Tensor, tape: Tape | None, *, stride: int = 1, padding: int = 0
 ) -> Tensor:
-    """Images `(stack, batch, height, width, channels)` after the convolution called `name`.
+    """Images `(stack, batch, height, width, channels)` after the convolution called `name`, without its bias.
 
-    `images` may have a first axis of length one, shared by all models.
+    The bias is left to the pool that follows, which saves a pass. `images` may have a first axis of length
+    one, shared by all models.
     """
     stack, batch = images.shape[:2]
     kernel = weights[f"{name}.weight"].shape[-1]
     windows: Tensor = _Windows.apply(images.flatten(0, 1), kernel, stride, padding)  # type: ignore[no-untyped-call]
     height, width = windows.shape[1:3]
-    outputs = layer(weights, name, windows.view(stack, batch * height * width, -1), tape)
+    rows = windows.view(stack, batch * height * width, -1)
+    outputs = affine(weights, (f"{name}.weight", f"{name}.bias"), rows, tape, with_bias=False)
     return outputs.view(len(outputs), batch, height, width, -1)
 
 
-def max_pool_relu(images: Tensor) -> Tensor:
-    """ReLU of the maximum over windows of 2 by 2 that move by one."""
+def max_pool_relu(images: Tensor, bias: Tensor) -> Tensor:
+    """ReLU of `bias` (stack, channels) plus the maximum over windows of 2 by 2 that move by one."""
     flat = images.flatten(0, 1)
     if _kernels(images) is None:
         # The maximum first: the same function, on fewer numbers. The permuted view is torch's channels-last.
-        pooled = F.relu_(F.max_pool2d(flat.permute(0, 3, 1, 2), 2, 1)).permute(0, 2, 3, 1)
-    else:
-        pooled = _MaxPoolReLU.apply(flat)  # type: ignore[no-untyped-call]
-    return pooled.reshape(*images.shape[:2], *pooled.shape[1:])
+        pooled = F.max_pool2d(flat.permute(0, 3, 1, 2), 2, 1).permute(0, 2, 3, 1)
+        pooled = pooled.reshape(*images.shape[:2], *pooled.shape[1:])
+        return F.relu_(pooled + _by_channel(bias))
+    found: Tensor = _MaxPoolReLU.apply(flat, bias)  # type: ignore[no-untyped-call]
+    return found.view(*images.shape[:2], *found.shape[1:])
 
 
-def average_pool_relu(images: Tensor) -> Tensor:
-    """Mean of the ReLU over disjoint windows of 2 by 2."""
+def average_pool_relu(images: Tensor, bias: Tensor) -> Tensor:
+    """Mean of the ReLU of `images` plus `bias` (stack, channels) over disjoint windows of 2 by 2."""
     stack, batch, height, width, channels = images.shape
     if _kernels(images) is None:
-        return F.relu(images).view(stack, batch, height // 2, 2, width // 2, 2, channels).mean((3, 5))
-    pooled: Tensor = _AveragePoolReLU.apply(images.flatten(0, 1))  # type: ignore[no-untyped-call]
+        active = F.relu_(images + _by_channel(bias))
+        return active.view(stack, batch, height // 2, 2, width // 2, 2, channels).mean((3, 5))
+    pooled: Tensor = _AveragePoolReLU.apply(images.flatten(0, 1), bias)  # type: ignore[no-untyped-call]
     return pooled.view(stack, batch, *pooled.shape[1:])
+
+
+def average_relu(images: Tensor, bias: Tensor) -> Tensor:
+    """Mean `(stack, batch, channels)` over whole images of the ReLU of `images` plus `bias`."""
+    return F.relu_(images + _by_channel(bias)).mean((2, 3))
+
+
+def _by_channel(bias: Tensor) -> Tensor:
+    return bias[:, None, None, None, :]
 
 
 def _kernels(images: Tensor) -> ModuleType | None:
@@ -105,25 +118,36 @@ def _fold(gradient: Tensor, shape: torch.Size, stride: int, padding: int) -> Ten
 
 class _MaxPoolReLU(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, images: Tensor) -> Tensor:
-        pooled, choice = _load_kernels().max_pool_relu(images.contiguous())  # type: ignore[union-attr]
+    def forward(ctx: Any, images: Tensor, bias: Tensor) -> Tensor:
+        pooled: Tensor
+        pooled, choice = _load_kernels().max_pool_relu(images.contiguous(), bias)  # type: ignore[union-attr]
         ctx.save_for_backward(choice)
-        return pooled  # type: ignore[no-any-return]
+        ctx.stack = len(bias)
+        return pooled
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:
         (choice,) = ctx.saved_tensors
-        return _load_kernels().max_pool_relu_backward(gradients[0].contiguous(), choice)  # type: ignore[union-attr, no-any-return]
+        kernels = _load_kernels()
+        images = kernels.max_pool_relu_backward(gradients[0].contiguous(), choice)  # type: ignore[union-attr]
+        return images, _bias_gradient(images, ctx)
 
 
 class _AveragePoolReLU(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, images: Tensor) -> Tensor:
+    def forward(ctx: Any, images: Tensor, bias: Tensor) -> Tensor:
         images = images.contiguous()
-        ctx.save_for_backward(images)
-        return _load_kernels().average_pool_relu(images)  # type: ignore[union-attr, no-any-return]
+        ctx.save_for_backward(images, bias)
+        ctx.stack = len(bias)
+        pooled: Tensor = _load_kernels().average_pool_relu(images, bias)  # type: ignore[union-attr]
+        return pooled
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        (images,) = ctx.saved_tensors
-        return _load_kernels().average_pool_relu_backward(gradients[0].contiguous(), images)  # type: ignore[union-attr, no-any-return]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:
+        kernels = _load_kernels()
+        images = kernels.average_pool_relu_backward(gradients[0].contiguous(), *ctx.saved_tensors)  # type: ignore[union-attr]
+        return images, _bias_gradient(images, ctx)
+
+
+def _bias_gradient(images: Tensor, ctx: Any) -> Tensor | None:
+    return images.view(ctx.stack, -1, images.shape[3]).sum(1) if ctx.needs_input_grad[1] else None

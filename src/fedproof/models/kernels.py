@@ -42,14 +42,17 @@ def windows_backward(gradient: Tensor, shape: torch.Size, stride: int, padding: 
     return out
 
 
-def max_pool_relu(images: Tensor) -> tuple[Tensor, Tensor]:
-    """ReLU of the maximum over 2 by 2 windows that move by one, and which of the four it was (4: none)."""
+def max_pool_relu(images: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """ReLU of the maximum over 2 by 2 windows that move by one, and which of the four it was (4: none).
+
+    `bias` (stack, channels) is added first; equally many neighbouring images belong to each of the stack.
+    """
     count, height, width, channels = images.shape
     out = images.new_empty((count, height - 1, width - 1, channels))
     choice = torch.empty_like(out, dtype=torch.uint8)
-    each = out[0].numel()
-    grid = (count, triton.cdiv(each, _BLOCK))
-    _max_pool_relu[grid](images, out, choice, height, width, channels, _BLOCK)
+    grid = (count, triton.cdiv(out[0].numel(), _BLOCK))
+    each, step = count // len(bias), bias.stride(0)
+    _max_pool_relu[grid](images, bias, out, choice, each, step, height, width, channels, _BLOCK)
     return out, choice
 
 
@@ -62,21 +65,25 @@ def max_pool_relu_backward(gradient: Tensor, choice: Tensor) -> Tensor:
     return out
 
 
-def average_pool_relu(images: Tensor) -> Tensor:
-    """Mean of the ReLU over disjoint 2 by 2 windows."""
+def average_pool_relu(images: Tensor, bias: Tensor) -> Tensor:
+    """Mean of the ReLU over disjoint 2 by 2 windows, after `bias` (stack, channels) is added."""
     count, height, width, channels = images.shape
     out = images.new_empty((count, height // 2, width // 2, channels))
     grid = (count, triton.cdiv(out[0].numel(), _BLOCK))
-    _average_pool_relu[grid](images, out, height, width, channels, _BLOCK)
+    each, step = count // len(bias), bias.stride(0)
+    _average_pool_relu[grid](images, bias, out, each, step, height, width, channels, _BLOCK)
     return out
 
 
-def average_pool_relu_backward(gradient: Tensor, images: Tensor) -> Tensor:
+def average_pool_relu_backward(gradient: Tensor, images: Tensor, bias: Tensor) -> Tensor:
     """Gradient of `average_pool_relu` with respect to its `images`."""
     count, height, width, channels = images.shape
     out = torch.empty_like(images)
     grid = (count, triton.cdiv(out[0].numel(), _BLOCK))
-    _average_pool_relu_backward[grid](gradient, images, out, height, width, channels, _BLOCK)
+    each, step = count // len(bias), bias.stride(0)
+    _average_pool_relu_backward[grid](
+        gradient, images, bias, out, each, step, height, width, channels, _BLOCK
+    )
     return out
 
 
@@ -141,7 +148,7 @@ def _windows_backward(  # type: ignore[no-untyped-def]
 
 @_jit
 def _max_pool_relu(  # type: ignore[no-untyped-def]
-    images, out, choice,
+    images, bias, out, choice, each_model, step,
     height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(0).to(tl.int64)
@@ -159,6 +166,7 @@ def _max_pool_relu(  # type: ignore[no-untyped-def]
         better = (value > best) | (value != value)
         best = tl.where(better, value, best)
         number = tl.where(better, other, number).to(tl.uint8)
+    best += tl.load(bias + image // each_model * step + place % channels, mask=inside, other=0.0)
     silent = best <= 0
     tl.store(out + image * each + place, tl.where(silent, 0.0, best), mask=inside)
     tl.store(choice + image * each + place, tl.where(silent, 4, number).to(tl.uint8), mask=inside)
@@ -189,7 +197,7 @@ def _max_pool_relu_backward(  # type: ignore[no-untyped-def]
 
 @_jit
 def _average_pool_relu(  # type: ignore[no-untyped-def]
-    images, out,
+    images, bias, out, each_model, step,
     height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(0).to(tl.int64)
@@ -203,15 +211,17 @@ def _average_pool_relu(  # type: ignore[no-untyped-def]
         images + image * (height * width * channels) + (2 * row * width + 2 * column) * channels + channel
     )
     total = tl.zeros((block,), dtype=images.dtype.element_ty)
+    shift = tl.load(bias + image // each_model * step + channel, mask=inside, other=0.0)
     for number in tl.static_range(4):
         value = tl.load(source + ((number // 2) * width + number % 2) * channels, mask=inside, other=0.0)
+        value += shift
         total += tl.where(value <= 0, 0.0, value)
     tl.store(out + image * each + place, total / 4, mask=inside)
 
 
 @_jit
 def _average_pool_relu_backward(  # type: ignore[no-untyped-def]
-    gradient, images, out,
+    gradient, images, bias, out, each_model, step,
     height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(0).to(tl.int64)
@@ -224,5 +234,6 @@ def _average_pool_relu_backward(  # type: ignore[no-untyped-def]
     where = image * ((height // 2) * (width // 2) * channels)
     where += (y // 2 * (width // 2) + x // 2) * channels + channel
     value = tl.load(images + image * each + place, mask=inside, other=0.0)
+    value += tl.load(bias + image // each_model * step + channel, mask=inside, other=0.0)
     upstream = tl.load(gradient + where, mask=inside, other=0.0)
     tl.store(out + image * each + place, tl.where(value > 0, upstream / 4, 0.0), mask=inside)

@@ -36,7 +36,9 @@ class Tap:
 Tape = list[Tap]
 
 
-def affine(weights: Weights, names: tuple[str, str], inputs: Tensor, tape: Tape | None) -> Tensor:
+def affine(
+    weights: Weights, names: tuple[str, str], inputs: Tensor, tape: Tape | None, *, with_bias: bool = True
+) -> Tensor:
     """`inputs @ weight.T + bias` of every model in the stack, as one batched matrix product.
 
     Args:
@@ -45,12 +47,16 @@ def affine(weights: Weights, names: tuple[str, str], inputs: Tensor, tape: Tape 
             patches with their channels last; and of the bias `(stack, out)`.
         inputs: `(stack, rows, in)`, or `(1, rows, in)` if all models see the same.
         tape: where a trace is left, None if no per-instance gradients are wanted.
+        with_bias: False if the caller adds the bias later; the trace is the same.
     """
     weight, bias = weights[names[0]], weights[names[1]]
     if weight.dim() == 5:
         weight = weight.permute(0, 1, 3, 4, 2).flatten(2)
     inputs = inputs.expand(len(weight), -1, -1)
-    outputs = torch.baddbmm(bias.unsqueeze(1), inputs, weight.transpose(1, 2))
+    if with_bias:
+        outputs = torch.baddbmm(bias.unsqueeze(1), inputs, weight.transpose(1, 2))
+    else:
+        outputs = torch.bmm(inputs, weight.transpose(1, 2))
     if tape is not None:
         if not outputs.requires_grad:
             outputs.requires_grad_(True)
