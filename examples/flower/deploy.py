@@ -1,0 +1,233 @@
+"""A real deployment on one machine: SuperLink and SuperNodes as processes, TLS and node authentication.
+
+Everything listens on 127.0.0.1. One node is killed in the middle and started again.
+
+python deploy.py --nodes 5 --out runs/deployment
+"""
+
+import argparse
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+from make_keys import make_keys
+
+APP = Path(__file__).parent
+NAME = "loopback"
+
+
+@dataclass(kw_only=True)
+class Deployment:
+    """Processes of one SuperLink and its SuperNodes; all of them end with the `with` block.
+
+    Attributes:
+        folder: keys, data and logs.
+        nodes: number of SuperNodes.
+        port: of the SuperLink.
+        processes: by name, `superlink` and `node-I`.
+    """
+
+    folder: Path
+    nodes: int
+    port: int = field(default_factory=lambda: free_port())
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def __enter__(self) -> "Deployment":
+        self.folder.mkdir(parents=True, exist_ok=True)
+        make_keys(self.nodes, self.folder / "keys")
+        data = [str(APP / "make_data.py"), "--users", str(self.nodes), "--out", str(self.folder / "data")]
+        subprocess.run([sys.executable, *data], check=True, env=self.environment, timeout=60)
+        (self.folder / "home").mkdir(exist_ok=True)
+        (self.folder / "home" / "config.toml").write_text(
+            f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "127.0.0.1:{self.port}"\n'
+            f'root-certificates = "{self.folder / "keys" / "ca.crt"}"\n'
+        )
+        try:
+            self._start_superlink()
+            for node in range(self.nodes):
+                self.flwr("supernode", "register", str(self.folder / "keys" / f"node-{node}.pub"), NAME)
+                self.start_node(node)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name in reversed(list(self.processes)):
+            self.kill(name)
+        for process in psutil.process_iter():  # helpers whose parent had ended before
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("FLWR_HOME") == self.environment["FLWR_HOME"]:
+                    process.kill()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of every process: no telemetry, and a home of its own for Flower."""
+        return os.environ | {
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "FLWR_HOME": str(self.folder / "home"),
+            "PYTHONPATH": str(APP),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # flower-superexec
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def _start_superlink(self) -> None:
+        keys = self.folder / "keys"
+        self._start(
+            "superlink",
+            "flower-superlink",
+            f"--port={self.port}",
+            f"--ssl-ca-certfile={keys / 'ca.crt'}",
+            f"--ssl-certfile={keys / 'server.crt'}",
+            f"--ssl-keyfile={keys / 'server.key'}",
+            "--enable-supernode-auth",
+            "--disable-runtime-dependency-installation",
+        )
+        wait_until(lambda: reachable(self.port), seconds=60, what="the SuperLink listens", deployment=self)
+
+    def start_node(self, node: int) -> None:
+        """Start SuperNode `node` with its own key and its own data."""
+        keys = self.folder / "keys"
+        self._start(
+            f"node-{node}",
+            "flower-supernode",
+            f"--superlink=127.0.0.1:{self.port}",
+            f"--root-certificates={keys / 'ca.crt'}",
+            f"--auth-supernode-private-key={keys / f'node-{node}'}",
+            f"--port={free_port()}",
+            f"--ssl-ca-certfile={keys / 'ca.crt'}",
+            f"--ssl-certfile={keys / 'server.crt'}",
+            f"--ssl-keyfile={keys / 'server.key'}",
+            f'--node-config=partition-id={node} data="{self.folder / "data" / f"user-{node}.npz"}"',
+        )
+
+    def kill(self, name: str) -> None:
+        """End a process and its children at once, as a power cut would."""
+        process = self.processes.pop(name)
+        try:
+            # Flower's helpers have sessions of their own, so they are found by descent.
+            family = psutil.Process(process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            family = []
+        process.kill()
+        process.wait(timeout=20)
+        for child in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+
+    def flwr(self, *arguments: str) -> str:
+        """Output of the `flwr` command."""
+        command = [str(Path(sys.executable).with_name("flwr")), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env=self.environment, timeout=90)
+        if done.returncode:
+            raise RuntimeError(f"flwr {' '.join(arguments)} failed: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def run_app(self, config: Mapping[str, object]) -> None:
+        """Submit the app of this folder with the given run configuration."""
+        values = " ".join(
+            f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}"
+            for key, value in config.items()
+        )
+        self.flwr("run", str(APP), NAME, "--run-config", values)
+
+    def log(self, name: str) -> str:
+        """The last lines that a process has written."""
+        path = self.folder / f"{name}.log"
+        return "\n".join(path.read_text(errors="replace").splitlines()[-30:]) if path.exists() else ""
+
+    def _start(self, name: str, command: str, *options: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [str(Path(sys.executable).with_name(command)), *options],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=self.environment,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float, what: str, deployment: Deployment) -> None:
+    """Return when `condition` holds; RuntimeError with the SuperLink's log if it does not in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        link = deployment.processes["superlink"]
+        if time.monotonic() > end or link.poll() is not None:
+            raise RuntimeError(
+                f"waited in vain until {what}; the SuperLink says\n{deployment.log('superlink')}"
+            )
+        time.sleep(0.25)
+
+
+def reachable(port: int) -> bool:
+    """Whether somebody listens on 127.0.0.1:port."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def rounds_done(out: Path) -> int:
+    """Rounds that the server has finished, over all parts."""
+    return sum(int(path.stem.split("-")[1]) for path in out.glob("part-*/models-*.npz"))
+
+
+def trial(folder: Path, nodes: int, config: Mapping[str, object], *, seconds: float = 150.0) -> Path:
+    """Run the app with one node killed and started again; the folder with the certificate."""
+    out = folder / "run"
+    with Deployment(folder=folder, nodes=nodes) as deployment:
+        deployment.run_app({"out": str(out), "users": nodes} | dict(config))
+        wait = partial(wait_until, seconds=seconds, deployment=deployment)
+        wait(lambda: rounds_done(out) >= 1, what="a round is over")
+        deployment.kill("node-0")
+        seen = rounds_done(out)
+        wait(lambda: rounds_done(out) > seen, what="the others go on")
+        deployment.start_node(0)
+
+        def finished() -> bool:
+            # The SuperLink refuses the node's key until it has missed the dead process's heartbeat for a
+            # minute. A service manager would try again and again, and so does this.
+            if deployment.processes["node-0"].poll() is not None:
+                time.sleep(3)
+                deployment.start_node(0)
+            return (out / "certificate.json").exists()
+
+        wait(finished, what="the certificate is there")
+    return out
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=5)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--replicas", type=int, default=60)
+    options = parser.parse_args()
+    settings = {
+        "rounds": 2,
+        "probability": 0.5,
+        "noise-multiplier": 1.5,
+        "replicas": options.replicas,
+        "part-size": max(1, options.replicas // 4),
+        "timeout": 20.0,
+    }
+    print(trial(options.out.resolve(), options.nodes, settings))

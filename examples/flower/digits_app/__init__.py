@@ -1,0 +1,1 @@
+"""Softmax regression on digits 0 and 1, trained by DP-FedAvg over Flower."""
