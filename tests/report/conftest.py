@@ -1,18 +1,25 @@
 """Run directories to report on, and a real Chromium driven through its DevTools pipe."""
 
 import base64
+import csv
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from fedproof.certificates import Certificate, Settings, dumps
 from fedproof.config import parse_config
+from fedproof.federation import Federation
+from fedproof.report.run_data import RunData, read_run
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
@@ -35,10 +42,16 @@ class Browser:
         assert CHROMIUM is not None
         read_commands, self._commands = os.pipe()
         self._answers, write_answers = os.pipe()
-        shell = f'exec "$0" "$@" 3<&{read_commands} 4>&{write_answers}'
+
+        def place() -> None:  # in the child: the two ends become its descriptors 3 and 4
+            ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read_commands, write_answers)]
+            for end, number in zip(ends, (3, 4), strict=True):
+                os.dup2(end, number)
+
         self._process = subprocess.Popen(
-            ["sh", "-c", shell, CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
-            pass_fds=(read_commands, write_answers),
+            [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            preexec_fn=place,
+            pass_fds=(3, 4),
             stderr=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
@@ -175,9 +188,198 @@ def make_run(tmp_path_factory: pytest.TempPathFactory, demo_text: str) -> Any:
     def make(*changes: str) -> Path:
         if changes not in made:
             folder = tmp_path_factory.mktemp("run") / "run"
-            small = ("ensemble.replicas=200", *changes)
+            small = ("ensemble.replicas=100", *changes)
             run(parse_config(demo_text, "demo", small), folder)
             made[changes] = folder
         return made[changes]
 
     return make
+
+
+INPUTS, LARGEST = 10_000, 60
+
+
+@pytest.fixture(scope="session")
+def large_run(tmp_path_factory: pytest.TempPathFactory, demo_text: str) -> tuple[Path, Federation]:
+    """The directory of a run with 10,000 inputs and certified sizes up to 60, and its images; made up."""
+    generator = np.random.default_rng(0)
+    folder = tmp_path_factory.mktemp("large")
+    config = parse_config(demo_text, "demo", ["data.name=mnist", "data.classes=[0,1,2,3,4,5,6,7,8,9]"])
+    (folder / "config.toml").write_text(config.to_toml())
+    labels = generator.integers(0, 10, INPUTS)
+    wrong = generator.random(INPUTS) < 0.05
+    predictions = np.where(wrong, (labels + 1) % 10, labels).tolist()
+    sizes = generator.integers(0, LARGEST + 1, INPUTS).tolist()
+    for index in range(0, INPUTS, 100):
+        predictions[index] = sizes[index] = None
+    certificate = made_certificate(config, labels.tolist(), predictions, sizes)
+    (folder / "certificate.json").write_text(dumps(certificate))
+    write_companions(folder, certificate, config)
+    images = generator.normal(size=(INPUTS, 1, 28, 28)).astype(np.float32)
+    federation = Federation(
+        features=images[:200],
+        labels=labels[:200],
+        offsets=np.arange(0, 201, 2),
+        test_features=images,
+        test_labels=labels,
+        class_names=tuple(map(str, range(10))),
+        name="mnist",
+    )
+    return folder, federation
+
+
+def made_certificate(config: Any, labels: list[int], predictions: list[Any], sizes: list[Any]) -> Certificate:
+    """A certificate with these columns."""
+    mechanism = config.build_mechanism(user_sizes=[3] * 96, num_layers=2)
+    settings = Settings(
+        mechanism=mechanism,
+        privacy=None,
+        threat=config.threat_model,
+        method="mean",
+        bound="betting",
+        failure_probability=0.01,
+        spending="sound",
+        group="tight",
+        max_size=100,
+        sequential=False,
+    )
+    count = len(labels)
+    return Certificate(
+        settings=settings,
+        num_replicas=1000,
+        num_inputs=count,
+        num_classes=10,
+        scores_sha256="0" * 64,
+        prediction=tuple(predictions),
+        certified_size=tuple(sizes),
+        top_lower=(0.9,) * count,
+        rival_upper=(0.1,) * count,
+        real_size=None,
+        labels=tuple(labels),
+        labels_sha256="0" * 64,
+        accuracy=0.95,
+        reasons=(),
+        assumptions=("a single replica has no certificate",),
+    )
+
+
+def write_companions(folder: Path, certificate: Certificate, config: Any) -> None:
+    """The other files of a run directory, agreeing with a certificate."""
+    curve = certificate.certified_accuracy(range(LARGEST + 2))
+    known = [size for size in certificate.certified_size if size is not None]
+    summary = {
+        "data": "mnist",
+        "users": 96,
+        "inputs": certificate.num_inputs,
+        "replicas": 1000,
+        "accuracy": 0.95,
+        "replica_accuracy": 0.8,
+        "seconds": {"load": 1.0, "train": 100.0, "certify": 2.0},
+        "certified_accuracy": {str(size): share for size, share in enumerate(curve)},
+        "certified_size": {"median": 30, "max": 60, "abstained": certificate.num_inputs - len(known)},
+        "epsilon": {"paper": 0.63, "rdp": 0.4, "pld": 0.21},
+        "ensemble_epsilon": {"paper": 629.8, "pld": 13.7},
+        "delta": config.mechanism.delta,
+        "failure_probability": 0.01,
+        "method": "mean",
+        "bound": "betting",
+        "threat": {"unit": "user", "relation": "replace"},
+        "sound": True,
+        "reasons": [],
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    keys = [("paper", ""), ("mean", "join"), ("mean", "replace")]
+    rows = [
+        {"method": m, "relation": r, "failure_probability": p, "size": k, "certified_accuracy": share}
+        for m, r in keys
+        for p in ("", 0.01)
+        for k, share in enumerate(curve)
+    ]
+    with (folder / "metrics.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+# --- hostile and made-up input ------------------------------------------------------------------------------
+
+HOSTILE = "</td><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>"
+
+
+@pytest.fixture(scope="session")
+def hostile() -> str:
+    """Text that takes over a page which does not escape it."""
+    return HOSTILE
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFederation(Federation):
+    test_texts: tuple[str, ...] = ()
+
+
+@pytest.fixture(scope="session", name="hostile_run")
+def hostile_run_fixture() -> Any:
+    return hostile_run
+
+
+def hostile_run(folder: Path) -> RunData:
+    """A run whose class names, texts and settings try to inject markup."""
+    run = read_run(folder)
+    count = run.certificate.num_inputs
+    federation = TextFederation(
+        features=np.zeros((2, 3), dtype=np.int32),
+        labels=np.array([0, 1]),
+        offsets=np.array([0, 1, 2]),
+        test_features=np.zeros((count, 3), dtype=np.int32),
+        test_labels=np.array(run.certificate.labels),
+        class_names=(HOSTILE + "a", HOSTILE + "b"),
+        name=HOSTILE,
+        test_texts=(HOSTILE,) * count,
+    )
+    data = run.config.data.model_copy(update={"name": HOSTILE, "vectors": HOSTILE})
+    config = run.config.model_copy(update={"data": data})
+    certificate = replace(run.certificate, assumptions=(HOSTILE,), reasons=(HOSTILE,))
+    summary = run.summary | {"data": HOSTILE, "reasons": [HOSTILE], "sound": False}
+    return replace(run, federation=federation, config=config, certificate=certificate, summary=summary)
+
+
+@pytest.fixture(scope="session", name="attack_rows")
+def attack_rows_fixture() -> Any:
+    return attack_rows
+
+
+@pytest.fixture(scope="session", name="sweep_rows")
+def sweep_rows_fixture() -> Any:
+    return sweep_rows
+
+
+def attack_rows(**changes: Any) -> list[dict[str, Any]]:
+    """What `fedproof.attacks` measures, made up."""
+    return [
+        {
+            "attack": attack,
+            "adversaries": k,
+            "accuracy": 0.95 - 0.01 * k,
+            "cost": 0.4 - 0.005 * k,
+            "certified_accuracy": 0.9 - 0.05 * k,
+            "certified_lower": 0.4 - 0.03 * k,
+            "certified_upper": 0.4 + 0.01 * k,
+            "reasons": "",
+        }
+        | changes
+        for attack in ("backdoor", HOSTILE)
+        for k in (0, 2, 4)
+    ]
+
+
+def sweep_rows() -> list[dict[str, Any]]:
+    """Runs of a sweep, made up."""
+    return [
+        {
+            "values": {"mechanism.noise_multiplier": noise, "note": HOSTILE},
+            "epsilon": 2.0 / noise,
+            "accuracy": 0.99 - 0.01 * noise,
+            "certified_accuracy": {str(k): max(0.0, 0.99 - 0.01 * noise - k / (3 * noise)) for k in range(9)},
+        }
+        for noise in (1, 2, 4, 8)
+    ]

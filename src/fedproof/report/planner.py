@@ -20,9 +20,9 @@ from fedproof.report.run_data import RunData
 from fedproof.threat import Relation, ThreatModel
 
 _NOISE = (0.5, 0.7, 1.0, 1.4, 2.0)
-_PROBABILITY = (0.25, 0.5, 1.0, 2.0)
+_PROBABILITY = (0.5, 1.0, 2.0)
 _ROUNDS = (0.5, 1.0, 2.0)
-_MOST = 50  # larger sizes are shown as "50 or more": their curves take long
+_MOST = 40  # larger sizes are shown as "40 or more": their curves take long
 _BLOCKS, _BLOCK = 8, 32  # inputs read where the certificate holds no confidences
 
 Planned = UserFedAvg | InstanceFedAvg | InstanceFedSGD

@@ -53,11 +53,13 @@ def draw(chart: Chart, frame: Frame, *, kind: str) -> Markup:
     """The chart in a frame; `kind` is the class by which the page shows it on wide or narrow screens."""
     x, y = scales(chart, frame)
     stacks: dict[float, float] = {}
-    shapes = [_shape(series, x, y, stacks) for series in sorted(chart.series, key=_depth)]
+    ordered = sorted(chart.series, key=_depth)
+    behind = [series for series in ordered if isinstance(series, Band)]  # bands would hide the grid
     return tag(
         "svg",
+        *(_shape(series, x, y, stacks) for series in behind),
         _grid(chart, frame, x, y),
-        *shapes,
+        *(_shape(series, x, y, stacks) for series in ordered if series not in behind),
         *(_mark(mark.x, mark.label, frame, x) for mark in chart.marks),
         *(_labels(chart, frame, x, y) if frame.named else ()),
         tag("g", class_="probe"),

@@ -1,0 +1,112 @@
+"""Pages of attacks, inefficacy and sweeps from made rows."""
+
+import json
+
+import pytest
+
+from fedproof.certificates import ApproximateDP, inefficacy
+from fedproof.report import (
+    attack_charts,
+    inefficacy_chart,
+    inefficacy_rows,
+    sweep_chart,
+    write_attack_page,
+    write_inefficacy_page,
+    write_sweep_page,
+)
+from fedproof.report.attack_page import holds, verdict
+from fedproof.report.chart import Band, Line, Points
+from fedproof.report.comparison_charts import best, shown_sizes
+
+
+def test_attacks_are_points_over_certified_bands(tmp_path, attack_rows, hostile):
+    accuracy, cost = attack_charts(attack_rows())
+    assert [type(series) for series in accuracy.series] == [Line, Points, Points]
+    assert [type(series) for series in cost.series] == [Band, Points, Points]
+    assert cost.series[0].highs == pytest.approx((0.4, 0.42, 0.44))
+    page = write_attack_page(attack_rows(), tmp_path / "attack.html").read_text()
+    assert hostile not in page
+    assert "All 6 attacks stayed within what is certified" in page
+
+
+def test_attacks_with_goals_of_their_own_have_bands_of_their_own(attack_rows):
+    rows = attack_rows()
+    rows[0]["certified_upper"] = 0.45
+    _, cost = attack_charts(rows)
+    assert sum(isinstance(series, Band) for series in cost.series) == 2
+
+
+def test_an_attack_beyond_its_bounds_is_said(attack_rows):
+    rows = attack_rows()
+    rows[2]["cost"] = 0.1
+    assert verdict(rows) == "1 of 6 attacks went beyond what is certified."
+    rows[2]["holds_on_cost"] = True  # it was tested: within Monte-Carlo error
+    assert holds(rows[2])
+
+
+def test_attacks_without_certificate(tmp_path, attack_rows):
+    rows = attack_rows(certified_accuracy=None, certified_lower=None, certified_upper=None)
+    page = write_attack_page(rows, tmp_path / "attack.html").read_text()
+    assert "nothing is certified" in page
+
+
+def test_heuristic_attacks_say_why(tmp_path, attack_rows):
+    rows = attack_rows(reasons="no noise is added: there is no guarantee; something else")
+    page = write_attack_page(rows, tmp_path / "attack.html").read_text()
+    assert page.count("No noise is added: there is no guarantee.") == 1
+    assert "Something else." in page
+
+
+def test_inefficacy_from_the_library(tmp_path, hostile):
+    result = inefficacy(
+        [0.4] * 9, cost_bound=0.5, privacy=ApproximateDP(epsilon=0.5, delta=0.0), bound="none"
+    )
+    rows = inefficacy_rows(result)
+    chart = inefficacy_chart(rows, cost=result.cost, unit="user")
+    assert chart.series[0].ys == result.lower
+    assert chart.series[0].highs == result.upper
+    page = write_inefficacy_page(
+        rows,
+        tmp_path / "inefficacy.html",
+        cost=result.cost,
+        cost_bound=0.5,
+        needed={"paper": 5.2, hostile: None},
+        tau=10,
+        reasons=[hostile],
+    ).read_text()
+    assert hostile not in page
+    assert "an attack needs 6 users at least" in page
+
+
+def test_the_best_epsilon_is_marked(tmp_path, sweep_rows, hostile):
+    rows = sweep_rows()
+    chart = sweep_chart(rows)
+    sizes = shown_sizes(rows)
+    lines = [series for series in chart.series if isinstance(series, Line)]
+    points = [series for series in chart.series if isinstance(series, Points)]
+    assert len(lines) == len(sizes) == len(points)
+    for line, point in zip(lines, points, strict=True):
+        assert point.ys[0] == max(line.ys)
+    middle = best(rows, sizes[len(sizes) // 2])
+    assert chart.marks[0].x == middle["epsilon"]
+    page = write_sweep_page(rows, tmp_path / "sweep.html").read_text()
+    assert hostile not in page
+    assert "the best of 4 runs" in page
+
+
+def test_runs_that_certify_nothing(tmp_path, sweep_rows):
+    rows = [row | {"certified_accuracy": {"0": 0.0}} for row in sweep_rows()]
+    assert "None of 4 runs certifies anything" in write_sweep_page(rows, tmp_path / "sweep.html").read_text()
+
+
+@pytest.mark.parametrize("write", [write_attack_page, write_sweep_page])
+def test_rows_are_checked(write, tmp_path):
+    with pytest.raises(ValueError, match="empty"):
+        write([], tmp_path / "page.html")
+    with pytest.raises(ValueError, match=r"rows\[0\] has no accuracy"):
+        write([{"attack": "x", "adversaries": 1, "epsilon": 1.0}], tmp_path / "page.html")
+
+
+def test_rows_may_come_from_json(tmp_path, attack_rows):
+    rows = json.loads(json.dumps(attack_rows()))
+    assert write_attack_page(rows, tmp_path / "deep" / "attack.html").is_file()

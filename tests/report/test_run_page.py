@@ -1,0 +1,156 @@
+"""The page of a run: its numbers are those of its files, whatever is missing."""
+
+import json
+import re
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedproof.certificates import loads
+from fedproof.report import write_report
+from fedproof.report.gallery import as_images, choices, gallery, to_bytes
+from fedproof.report.run_charts import accuracy_chart, sizes_chart
+from fedproof.report.run_data import read_run
+from fedproof.report.run_page import body
+from fedproof.report.sections import class_rows
+
+
+def test_a_sound_run(make_run):
+    page = write_report(make_run()).read_text()
+    summary = json.loads((make_run() / "summary.json").read_text())
+    assert f"{100 * summary['accuracy']:.1f}\u00a0%" in page
+    assert "Every condition of the theorem is met" in page
+    assert page.count("<img") >= 16
+    assert "fedproof verify certificate.json" in page
+    assert not re.search(r"https?://", page.replace("http://www.w3.org/2000/svg", ""))
+
+
+def test_a_heuristic_run_names_reason_and_remedy(make_run):
+    page = write_report(make_run("mechanism.clip=median")).read_text()
+    assert "Heuristic, not a proof" in page
+    assert "median of the cohort" in page
+    assert "mechanism.clip = &quot;quantile&quot;" in page
+
+
+def test_a_run_without_certificate(make_run):
+    page = write_report(make_run("mechanism.kind=fedavg")).read_text()
+    assert "No certificate" in page
+    assert "nothing is certified" in page
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("threat.relation=join",),
+        ("certificate.method=margin",),
+        ("mechanism.sampling=fixed", "certificate.method=paper", "certificate.bound=hoeffding"),
+        ("data.classes=[0,1,2]", "certificate.method=vote", "certificate.bound=clopper-pearson"),
+    ],
+    ids=str,
+)
+def test_every_kind_of_run_has_a_page(make_run, changes):
+    page = write_report(make_run(*changes)).read_text()
+    assert 'data-figure="certified-accuracy"' in page
+
+
+def test_curves_equal_the_certificate_and_the_metrics(make_run):
+    run = read_run(make_run(), pictures=False)
+    chart = accuracy_chart(run, run.certificate)
+    own = chart.series[0]
+    assert own.ys[:-1] == run.certificate.curve
+    assert own.ys[-1] == 0.0
+    for series in chart.series[1:]:
+        values = [(float(row["size"]), float(row["certified_accuracy"])) for row in run.metrics]
+        assert set(zip(series.xs, series.ys, strict=True)) <= set(values)
+    assert len(chart.series) == 6  # six curves of metrics.csv, one of them drawn as the certificate's own
+
+
+def test_bars_count_every_decided_input(make_run):
+    run = read_run(make_run(), pictures=False)
+    bars = sizes_chart(run, run.certificate).series
+    decided = sum(size is not None for size in run.certificate.certified_size)
+    assert sum(sum(series.ys) for series in bars) == decided
+
+
+def test_class_rows_add_up(make_run):
+    certificate = loads((make_run() / "certificate.json").read_bytes())
+    rows = class_rows(certificate, ("zero", "one"), size=3)
+    assert sum(row.inputs for row in rows) == certificate.num_inputs
+    whole = sum(row.certified * row.inputs for row in rows) / certificate.num_inputs
+    assert whole == pytest.approx(certificate.certified_accuracy([3])[0])
+
+
+def test_the_gallery_shows_the_extremes(make_run):
+    certificate = loads((make_run() / "certificate.json").read_bytes())
+    largest, smallest = choices(certificate, each=3)[:2]
+    sizes = [size for size in certificate.certified_size if size is not None]
+    assert [certificate.certified_size[i] for i in largest.inputs] == sorted(sizes)[::-1][:3]
+    assert [certificate.certified_size[i] for i in smallest.inputs] == sorted(sizes)[:3]
+
+
+def test_a_report_without_its_data_has_no_gallery(make_run):
+    run = replace(read_run(make_run()), federation=None)
+    assert gallery(run) is None
+    assert "Inputs to look at" not in body(run)
+
+
+def test_other_data_are_not_shown(make_run):
+    federation = read_run(make_run()).federation
+    other = replace(federation, test_labels=1 - federation.test_labels)
+    assert read_run(make_run(), other).federation is None
+
+
+def test_a_users_function_is_not_called(make_run, tmp_path):
+    for name in ("summary.json", "certificate.json", "metrics.csv", "rounds.csv"):
+        (tmp_path / name).write_bytes((make_run() / name).read_bytes())
+    config = (make_run() / "config.toml").read_text().replace('name = "digits"', 'name = "os:getcwd"')
+    (tmp_path / "config.toml").write_text(config)
+    assert read_run(tmp_path).federation is None
+
+
+def test_what_is_no_finished_run_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"summary\.json"):
+        write_report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "expected"),
+    [
+        ((2, 64), "digits", (2, 8, 8)),
+        ((2, 64), "mine:data", None),
+        ((2, 784), "x", (2, 28, 28)),
+        ((2, 1, 28, 28), "mnist", (2, 28, 28)),
+        ((2, 3, 32, 32), "cifar10", (2, 32, 32, 3)),
+        ((2, 32, 32, 3), "x", (2, 32, 32, 3)),
+        ((2, 5), "x", None),
+    ],
+)
+def test_what_counts_as_an_image(shape, name, expected):
+    images = as_images(np.zeros(shape, dtype=np.float32), name)
+    assert (None if images is None else images.shape) == expected
+
+
+def test_pixels_fill_the_range():
+    pixels = to_bytes(np.array([[-1.0, 0.0], [0.5, 1.0]]))
+    assert pixels.min() == 0
+    assert pixels.max() == 255
+
+
+def test_user_supplied_text_is_never_markup(make_run, hostile_run, hostile):
+    page = body(hostile_run(make_run()))
+    assert page.count(hostile.replace("<", "&lt;").replace(">", "&gt;").replace("'", "&#x27;")) > 10
+    assert "<script>" not in page
+    assert "<img" not in page
+    scripts = re.findall(r"<script[^>]*>", page)
+    assert set(scripts) == {'<script type="application/json">'}
+
+
+def test_ten_thousand_inputs_are_quick_and_small(large_run):
+    folder, federation = large_run
+    start = time.process_time()  # of this process alone: tests share their machine
+    path = write_report(folder, federation=federation)
+    seconds = time.process_time() - start
+    assert path.stat().st_size <= 3_000_000
+    assert seconds <= 3.0

@@ -1,0 +1,96 @@
+"""The result in one sentence, and a remedy for every reason there is."""
+
+import itertools
+
+import pytest
+
+from fedproof.certificates import Bound, Group, Method, Spending
+from fedproof.certificates.certificate import Settings
+from fedproof.certificates.soundness import reasons_of
+from fedproof.protocol import FedAvg, FixedSize, InstanceFedSGD, Median, PerLayerMedian, Poisson, UserFedAvg
+from fedproof.report.words import chosen_size, headline, remedy
+from fedproof.threat import ThreatModel
+
+SUMMARY = {
+    "accuracy": 0.95,
+    "users": 96,
+    "certified_accuracy": {"0": 0.95, "4": 0.92, "5": 0.91, "6": 0.4},
+    "failure_probability": 0.01,
+    "threat": {"unit": "user", "relation": "replace"},
+    "sound": True,
+}
+
+
+def said(**changes):
+    return headline(SUMMARY | changes).replace("\u00a0", " ")
+
+
+def test_the_headline_of_the_issue():
+    assert said() == (
+        "With 99 % confidence for each, 91.0 % of the test inputs keep their correct label whatever up to 5 "
+        "of 96 users do."
+    )
+
+
+def test_the_headline_speaks_of_the_threat():
+    assert "even if up to 5 malicious users join" in said(threat={"unit": "user", "relation": "join"})
+    assert "up to 5 training instances are poisoned" in said(
+        threat={"unit": "instance", "relation": "replace"}
+    )
+    assert "as long as no user is poisoned" in said(certified_accuracy={"0": 0.4, "1": 0.0})
+
+
+def test_the_headline_claims_no_more_than_is_proved():
+    assert "would keep" in said(sound=False)
+    assert "no test input is certified" in said(certified_accuracy={"0": 0.0})
+    nothing = {key: value for key, value in SUMMARY.items() if key != "certified_accuracy"}
+    assert "nothing is certified" in headline(nothing)
+
+
+def test_the_chosen_size_keeps_three_quarters():
+    assert chosen_size({"0": 0.8, "1": 0.7, "2": 0.61, "3": 0.59}) == 2
+    assert chosen_size({"0": 0.8, "1": 0.1, "2": 0.0}) == 1
+    assert chosen_size({"0": 0.0}) == 0
+
+
+MECHANISMS = (
+    UserFedAvg(rounds=2, noise_multiplier=2.0, sampling=Poisson(probability=0.1), clipping=Median()),
+    UserFedAvg(
+        rounds=2,
+        noise_multiplier=2.0,
+        sampling=FixedSize(cohort=5, users=50),
+        clipping=PerLayerMedian(num_layers=2),
+    ),
+    InstanceFedSGD(
+        rounds=2, noise_multiplier=2.0, sampling=FixedSize(cohort=5, users=50), batch_probability=0.1
+    ),
+)
+WAYS = (
+    (Method.PAPER, Bound.HOEFFDING, Spending.PAPER),
+    (Method.PAPER, Bound.NONE, Spending.SOUND),
+    (Method.RENYI, Bound.CLOPPER_PEARSON, Spending.SOUND),
+)
+
+
+@pytest.mark.parametrize(("mechanism", "way"), list(itertools.product(MECHANISMS, WAYS)), ids=str)
+def test_every_reason_has_a_remedy(mechanism, way):
+    method, bound, spending = way
+    settings = Settings(
+        mechanism=mechanism,
+        privacy=None,
+        threat=ThreatModel(unit=mechanism.unit),
+        method=method,
+        bound=bound,
+        failure_probability=0.01,
+        spending=spending,
+        group=Group.PAPER,
+        max_size=10,
+        sequential=False,
+    )
+    for reason in reasons_of(settings):
+        assert remedy(reason), reason
+
+
+def test_no_noise_has_a_remedy_and_the_unknown_has_none():
+    assert all(map(remedy, FedAvg.reasons))
+    assert remedy("something new") is None
