@@ -12,8 +12,13 @@ def squared_distances(updates: Tensor) -> Tensor:
     >>> squared_distances(torch.tensor([[[0.0], [3.0]]])).tolist()
     [[[0.0, 9.0], [9.0, 0.0]]]
     """
-    rows = [(updates - updates[:, i : i + 1]).square().sum(2) for i in range(updates.shape[1])]
-    return torch.stack(rows, dim=1)
+    size = updates.shape[1]
+    distances = updates.new_zeros((len(updates), size, size))
+    for i in range(size - 1):
+        later = (updates[:, i + 1 :] - updates[:, i : i + 1]).square_().sum(2)
+        distances[:, i, i + 1 :] = later
+        distances[:, i + 1 :, i] = later
+    return distances
 
 
 def krum_scores(distances: Tensor, num_neighbours: int) -> Tensor:

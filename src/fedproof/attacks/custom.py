@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -75,8 +75,12 @@ def custom(name: str, adversaries: tuple[int, ...], options: dict[str, Any]) -> 
     and anything else makes an `Attack`: it is called as `function(adversaries=..., **options)`.
     """
     function = load_function(name)
-    parameters = list(signature(function).parameters)
-    first = parameters[0] if parameters else ""
+    parameters = signature(function).parameters
+    first = next(iter(parameters), "")
+    anything = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
+    for option in options:
+        if option not in parameters and not anything:
+            raise ValueError(f"{option} is no parameter of the attack {name}; it has {', '.join(parameters)}")
     given = tuple(sorted(options.items()))
     if first == "federation":
         return CustomData(adversaries=adversaries, name=name, function=function, options=given)

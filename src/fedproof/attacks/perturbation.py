@@ -6,6 +6,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
+from fedproof.aggregation.distances import squared_distances
 from fedproof.attacks.coalition import Coalition, masked_mean
 
 
@@ -44,9 +45,7 @@ def spread_of(coalition: Coalition, direction: Direction) -> Spread:
     mean = masked_mean(updates, present)
     away = torch.where(present.unsqueeze(2), mean.unsqueeze(1) - updates, 0)
     moving = _direction(mean, away, present, direction)
-    pairs = torch.stack(
-        [(updates - updates[:, i : i + 1]).square().sum(2) for i in range(present.shape[1])], 1
-    )
+    pairs = squared_distances(updates)
     both = present.unsqueeze(1) & present.unsqueeze(2)
     return Spread(
         mean=mean,

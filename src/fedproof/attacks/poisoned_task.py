@@ -9,6 +9,7 @@ from torch import Tensor
 from fedproof.aggregation.contributions import Contributions
 from fedproof.attacks.attack import Attack, Craft, poisoned
 from fedproof.attacks.coalition import coalition_of, with_updates
+from fedproof.ensemble.memory import sizes_for
 from fedproof.ensemble.task import Task
 from fedproof.mechanisms.local import local_updates
 from fedproof.mechanisms.randomness import data_order, initial_seed
@@ -30,9 +31,14 @@ class Hook:
     attack: Attack
     craft: Craft = field(repr=False)
 
+    @property
+    def adversaries(self) -> tuple[int, ...]:
+        """The users who attack: what all of them would hand in must be among the shared updates."""
+        return self.attack.adversaries
+
     def __call__(self, contributions: Contributions, state: State) -> Contributions:
         """The contributions after the attack."""
-        coalition = coalition_of(contributions, self.attack.adversaries)
+        coalition = coalition_of(contributions, self.adversaries)
         if coalition is None:
             return contributions
         return with_updates(coalition, self.craft(coalition, state))
@@ -63,18 +69,13 @@ def attacked_first_updates(task: Task, adversaries: tuple[int, ...], clean: Tens
     if not adversaries:
         return clean
     device = torch.device(task.device)
-    users = users_on(task.federation, device, task.dtype)
+    users, model = users_on(task.federation, device, task.dtype), task.model.to(device, task.dtype)
     start = task.model.initial(initial_seed(task.seed)).to(device, task.dtype)
-    order = data_order(task.seed, 0, users.offsets, task.local.epochs)
+    order = torch.from_numpy(data_order(task.seed, 0, users.offsets, task.local.epochs)).to(device)
     members = np.array(sorted(adversaries, key=lambda user: (-users.sizes[user], user)), dtype=np.int64)
-    own = local_updates(
-        task.model.to(device, task.dtype),
-        users,
-        task.local,
-        start.expand(len(members), -1),
-        members,
-        torch.from_numpy(order).to(device),
-    )
-    updates = clean.to(device, task.dtype, copy=True)
-    updates[torch.from_numpy(members).to(device)] = own
+    updates, stack = clean.clone(), sizes_for(task).stack
+    for begin in range(0, len(members), stack):
+        some = members[begin : begin + stack]
+        own = local_updates(model, users, task.local, start.expand(len(some), -1), some, order)
+        updates[torch.from_numpy(some).to(updates.device)] = own.to(updates.device, updates.dtype)
     return updates
