@@ -165,7 +165,7 @@ def bound(plan: Plan, updates: Floats, clip_norms: Floats, layers: tuple[int, ..
     clipped: NDArray[np.bool_] = np.any(norms > clip_norms[:, None], axis=1)
     # The factor, its product with each entry and the sum may each round up: leave them room.
     room = 1 - 8 * np.finfo(np.float64).eps
-    scales = np.minimum(1.0, clip_norms[:, None] / np.maximum(norms, np.finfo(np.float64).tiny)) * room
+    scales = clip_norms[:, None] / np.maximum(norms, clip_norms[:, None]) * room
     return Bounded(
         updates=np.concatenate([part * scales[:, [i]] for i, part in enumerate(parts)], axis=1),
         norms=norms,

@@ -1,6 +1,6 @@
 """User-level DP-FedAvg for Flower 1.41 (Message API), executed exactly as it is accounted and certified."""
 
-from fedproof.integrations.flower.version import require_flower
+from fedproof.integrations.flower_version import require_flower
 
 require_flower()
 

@@ -88,7 +88,8 @@ def _judged(
     for reply in replies:
         node = reply.metadata.src_node_id
         if node not in invitation.rows:
-            yield node, Fault.UNINVITED
+            if not reply.has_error():  # errors come from the SuperLink, about a node that stays silent
+                yield node, Fault.UNINVITED
         elif reply.metadata.group_id != invitation.group and not reply.has_error():
             yield node, Fault.LATE
         elif node not in waiting:

@@ -1,0 +1,92 @@
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
+
+FALSE_ALARM = 1e-6
+
+
+@pytest.fixture
+def flower():
+    """The integration, or a skip with the reason."""
+    pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedproof[flower]'")
+    from fedproof.integrations import flower
+
+    return flower
+
+
+@pytest.fixture
+def example_path(flower, monkeypatch):
+    """The example's folder, importable here and in child processes."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLE))
+    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    yield EXAMPLE
+    for name in [name for name in sys.modules if name.split(".")[0] == "digits_app"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def make_grid(flower, monkeypatch):
+    """A grid whose nodes are functions: message in, list of replies out."""
+    from flwr.serverapp import Grid
+    from flwr.supercore.task_identity import TaskIdentity
+
+    for name in ("_task_id", "_run_id", "_node_id"):  # what the runtime tells a process about itself
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+    class LoopGrid(Grid):
+        def __init__(self, nodes):
+            self.nodes, self.sent = dict(nodes), []
+
+        def set_run(self, run):
+            raise NotImplementedError
+
+        @property
+        def run(self):
+            raise NotImplementedError
+
+        def create_message(self, *args, **kwargs):
+            raise NotImplementedError
+
+        def push_messages(self, messages):
+            raise NotImplementedError
+
+        def pull_messages(self, message_ids):
+            raise NotImplementedError
+
+        def get_node_ids(self):
+            return list(self.nodes)
+
+        def send_and_receive(self, messages, *, timeout=None):
+            self.sent.append(list(messages))
+            return [reply for m in self.sent[-1] for reply in self.nodes[m.metadata.dst_node_id](m)]
+
+    return LoopGrid
+
+
+@pytest.fixture
+def reply_with(flower):
+    """`reply_with(message, arrays)`: a node's reply with these named arrays."""
+    from flwr.app import Array, ArrayRecord, Message, RecordDict
+
+    def reply(message, arrays):
+        record = ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
+        return Message(RecordDict({"arrays": record}), reply_to=message)
+
+    return reply
+
+
+@pytest.fixture
+def record(flower):
+    """`record(**arrays)`: an ArrayRecord."""
+    from flwr.app import Array, ArrayRecord
+
+    return lambda **arrays: ArrayRecord(
+        {k.replace("_", "."): Array(np.asarray(v)) for k, v in arrays.items()}
+    )

@@ -1,0 +1,363 @@
+"""The strategy over a grid of functions: what is executed is what is described, whatever nodes send."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedproof.accounting import account, ensemble_account
+from fedproof.accounting.ledger import load_ledger
+from fedproof.integrations import server
+from fedproof.protocol import Everyone, FixedSize, PerLayer, Poisson, UserFedAvg
+
+MECHANISM = UserFedAvg(rounds=3, noise_multiplier=1.5, sampling=Poisson(probability=0.5), clip_norm=0.8)
+ALL = replace(MECHANISM, sampling=Everyone())
+DIM = 5
+
+
+@pytest.fixture
+def make_strategy(flower):
+    def make(mechanism=MECHANISM, **changes):
+        arguments = {"num_users": 4, "delta": 0.01, "seed": 3, "connect_timeout": 0.0} | changes
+        return flower.UserFedAvgStrategy(mechanism, **arguments)
+
+    return make
+
+
+@pytest.fixture
+def initial(record):
+    return record(fc_weight=np.arange(DIM, dtype=np.float32))
+
+
+@pytest.fixture
+def honest(reply_with):
+    """A node that adds a constant to whatever it gets; it runs Flower's ordinary protocol."""
+
+    def make(value):
+        return lambda m: [reply_with(m, {k: a.numpy() + value for k, a in m.content["arrays"].items()})]
+
+    return make
+
+
+@pytest.fixture
+def nodes(honest):
+    return {100 + user: honest(np.float32(0.1 * (user + 1))) for user in range(4)}
+
+
+def vector(result):
+    return result.arrays["fc.weight"].numpy()
+
+
+def expected(plan, rounds, value_of):
+    """The definition, written out: cohorts, clipping, noise and divisor of one replica."""
+    params, noise = (
+        np.arange(DIM, dtype=np.float32),
+        np.random.default_rng(np.random.SeedSequence(plan.seed, spawn_key=(3, plan.replicas.start))),
+    )
+    cohorts = server.draw_cohorts(plan)[0]
+    for r in range(rounds):
+        total = np.zeros(DIM)
+        for user in np.flatnonzero(cohorts[r]):
+            update = np.full(DIM, value_of(int(user)), dtype=np.float64)
+            total += update * min(1.0, plan.mechanism.clip_norm / max(np.linalg.norm(update), 1e-300))
+        std = plan.mechanism.noise_multiplier * plan.mechanism.clip_norm
+        total += std * noise.standard_normal(DIM, dtype=np.float32)
+        params = (params + total / plan.divisor).astype(np.float32)
+    return params
+
+
+@pytest.mark.parametrize(
+    "sampling", [Poisson(probability=0.5), FixedSize(cohort=2, users=4), Everyone()], ids=repr
+)
+def test_a_training_is_what_the_description_says(make_strategy, make_grid, nodes, initial, sampling):
+    strategy = make_strategy(replace(MECHANISM, sampling=sampling))
+    result = strategy.start(make_grid(nodes), initial)
+    want = expected(strategy.plan, 3, lambda user: 0.1 * (user + 1))
+    np.testing.assert_allclose(vector(result), want, atol=1e-6)
+    assert strategy.executed == strategy.plan.mechanism
+
+
+def test_two_runs_are_byte_identical(make_strategy, make_grid, nodes, initial):
+    runs = [make_strategy().start(make_grid(nodes), initial) for _ in range(2)]
+    assert runs[0].arrays["fc.weight"].data == runs[1].arrays["fc.weight"].data
+
+
+def test_replicas_in_one_message_are_the_replicas_one_by_one(
+    flower, make_strategy, make_grid, nodes, initial
+):
+    def with_mod(node):
+        return lambda m: [flower.replicas_mod(m, None, lambda message, context: node(message)[0])]
+
+    together = make_strategy(replicas=range(2, 7)).start(
+        make_grid({node: with_mod(app) for node, app in nodes.items()}), initial
+    )
+    for row, replica in enumerate(range(2, 7)):
+        alone = make_strategy(replicas=range(replica, replica + 1)).start(make_grid(nodes), initial)
+        np.testing.assert_array_equal(flower.stacked_arrays(together.arrays)["fc.weight"][row], vector(alone))
+
+
+def test_epsilon_of_every_round_is_in_the_metrics(make_strategy, make_grid, nodes, initial):
+    result = make_strategy().start(make_grid(nodes), initial)
+    for done, metrics in result.train_metrics_clientapp.items():
+        want = account(replace(MECHANISM, rounds=done), 0.01, ["pld"])["pld"]
+        assert metrics["epsilon"] == metrics["ensemble-epsilon"] == want
+
+
+def test_epsilon_of_all_replicas(make_strategy):
+    strategy = make_strategy(replicas=range(20))
+    assert strategy._cost(3, ensemble=True) == ensemble_account(MECHANISM, 0.01, 20)["pld"]
+
+
+# --- nodes that misbehave ---------------------------------------------------------------------------------
+
+
+def with_shape(reply_with, array):
+    return lambda m: [reply_with(m, {"fc.weight": array})]
+
+
+@pytest.fixture
+def bad_nodes(reply_with, honest, flower):
+    from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
+
+    def broken(m):
+        raw = Array(dtype="float32", shape=(DIM,), stype="numpy.ndarray", data=b"\x93NUMPY\x01\x00garbage")
+        return [Message(RecordDict({"arrays": ArrayRecord({"fc.weight": raw})}), reply_to=m)]
+
+    ones = np.ones(DIM, dtype=np.float32)
+    return {
+        "nan": (with_shape(reply_with, ones * np.nan), "not-finite"),
+        "infinity": (with_shape(reply_with, ones * np.inf), "not-finite"),
+        "shape": (with_shape(reply_with, np.ones((DIM, 1), dtype=np.float32)), "malformed"),
+        "scalar": (with_shape(reply_with, np.float32(1)), "malformed"),
+        "integers": (with_shape(reply_with, np.ones(DIM, dtype=np.int64)), "malformed"),
+        "names": (lambda m: [reply_with(m, {"other": ones})], "malformed"),
+        "garbage": (broken, "malformed"),
+        "empty": (lambda m: [Message(RecordDict(), reply_to=m)], "malformed"),
+        "error": (lambda m: [Message(Error(code=1, reason="out of memory"), reply_to=m)], "error"),
+        "silent": (lambda m: [], "silent"),
+    }
+
+
+KINDS = ["nan", "infinity", "shape", "scalar", "integers", "names", "garbage", "empty", "error", "silent"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_faulty_node_counts_as_zero_and_is_reported(
+    make_strategy, make_grid, nodes, initial, bad_nodes, kind
+):
+    bad, fault = bad_nodes[kind]
+    strategy = make_strategy(ALL)
+    result = strategy.start(make_grid(nodes | {102: bad}), initial)
+    want = expected(strategy.plan, 3, lambda user: 0.0 if user == 2 else 0.1 * (user + 1))
+    np.testing.assert_allclose(vector(result), want, atol=1e-6)
+    assert strategy.faults == [(r, 102, fault) for r in (1, 2, 3)]
+    assert result.train_metrics_clientapp[1][f"faults-{fault}"] == 1
+
+
+def test_a_huge_update_is_clipped_not_lost(make_strategy, make_grid, nodes, initial, reply_with):
+    huge = with_shape(reply_with, np.full(DIM, 1e300))
+    strategy = make_strategy(ALL)
+    result = strategy.start(make_grid(nodes | {102: huge}), initial)
+    want = expected(strategy.plan, 3, lambda user: 1e100 if user == 2 else 0.1 * (user + 1))
+    np.testing.assert_allclose(vector(result), want, atol=1e-6)
+
+
+def test_a_second_reply_is_ignored(make_strategy, make_grid, nodes, initial, honest):
+    twice = lambda m: honest(0.3)(m) + honest(9.0)(m)  # noqa: E731
+    strategy = make_strategy(ALL)
+    result = strategy.start(make_grid(nodes | {102: twice}), initial)
+    np.testing.assert_allclose(
+        vector(result), expected(strategy.plan, 3, lambda user: 0.1 * (user + 1)), atol=1e-6
+    )
+    assert {fault for _, _, fault in strategy.faults} == {"twice"}
+
+
+def test_late_and_uninvited_replies_are_ignored(make_strategy, make_grid, nodes, initial, honest):
+    late = []
+
+    def slow(m):
+        answer, late[:] = list(late), honest(0.3)(m)
+        return answer
+
+    stranger = {}
+
+    def talkative(m):
+        stranger.setdefault("reply", honest(0.4)(m)[0])
+        forged = honest(5.0)(m)[0]
+        forged.metadata.__dict__["_src_node_id"] = 999
+        return [honest(0.4)(m)[0], forged]
+
+    strategy = make_strategy(ALL)
+    result = strategy.start(make_grid(nodes | {102: slow, 103: talkative}), initial)
+    np.testing.assert_allclose(
+        vector(result), expected(strategy.plan, 3, lambda user: [0.1, 0.2, 0.0, 0.4][user]), atol=1e-6
+    )
+    assert (2, 102, "late") in strategy.faults
+    assert (1, 999, "uninvited") in strategy.faults
+
+
+def test_nobody_connected_is_noise_alone(make_strategy, make_grid, initial):
+    grid = make_grid({})
+    strategy = make_strategy(ALL)
+    result = strategy.start(grid, initial)
+    np.testing.assert_allclose(vector(result), expected(strategy.plan, 3, lambda user: 0.0), atol=1e-6)
+    assert grid.sent == []
+
+
+def test_who_is_away_leaves_the_divisor_alone(make_strategy, make_grid, nodes, initial):
+    del nodes[103]
+    strategy = make_strategy(replace(MECHANISM, sampling=FixedSize(cohort=4, users=4)))
+    result = strategy.start(make_grid(nodes), initial)
+    want = expected(strategy.plan, 3, lambda user: [0.1, 0.2, 0.3, 0.0][user])
+    np.testing.assert_allclose(vector(result), want, atol=1e-6)
+
+
+def test_nodes_beyond_the_expected_users_are_drawn_too(make_strategy, make_grid, nodes, initial, honest):
+    grid = make_grid(nodes | {200: honest(0.5)})
+    strategy = make_strategy(ALL)
+    strategy.start(grid, initial)
+    assert len(grid.sent[0]) == 5
+
+
+# --- budget, ledger, resume -------------------------------------------------------------------------------
+
+
+def test_training_stops_before_the_budget_is_exceeded(make_strategy, make_grid, nodes, initial, tmp_path):
+    two = account(replace(MECHANISM, rounds=2), 0.01, ["pld"])["pld"]
+    strategy = make_strategy(max_epsilon=two, folder=tmp_path)
+    result = strategy.start(make_grid(nodes), initial)
+    assert list(result.train_metrics_clientapp) == [1, 2]
+    assert strategy.executed.rounds == 2
+    assert load_ledger(tmp_path / "ledger.json").epsilon["pld"] == two
+
+
+def test_somebody_elses_loop_is_stopped_by_flowers_exception(make_strategy, make_grid, nodes, initial):
+    from flwr.app import ConfigRecord
+    from flwr.serverapp.exception import PrivacyBudgetExhausted
+
+    strategy, grid = make_strategy(max_epsilon=0.01), make_grid(nodes)
+    with pytest.raises(PrivacyBudgetExhausted, match=r"round 1 would exceed max_epsilon = 0.01"):
+        strategy.configure_train(1, initial, ConfigRecord(), grid)
+
+
+def test_rounds_are_played_once_and_in_order(make_strategy, make_grid, nodes, initial):
+    from flwr.app import ConfigRecord
+
+    strategy, grid = make_strategy(), make_grid(nodes)
+    with pytest.raises(ValueError, match="server_round = 2 must be 1"):
+        strategy.configure_train(2, initial, ConfigRecord(), grid)
+    with pytest.raises(ValueError, match="server_round = 1 has not been configured"):
+        strategy.aggregate_train(1, [])
+    with pytest.raises(ValueError, match="num_rounds = 4 must be at most"):
+        strategy.start(grid, initial, num_rounds=4)
+
+
+class PowerCutError(Exception):
+    pass
+
+
+def test_a_stopped_training_goes_on_as_if_nothing_had_happened(
+    make_strategy, make_grid, nodes, initial, tmp_path
+):
+    whole = make_strategy().start(make_grid(nodes), initial)
+    grid = make_grid(nodes)
+    send = grid.send_and_receive
+
+    def fails_in_round_two(messages, *, timeout=None):
+        if messages[0].metadata.group_id.endswith("-2"):
+            raise PowerCutError
+        return send(messages, timeout=timeout)
+
+    grid.send_and_receive = fails_in_round_two
+    with pytest.raises(PowerCutError):
+        make_strategy(folder=tmp_path).start(grid, initial)
+    assert load_ledger(tmp_path / "ledger.json").queries[0].count == 1
+    resumed = make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
+    assert resumed.arrays["fc.weight"].data == whole.arrays["fc.weight"].data
+    assert resumed.train_metrics_clientapp == whole.train_metrics_clientapp
+    again = make_grid(nodes)
+    make_strategy(folder=tmp_path).start(again, initial)
+    assert again.sent == []  # a finished training is not repeated
+
+
+def test_a_folder_of_another_training_is_refused(make_strategy, make_grid, nodes, initial, tmp_path):
+    make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
+    with pytest.raises(ValueError, match="holds another training"):
+        make_strategy(folder=tmp_path, seed=4).start(make_grid(nodes), initial)
+    models = next(tmp_path.glob("models-*.npz"))
+    models.write_bytes(models.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="missing or was altered"):
+        make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
+
+
+# --- models and nodes -------------------------------------------------------------------------------------
+
+
+def test_counters_are_kept_and_never_taken_from_a_node(make_strategy, make_grid, record, reply_with):
+    initial = record(fc_weight=np.zeros(2, dtype=np.float32), norm_count=np.array(7))
+    node = lambda m: [reply_with(m, {"fc.weight": np.ones(2, np.float32), "norm.count": 99})]  # noqa: E731
+    result = make_strategy(ALL, num_users=1).start(make_grid({1: node}), initial)
+    assert result.arrays["norm.count"].numpy() == 7
+    assert list(result.arrays) == ["fc.weight", "norm.count"]
+
+
+def test_layers_are_clipped_by_themselves(make_strategy, make_grid, record, reply_with):
+    sizes = {"a.weight": (2, 3), "a.bias": (2,), "b.weight": (4,)}
+    initial = record(**{k.replace(".", "_"): np.zeros(s, np.float32) for k, s in sizes.items()})
+    mechanism = replace(ALL, noise_multiplier=1e-6, clipping=PerLayer(num_layers=2), rounds=1)
+    node = lambda m: [reply_with(m, {k: np.full(s, 9.0) for k, s in sizes.items()})]  # noqa: E731
+    result = make_strategy(mechanism, num_users=1).start(make_grid({1: node}), initial)
+    flat = {k: a.numpy().reshape(-1) for k, a in result.arrays.items()}
+    first = np.concatenate([flat["a.weight"], flat["a.bias"]])
+    assert np.linalg.norm(first) == pytest.approx(0.8, rel=1e-4)
+    assert np.linalg.norm(flat["b.weight"]) == pytest.approx(0.8, rel=1e-4)
+    with pytest.raises(ValueError, match="num_layers = 3 must be the model's number of layers = 2"):
+        make_strategy(replace(mechanism, clipping=PerLayer(num_layers=3))).start(make_grid({}), initial)
+
+
+def test_numbers_of_users_follow_their_partition(flower, make_strategy, make_grid, nodes, initial):
+    from flwr.app import Context, MessageType, RecordDict
+
+    partitions = {100: 3, 101: 2, 102: 1, 103: 0}
+
+    def asked(node, app):
+        def answer(m):
+            if m.metadata.message_type != MessageType.QUERY:
+                return app(m)
+            context = Context(1, node, {"partition-id": partitions[node]}, RecordDict(), {})
+            return [flower.answer_partition(m, context)]
+
+        return answer
+
+    grid = make_grid({node: asked(node, app) for node, app in nodes.items()})
+    users = flower.ask_partitions(grid)
+    assert users == partitions
+    strategy = make_strategy(users=users)
+    want = expected(strategy.plan, 3, lambda user: 0.1 * (4 - user))
+    np.testing.assert_allclose(vector(strategy.start(grid, initial)), want, atol=1e-6)
+    partitions[101] = 3  # claims what another has: neither is believed, and both get numbers of their own
+    assert flower.ask_partitions(grid) == {102: 1, 103: 0}
+    strategy = make_strategy(users={102: 1, 103: 0})
+    strategy.start(grid, initial)
+    assert sorted(strategy._users.values()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"delta": 0.0}, "delta = 0.0 must be in"),
+        ({"max_epsilon": 0.0}, "max_epsilon = 0.0 must be a positive number"),
+        ({"num_users": 0}, "num_users = 0 must be"),
+        ({"connect_timeout": -1.0}, "connect_timeout = -1.0 must be"),
+    ],
+)
+def test_bad_arguments(make_strategy, change, message):
+    with pytest.raises(ValueError, match=message):
+        make_strategy(**change)
+
+
+def test_bad_initial_models(make_strategy, make_grid, record):
+    with pytest.raises(ValueError, match="nothing to train"):
+        make_strategy().start(make_grid({}), record(count=np.array(1)))
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        make_strategy().start(make_grid({}), record(fc_weight=np.array([np.nan], dtype=np.float32)))

@@ -1,0 +1,45 @@
+"""Flower is needed by its integration alone, and in the version it was tested with."""
+
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+
+from fedproof.integrations import flower_version as checked
+
+
+def test_nothing_else_imports_flower_or_ray():
+    code = (
+        "import sys, fedproof as fp, fedproof.integrations, fedproof.integrations.server\n"
+        "[getattr(fp, name) for name in fp.__all__]\n"
+        "sys.exit(bool({'flwr', 'ray', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (None, "needs flwr 1.41, found none; install it with: pip install 'fedproof"),
+        ("1.42.0", "tested with flwr 1.41, found 1.42.0"),
+        ("2.41.0", "tested with flwr 1.41, found 2.41.0"),
+    ],
+)
+def test_a_missing_or_other_flower_is_one_clear_line(monkeypatch, found, message):
+    def version(name):
+        if found is None:
+            raise PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(checked, "version", version)
+    with pytest.raises(ImportError, match=message) as caught:
+        checked.require_flower()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("found", ["1.41.0", "1.41.3"])
+def test_any_patch_of_the_tested_version_will_do(monkeypatch, found):
+    monkeypatch.setattr(checked, "version", lambda name: found)
+    checked.require_flower()

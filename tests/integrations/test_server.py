@@ -1,0 +1,150 @@
+"""The server's half of DP-FedAvg in NumPy against the engine, and against its own statement."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+from fedproof.aggregation import mean
+from fedproof.integrations import server
+from fedproof.integrations.server import Plan
+from fedproof.mechanisms import clipping as engine_clipping
+from fedproof.mechanisms.noise import add_noise
+from fedproof.mechanisms.randomness import Purpose, Stream
+from fedproof.mechanisms.rounds import contributions_of
+from fedproof.mechanisms.sampling import draw_cohorts
+from fedproof.protocol import Everyone, FixedSize, Flat, Median, PerLayer, Poisson, Quantile, UserFedAvg
+
+FALSE_ALARM = 1e-6
+SAMPLINGS = [Poisson(probability=0.3), FixedSize(cohort=4, users=10), Everyone()]
+CLIPPINGS = [Flat(), PerLayer(num_layers=2), Quantile()]
+
+
+def make_plan(sampling=SAMPLINGS[0], clipping=CLIPPINGS[0], replicas=range(3, 6), rounds=4):
+    mechanism = UserFedAvg(
+        rounds=rounds, noise_multiplier=1.3, sampling=sampling, clip_norm=0.7, clipping=clipping
+    )
+    return Plan(mechanism=mechanism, num_users=10, seed=11, replicas=replicas)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=repr)
+def test_cohorts_are_the_engines(sampling):
+    plan = make_plan(sampling)
+    expected = draw_cohorts(sampling, 10, plan.mechanism.rounds, plan.seed, plan.replicas)
+    np.testing.assert_array_equal(server.draw_cohorts(plan), expected)
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS, ids=repr)
+def test_rounds_are_the_engines(clipping):
+    plan, layers, generator = make_plan(clipping=clipping), (5, 7), np.random.default_rng(0)
+    initial = generator.normal(size=12).astype(np.float32)
+    state = server.start(plan, initial)
+    noise = server.noise_streams(plan, state)
+    params, norms = torch.tensor(state.params), torch.tensor(state.clip_norms)
+    streams = [Stream(plan.seed, Purpose.NOISE, replica, torch.device("cpu")) for replica in plan.replicas]
+    for _ in range(plan.mechanism.rounds):
+        updates = generator.normal(scale=0.2, size=(3, 6, 12)).astype(np.float32)
+        state = play(plan, state, updates, layers, noise)
+        members = np.tile(np.arange(6), (3, 1))
+        bounded = engine_clipping.bound(
+            contributions_of(torch.tensor(updates), members, layers), clipping, norms
+        )
+        noise_std = (plan.mechanism.noise_multiplier * bounded.thresholds).float()
+        params = params + add_noise(mean(bounded.contributions), noise_std, layers, streams) / plan.divisor
+        if isinstance(clipping, Quantile):
+            drawn = torch.empty(3, dtype=torch.float64)
+            for row, stream in zip(drawn.unsqueeze(1), streams, strict=True):
+                stream.normal_(row)
+            norms = engine_clipping.next_clip_norms(bounded, clipping, norms, drawn, plan.divisor)
+        np.testing.assert_allclose(state.params, params.numpy(), atol=1e-5)
+        np.testing.assert_allclose(state.clip_norms, norms.numpy(), rtol=1e-6)
+
+
+def play(plan, state, updates, layers, noise):
+    """One round with the given updates `(replicas, members, dim)`."""
+    count = len(plan.replicas)
+    total, below, replied = np.zeros(state.params.shape), np.zeros(count, int), np.zeros(count, int)
+    for member in range(updates.shape[1]):
+        bounded = server.bound(plan, updates[:, member].astype(np.float64), state.clip_norms, layers)
+        total += bounded.updates
+        below += ~bounded.clipped & bounded.finite
+        replied += bounded.finite
+    return server.release(plan, state, total, below, replied, noise)
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(
+    rows=st.lists(
+        st.lists(st.floats(allow_nan=True, allow_infinity=True, width=64), min_size=4, max_size=4),
+        min_size=1,
+        max_size=3,
+    ),
+    clip_norm=st.floats(1e-3, 1e3),
+)
+def test_nothing_exceeds_the_clip_norm(rows, clip_norm):
+    plan = make_plan(replicas=range(len(rows)))
+    updates = np.array(rows)
+    bounded = server.bound(plan, updates, np.full(len(rows), clip_norm), (4,))
+    assert (np.linalg.norm(bounded.updates, axis=1) <= clip_norm).all()
+    assert (bounded.updates[~np.isfinite(updates).all(axis=1)] == 0).all()
+
+
+def test_a_short_update_is_hardly_touched():
+    bounded = server.bound(make_plan(), np.full((3, 4), 0.1), np.ones(3), (4,))
+    np.testing.assert_allclose(bounded.updates, 0.1, rtol=1e-14)
+    assert not bounded.clipped.any()
+
+
+def test_noise_has_the_stated_scale_in_an_empty_round():
+    plan = make_plan(replicas=range(1))
+    state = server.start(plan, np.zeros(20_000, dtype=np.float32))
+    nobody = np.zeros(1, dtype=np.int64)
+    after = server.release(
+        plan, state, np.zeros((1, 20_000)), nobody, nobody, server.noise_streams(plan, state)
+    )
+    statistic = float(np.square(after.params / server.noise_std(plan, 0.7)).sum())
+    low, high = chi2.interval(1 - FALSE_ALARM, df=20_000)
+    assert low < statistic < high
+    assert statistic / 1.1**2 < low  # noise 10 % too small would be caught
+
+
+@pytest.mark.parametrize("clipping", [Flat(), Quantile()], ids=repr)
+def test_noise_goes_on_where_it_stopped(clipping):
+    plan = make_plan(clipping=clipping)
+    state = server.start(plan, np.zeros(9, dtype=np.float32))
+    noise = server.noise_streams(plan, state)
+    for _ in range(2):
+        state = play(plan, state, np.zeros((3, 1, 9)), (9,), noise)
+    resumed = server.noise_streams(plan, state)
+    assert [a.standard_normal() for a in noise] == [b.standard_normal() for b in resumed]
+
+
+def test_newcomers_change_nobody_elses_draw_and_have_one_of_their_own():
+    plan = make_plan(rounds=2000, replicas=range(2))
+    first, second = server.draw_newcomer(plan, 10), server.draw_newcomer(plan, 11)
+    assert not np.array_equal(first, second)
+    assert abs(first.mean() - 0.3) < 0.05  # 4000 draws: standard deviation 0.007
+    assert not server.draw_newcomer(make_plan(SAMPLINGS[1]), 10).any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_users": 0}, "num_users = 0 must be a whole number"),
+        ({"seed": -1}, "seed = -1 must be"),
+        ({"replicas": range(0)}, "must be a range like"),
+        ({"num_users": 11}, r"sampling.users = 10 must be num_users = 11"),
+    ],
+)
+def test_bad_plans(change, message):
+    mechanism = UserFedAvg(rounds=1, noise_multiplier=1.0, sampling=SAMPLINGS[1])
+    with pytest.raises(ValueError, match=message):
+        Plan(**({"mechanism": mechanism, "num_users": 10, "seed": 0} | change))
+
+
+def test_a_clip_norm_without_a_guarantee_is_refused():
+    mechanism = UserFedAvg(rounds=1, noise_multiplier=1.0, sampling=SAMPLINGS[0], clipping=Median())
+    with pytest.raises(ValueError, match="must be Flat, PerLayer or Quantile"):
+        Plan(mechanism=mechanism, num_users=10, seed=0)
