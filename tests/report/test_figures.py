@@ -1,6 +1,8 @@
 """Figures as files, drawn from the same rows."""
 
 import csv
+import subprocess
+import sys
 
 import pytest
 
@@ -64,6 +66,13 @@ def test_what_users_hold(make_run, tmp_path, name):
 def test_a_figure_of_unknown_kind(make_run, tmp_path):
     with pytest.raises(ValueError, match=r"must end in \.png, \.pdf or \.svg"):
         draw_federation(read_run(make_run()).federation, tmp_path / "users.txt")
+
+
+def test_the_report_needs_no_torch_and_matplotlib_only_for_figures():
+    code = (
+        "import sys, fedproof.report; sys.exit(any(name in sys.modules for name in ('torch', 'matplotlib')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_ticks_are_round_and_inside():

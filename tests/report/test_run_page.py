@@ -11,10 +11,12 @@ import pytest
 from fedproof.certificates import loads
 from fedproof.report import write_report
 from fedproof.report.gallery import as_images, choices, gallery, to_bytes
+from fedproof.report.improvements import improvements
 from fedproof.report.run_charts import accuracy_chart, sizes_chart
 from fedproof.report.run_data import read_run
 from fedproof.report.run_page import body
 from fedproof.report.sections import class_rows
+from fedproof.report.words import chosen_size, percent
 
 
 def test_a_sound_run(make_run):
@@ -65,6 +67,26 @@ def test_curves_equal_the_certificate_and_the_metrics(make_run):
         values = [(float(row["size"]), float(row["certified_accuracy"])) for row in run.metrics]
         assert set(zip(series.xs, series.ys, strict=True)) <= set(values)
     assert len(chart.series) == 6  # six curves of metrics.csv, one of them drawn as the certificate's own
+
+
+def test_no_zero_is_claimed_beyond_what_was_examined(make_run):
+    run = read_run(make_run("certificate.max_size=3"), pictures=False)
+    own = accuracy_chart(run, run.certificate).series[0]
+    assert own.xs[-1] == 3
+    assert own.ys[-1] > 0
+
+
+def test_improvements_are_those_of_the_metrics(make_run):
+    run = read_run(make_run(), pictures=False)
+    size = chosen_size(run.summary["certified_accuracy"])
+    exact = next(
+        float(row["certified_accuracy"])
+        for row in run.metrics
+        if (row["relation"], row["failure_probability"], row["size"]) == ("replace", "", str(size))
+    )
+    assert any(f"More replicas: at most {percent(exact)}" in text for text in improvements(run, None))
+    margin = read_run(make_run("certificate.method=margin"), pictures=False)
+    assert not any("at most" in text for text in improvements(margin, None))
 
 
 def test_bars_count_every_decided_input(make_run):

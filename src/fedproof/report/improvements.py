@@ -31,10 +31,10 @@ def _method(run: RunData, size: int, now: float) -> Iterator[str]:
 
 
 def _replicas(run: RunData, size: int, now: float) -> Iterator[str]:
-    """More replicas, up to what infinitely many would give."""
+    """More replicas, up to what infinitely many would give; known for the methods in `metrics.csv` alone."""
     assert run.certificate is not None
-    method = "paper" if run.certificate.settings.method is Method.PAPER else "mean"
-    relation = "" if method == "paper" else run.config.threat.relation.value
+    method = run.certificate.settings.method
+    relation = "" if method is Method.PAPER else run.config.threat.relation.value
     then = _at(run, method, relation, sure=False, size=size)
     if then is not None and then > now:
         yield (

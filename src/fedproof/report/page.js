@@ -51,7 +51,7 @@ function follow(figure) {
     const rows = data.series.filter((series) => series.texts[at]).map((series) => {
       const row = document.createElement("div"), dot = document.createElement("i");
       const name = document.createElement("span"), value = document.createElement("b");
-      dot.className = `swatch dot tone-${series.tone}`;
+      dot.className = `swatch ${series.kind} tone-${series.tone}`;
       name.textContent = series.label;
       value.textContent = series.texts[at];
       row.append(dot, name, value);

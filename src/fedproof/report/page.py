@@ -101,9 +101,16 @@ def legend(chart: Chart) -> Markup:
 
 
 def _swatch(series: Series) -> Markup:
-    style = "band" if isinstance(series, Band) else "line" if isinstance(series, Line) else "dot"
-    dashed = isinstance(series, Line) and series.dashed
-    return tag("i", class_=f"swatch {style} tone-{series.tone}{' dashed' * dashed}", aria_hidden="true")
+    return tag("i", class_=f"swatch {_kind(series)} tone-{series.tone}", aria_hidden="true")
+
+
+def _kind(series: Series) -> str:
+    match series:
+        case Band():
+            return "band"
+        case Line(dashed=dashed):
+            return "line dashed" if dashed else "line"
+    return "dot"
 
 
 def _table(chart: Chart) -> Markup:
@@ -123,9 +130,10 @@ def _values(chart: Chart) -> dict[str, object]:
             x: chart.shown(low) if low == high else f"{chart.shown(low)} to {chart.shown(high)}"
             for x, low, high in zip(series.xs, series.ys, highs, strict=True)
         }
-        columns.append(
-            {"label": series.label, "tone": series.tone, "texts": [texts.get(x, "") for x in chart.xs]}
-        )
+        # A curve that has come down to nothing stays there.
+        after = chart.shown(0.0) if isinstance(series, Line) and series.ys and series.ys[-1] == 0 else ""
+        column = [texts.get(x, after if series.xs and x > series.xs[-1] else "") for x in chart.xs]
+        columns.append({"label": series.label, "tone": series.tone, "kind": _kind(series), "texts": column})
     return {
         "xs": chart.xs,
         "names": [f"{chart.x_label} = {number(x)}" for x in chart.xs],

@@ -25,7 +25,7 @@ def _planner(plan: Plan, run: RunData) -> tuple[Markup, Markup]:
     noise, probability, rounds = plan.start
     sliders = (
         _slider("noise", "Noise multiplier", plan.noises, noise),
-        _slider("probability", f"Chance of a {run.unit} to be drawn", plan.probabilities, probability),
+        _slider("probability", f"Chance of one {run.unit} to be drawn", plan.probabilities, probability),
         _slider("rounds", "Rounds", plan.rounds, rounds),
         _k_slider(plan),
     )

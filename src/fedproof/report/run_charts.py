@@ -43,7 +43,8 @@ def accuracy_chart(run: RunData, certificate: Certificate) -> Chart:
         title="Certified accuracy",
         description=(
             f"Share of test inputs that keep their correct label, over the number k of poisoned {run.unit}s. "
-            f"The certificate falls from {percent(curve[0])} at k = 0 to zero beyond k = {len(curve) - 1}."
+            f"The certificate begins with {percent(curve[0])} at k = 0 and has {percent(curve[-1])} at "
+            f"k = {len(curve) - 1}."
         ),
         x_label=f"poisoned {run.unit}s k",
         y_label="certified accuracy (share of the test inputs)",
@@ -54,11 +55,12 @@ def accuracy_chart(run: RunData, certificate: Certificate) -> Chart:
 
 
 def _own_line(certificate: Certificate) -> Line:
-    curve = [*(certificate.curve or ()), 0.0]
     settings = certificate.settings
-    name = f"{settings.method}, {settings.threat.relation}"
+    found = certificate.curve or ()
+    ended = len(found) <= settings.max_size  # beyond `max_size` nothing was examined: no zero is claimed
+    curve = [*found, 0.0] if ended else found
     return Line(
-        label=f"this certificate ({name}, {confidence(settings.failure_probability)} confidence)",
+        label=f"this certificate, {confidence(settings.failure_probability)} sure",
         short="this certificate",
         xs=numbers(range(len(curve))),
         ys=numbers(curve),
@@ -93,7 +95,7 @@ def _line(key: _Key, rows: list[Row], unit: str, *, named: bool) -> Line:
     """A curve of `metrics.csv`; the outer one of each pair bears their name."""
     method, relation, failure = key
     words = {"join": f"{unit}s join", "replace": f"{unit}s replaced"}
-    sure = f"{confidence(float(failure))} confidence" if failure else "means taken as exact"
+    sure = f"{confidence(float(failure))} sure" if failure else "exact means"
     name = "the paper" if method == "paper" else words[relation]
     return Line(
         label=f"{name}, {sure}",

@@ -13,6 +13,7 @@ from fedproof.report.planner import make_plan
 from fedproof.report.planner_section import planner_section
 from fedproof.report.run_charts import accuracy_chart, rounds_chart, sizes_chart, spent_after
 from fedproof.report.run_data import RunData, read_run
+from fedproof.threat import Relation
 
 
 def write_report(folder: Path, *, federation: Federation | None = None) -> Path:
@@ -40,7 +41,9 @@ def _parts(run: RunData) -> Iterator[Markup]:
     spent: dict[int, dict[str, float]] = {}
     if certificate is not None and certificate.labels is not None:
         yield section(
-            "accuracy", "Certified accuracy", figure(accuracy_chart(run, certificate), note=_CURVES)
+            "accuracy",
+            "Certified accuracy",
+            figure(accuracy_chart(run, certificate), note=_about_curves(certificate)),
         )
     yield sections.soundness(run)
     if certificate is not None:
@@ -68,9 +71,14 @@ def _gallery_section(run: RunData) -> Markup:
     return Markup("") if shown is None else section("gallery", "Inputs to look at", shown)
 
 
-_CURVES = tag(
-    "p",
-    "Solid curves hold with the stated confidence for each input. Dotted ones take the means over the "
-    "replicas as exact: what infinitely many replicas would certify.",
-    class_="note",
-)
+def _about_curves(certificate: Certificate) -> Markup:
+    settings = certificate.settings
+    done = "join" if settings.threat.relation is Relation.JOIN else "are replaced"
+    how = f"{settings.method} method, {settings.bound} bound, {settings.threat.unit}s {done}"
+    return tag(
+        "p",
+        "Solid curves hold with the stated confidence for each input. Dotted ones take the means over the "
+        "replicas as exact: what infinitely many replicas would certify. "
+        f"This certificate: {how}.",
+        class_="note",
+    )

@@ -56,7 +56,7 @@ def tiles(run: RunData) -> Iterator[Markup]:
     median, largest = size["median"], size["max"]
     yield _tile(
         "median-size",
-        "Typical certified size",
+        "Median certified size",
         "none" if median is None else str(median),
         f"{share}; largest {largest}" if largest is not None else "the ensemble abstains everywhere",
     )
@@ -168,7 +168,7 @@ def classes(run: RunData, certificate: Certificate) -> Markup:
             row.name,
             f"{row.inputs:,}",
             percent(row.accuracy),
-            join([_meter(row.certified), percent(row.certified)]),
+            join([_meter(row.certified), tag("span", percent(row.certified), class_="share")]),
             "–" if row.median is None else row.median,
             f"{row.abstained:,}",
         )
