@@ -91,6 +91,13 @@ def test_nothing_exceeds_the_clip_norm(rows, clip_norm):
     assert (bounded.updates[~np.isfinite(updates).all(axis=1)] == 0).all()
 
 
+def test_the_largest_float_is_shortened_exactly_enough():
+    # 0.125 / 1.8e308 is subnormal: a product with it would exceed the clip norm.
+    updates = np.array([[0.0, np.finfo(np.float64).max]])
+    bounded = server.bound(make_plan(replicas=range(1)), updates, np.array([0.125]), (2,))
+    assert 0.1249 < np.linalg.norm(bounded.updates) <= 0.125
+
+
 def test_a_short_update_is_hardly_touched():
     bounded = server.bound(make_plan(), np.full((3, 4), 0.1), np.ones(3), (4,))
     np.testing.assert_allclose(bounded.updates, 0.1, rtol=1e-14)

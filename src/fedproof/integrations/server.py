@@ -163,11 +163,13 @@ def bound(plan: Plan, updates: Floats, clip_norms: Floats, layers: tuple[int, ..
         norms = np.where(finite[:, None], norms, 0.0)
         parts = [np.where(finite[:, None], part, 0.0) for part in parts]
     clipped: NDArray[np.bool_] = np.any(norms > clip_norms[:, None], axis=1)
-    # The factor, its product with each entry and the sum may each round up: leave them room.
-    room = 1 - 8 * np.finfo(np.float64).eps
-    scales = clip_norms[:, None] / np.maximum(norms, clip_norms[:, None]) * room
+    # First shorten, then scale: one factor for a huge update would be subnormal, hence inexact. Quotient,
+    # product and sum may each round up: leave them room.
+    bounds = clip_norms[:, None]
+    longest, scales = np.maximum(norms, bounds), bounds * (1 - 8 * np.finfo(np.float64).eps)
+    shortened = [part / longest[:, [i]] * scales for i, part in enumerate(parts)]
     return Bounded(
-        updates=np.concatenate([part * scales[:, [i]] for i, part in enumerate(parts)], axis=1),
+        updates=np.concatenate(shortened, axis=1),
         norms=norms,
         finite=finite,
         clipped=clipped,
