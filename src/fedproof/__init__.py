@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dp_accounting import UnsupportedEventError
 
-    from fedproof.accounting.epsilon import account, ensemble_account, user_accounts
+    from fedproof.accounting.epsilon import account, account_delta, ensemble_account, user_accounts
     from fedproof.accounting.events import event_of
     from fedproof.accounting.ledger import Ledger
     from fedproof.accounting.tradeoff import Tradeoff, tradeoff
@@ -42,7 +42,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "dp_accounting": ("UnsupportedEventError",),
-    "fedproof.accounting.epsilon": ("account", "ensemble_account", "user_accounts"),
+    "fedproof.accounting.epsilon": ("account", "account_delta", "ensemble_account", "user_accounts"),
     "fedproof.accounting.events": ("event_of",),
     "fedproof.accounting.ledger": ("Ledger",),
     "fedproof.accounting.tradeoff": ("Tradeoff", "tradeoff"),
@@ -78,7 +78,8 @@ __all__ = [  # noqa: RUF022 - in the order of the guide, not of the alphabet
     "Poisson", "FixedSize", "Everyone",
     "Flat", "PerLayer", "Median", "PerLayerMedian", "Quantile",
     "UserFedAvg", "InstanceFedSGD", "InstanceFedAvg", "FedAvg", "LocalTraining", "Federation",
-    "account", "ensemble_account", "user_accounts", "event_of", "tradeoff", "Tradeoff", "Ledger",
+    "account", "account_delta", "ensemble_account", "user_accounts", "event_of", "Ledger",
+    "tradeoff", "Tradeoff",
     "certify", "certify_means", "certify_sequentially", "inefficacy", "verify",
     "Certificate", "Inefficacy", "ApproximateDP",
     "plan", "plan_rounds", "plan_cohort", "noise_for_epsilon",

@@ -11,7 +11,7 @@ from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedproof.accounting import account, ensemble_account, event_of, queries_of, user_accounts
+from fedproof.accounting import account, account_delta, ensemble_account, event_of, queries_of, user_accounts
 from fedproof.accounting.epsilon import dopamine_epsilon, pld_delta, pld_epsilon, round_up
 from fedproof.accounting.renyi import PAPER_ORDERS, paper_epsilon, poisson_rdp, rdp_epsilon
 from fedproof.protocol import (
@@ -141,6 +141,13 @@ def test_the_order_grid_sets_no_floor():
 def test_delta_and_epsilon_invert_each_other():
     mechanism = user(1.8, 0.1, 3)
     assert pld_delta(mechanism, pld_epsilon(mechanism, 1e-4)) == pytest.approx(1e-4, rel=1e-6)
+
+
+@pytest.mark.parametrize("accountant", ["paper", "rdp", "pld"])
+def test_delta_for_an_epsilon_inverts_every_accountant(accountant):
+    mechanism = user(1.8, 0.1, 30)
+    epsilon = account(mechanism, 1e-4, [accountant])[accountant]
+    assert account_delta(mechanism, epsilon)[accountant] == pytest.approx(1e-4, rel=1e-3)
 
 
 def test_fedsgd_against_dopamine():

@@ -8,7 +8,13 @@ from dp_accounting import DpEvent
 
 from fedproof import check
 from fedproof.accounting.events import queries_of
-from fedproof.accounting.renyi import paper_epsilon, rdp_epsilon, without_replacement_epsilon
+from fedproof.accounting.renyi import (
+    paper_delta,
+    paper_epsilon,
+    rdp_delta,
+    rdp_epsilon,
+    without_replacement_epsilon,
+)
 from fedproof.accounting.tradeoff import composed_losses
 from fedproof.protocol import FixedSize, InstanceFedAvg, InstanceFedSGD, Mechanism, Queries
 from fedproof.threat import Relation
@@ -79,6 +85,22 @@ def account(
         if name not in ACCOUNTANTS:
             raise ValueError(f"accountant = {name!r} must be one of {', '.join(ACCOUNTANTS)}")
     return {name: round_up(ACCOUNTANTS[name](source, delta)) for name in accountants}
+
+
+def account_delta(source: Mechanism | DpEvent, epsilon: float) -> dict[str, float]:
+    """δ of one unit for a given ε under each accountant.
+
+    >>> from fedproof.protocol import Poisson, UserFedAvg
+    >>> mechanism = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
+    >>> {name: round(value, 4) for name, value in account_delta(mechanism, epsilon=0.6298).items()}
+    {'paper': 0.0029, 'rdp': 0.0001, 'pld': 0.0}
+    """
+    check.not_negative(epsilon=epsilon)
+    return {
+        "paper": paper_delta(source, epsilon),
+        "rdp": rdp_delta(source, epsilon),
+        "pld": pld_delta(source, epsilon),
+    }
 
 
 def ensemble_account(source: Mechanism | DpEvent, delta: float, replicas: int) -> dict[str, float]:

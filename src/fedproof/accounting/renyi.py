@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import dp_accounting as dp
 import numpy as np
 from dp_accounting import DpEvent
 from dp_accounting.rdp import RdpAccountant, compute_epsilon
+from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
@@ -96,16 +98,23 @@ def paper_epsilon(source: Mechanism | DpEvent, delta: float) -> float:
     >>> round(paper_epsilon(mechanism, delta=0.0029), 4)
     0.6298
     """
+    return classical_epsilon(PAPER_ORDERS, _paper_rdp(source), delta)
+
+
+def paper_delta(source: Mechanism | DpEvent, epsilon: float) -> float:
+    """δ in the convention of the paper's published tables: the smallest exp((α - 1)(rdp(α) - ε))."""
+    exponents = (np.asarray(PAPER_ORDERS) - 1) * (_paper_rdp(source) - epsilon)
+    return min(1.0, float(np.exp(np.minimum(exponents, 0.0)).min()))
+
+
+def _paper_rdp(source: Mechanism | DpEvent) -> Floats:
+    """Rényi curve at the paper's orders, everything taken as Poisson-sampled."""
     total = np.zeros(len(PAPER_ORDERS))
     for query in queries_of(source):
         probability = query.sampling.probability * query.selection_probability
-        sampled = Query(
-            noise_multiplier=query.noise_multiplier,
-            sampling=Poisson(probability=probability),
-            count=query.count,
-        )
+        sampled = replace(query, sampling=Poisson(probability=probability), selection_probability=1.0)
         total += sampled.count * _rdp_once(sampled, PAPER_ORDERS)
-    return classical_epsilon(PAPER_ORDERS, total, delta)
+    return total
 
 
 def rdp_epsilon(source: Mechanism | DpEvent, delta: float) -> float:
@@ -115,6 +124,12 @@ def rdp_epsilon(source: Mechanism | DpEvent, delta: float) -> float:
     """
     epsilon, _ = compute_epsilon(WIDE_ORDERS, rdp(source, WIDE_ORDERS), delta)
     return float(epsilon)
+
+
+def rdp_delta(source: Mechanism | DpEvent, epsilon: float) -> float:
+    """δ by the improved conversion over a wide grid of orders."""
+    delta, _ = compute_delta(WIDE_ORDERS, rdp(source, WIDE_ORDERS), epsilon)
+    return float(delta)
 
 
 def without_replacement_epsilon(source: Mechanism | DpEvent, delta: float) -> float:

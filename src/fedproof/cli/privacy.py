@@ -47,6 +47,7 @@ def account(
     rounds: Rounds = 1,
     steps: Steps = 1,
     delta: Annotated[float, typer.Option(help="δ at which ε is stated.")] = 1e-5,
+    epsilon: Annotated[float | None, typer.Option(help="Also δ at this ε.")] = None,
     replicas: Annotated[int | None, typer.Option(help="Also the cost of so many models together.")] = None,
     per_layer: PerLayerOption = None,
     unit: UnitOption = Unit.USER,
@@ -70,11 +71,11 @@ def account(
         unit=unit,
         batch_probability=batch_probability,
     )
-    epsilon = accounting.account(mechanism, delta, ["paper", "rdp", "rdp-without-replacement", "pld"])
+    spent = accounting.account(mechanism, delta, ["paper", "rdp", "rdp-without-replacement", "pld"])
     if isinstance(mechanism, InstanceFedSGD):
-        epsilon["dopamine"] = dopamine_epsilon(mechanism, delta)
+        spent["dopamine"] = dopamine_epsilon(mechanism, delta)
     document: dict[str, Any] = {
-        "epsilon": epsilon,
+        "epsilon": spent,
         "delta": delta,
         "unit": unit.value,
         "relation": natural_relation(mechanism).value,
@@ -83,16 +84,21 @@ def account(
     if replicas is not None:
         document["ensemble_epsilon"] = accounting.ensemble_account(mechanism, delta, replicas)
         document["replicas"] = replicas
+    if epsilon is not None:
+        document["delta_at_epsilon"] = accounting.account_delta(mechanism, epsilon)
     if json:
         print_json(document)
         return
     print_table(
         f"ε of one {unit} at δ = {delta:g}",
         ("accountant", "ε"),
-        [(_NAMES[name], f"{value:.4f}") for name, value in epsilon.items()],
+        [(_NAMES[name], f"{value:.4f}") for name, value in spent.items()],
     )
     stated = "added or removed" if document["relation"] == Relation.JOIN else "replaced"
     say(f"for one {unit} {stated}: {document['event']}")
+    if epsilon is not None:
+        found = ", ".join(f"{value:.3g} ({name})" for name, value in document["delta_at_epsilon"].items())
+        say(f"δ at ε = {epsilon:g}: {found}")
     if replicas is not None:
         cost = document["ensemble_epsilon"]
         say(f"{replicas} models together: {cost['pld']:.2f} composed, {cost['paper']:.2f} as a product")
