@@ -32,7 +32,9 @@ def _planner(plan: Plan, run: RunData) -> tuple[Markup, Markup]:
     intro = (
         f"For the typical input of this run: confidence {plan.top:.4g} for its label, at most "
         f"{plan.rival:.4g} for any other. More noise certifies more as long as the models stay as confident "
-        "as here, which only training can tell. The sizes are those of `fedproof plan`."
+        "as here, which only training can tell. The sizes are those of ",
+        tag("code", "fedproof plan"),
+        ".",
     )
     result = tag(
         "div",
@@ -44,7 +46,7 @@ def _planner(plan: Plan, run: RunData) -> tuple[Markup, Markup]:
     )
     form = tag("form", *sliders, class_="sliders", autocomplete="off")
     tool = tag("div", form, result, data_block(document(plan, run)), class_="planner")
-    return join([tag("h3", "Try it"), tag("p", intro)]), tool
+    return join([tag("h3", "Try it"), tag("p", *intro)]), tool
 
 
 def document(plan: Plan, run: RunData) -> dict[str, object]:

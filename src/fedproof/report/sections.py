@@ -4,12 +4,14 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fedproof.accounting.epsilon import natural_relation
 from fedproof.certificates import Certificate
 from fedproof.report import words
 from fedproof.report.markup import Markup, details, join, table, tag
 from fedproof.report.page import section, soundness_box
 from fedproof.report.run_data import RunData
 from fedproof.report.words import duration, number, percent, plural, rounded_up
+from fedproof.threat import Relation
 
 _ACCOUNTANTS = {
     "pld": "Loss distributions (tightest)",
@@ -110,14 +112,22 @@ def privacy(run: RunData) -> Markup:
         for name in names
     ]
     note = (
-        f"δ = {summary['delta']:g}, for one {run.unit}. Every ε is rounded up. The certified predictor is "
-        "the whole ensemble: loss distributions compose all its rounds, the paper multiplies by the number "
-        "of models."
+        f"δ = {summary['delta']:g}, for one {run.unit}{_moved(run)}. Every ε is rounded up. The certified "
+        "predictor is the whole ensemble: loss distributions compose all its rounds, the paper multiplies by "
+        "the number of models."
     )
     header = ("Accountant", "ε of one model", f"ε of all {summary['replicas']:,} models")
     if run.certificate is not None and run.certificate.mechanism and run.certificate.mechanism.reasons:
         note += " It is no guarantee here: see above what is not met."
     return join([table(header, rows), tag("p", note, class_="note")])
+
+
+def _moved(run: RunData) -> str:
+    """What ε is stated for."""
+    mechanism = run.certificate.mechanism if run.certificate else None
+    if mechanism is None:
+        return ""
+    return " added or removed" if natural_relation(mechanism) is Relation.JOIN else " replaced"
 
 
 # --- class by class -----------------------------------------------------------------------------------------
