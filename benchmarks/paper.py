@@ -1,26 +1,19 @@
-"""The figures of the paper's experiments on a GPU: `PYTHONPATH=src python benchmarks/gpu.py carry`."""
+"""Seconds for the paper's experiments, from the publishers' files in a folder.
 
+`PYTHONPATH=src python benchmarks/paper.py FOLDER [cuda|cpu] [REPLICAS]`, one JSON object for each experiment.
+"""
+
+import json
+import sys
 import time
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-import torch
 from federations import cifar, mnist
 
-from fedproof.ensemble import Replicas, Sizes, Task, train_replicas
+from fedproof.ensemble import Task, first_updates, shares_first_round, train_replicas
 from fedproof.models import build
 from fedproof.protocol import Everyone, InstanceFedAvg, LocalTraining, Poisson, UserFedAvg
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def timed(work: Callable[[], object]) -> tuple[float, object]:
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    begin = time.perf_counter()
-    result = work()
-    torch.cuda.synchronize()
-    return time.perf_counter() - begin, result
 
 
 def mnist_task(folder: Path) -> Task:
@@ -32,7 +25,6 @@ def mnist_task(folder: Path) -> Task:
             rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1), clip_norm=0.7
         ),
         local=LocalTraining(epochs=10, batch_size=60, learning_rate=0.02, momentum=0.9, weight_decay=5e-4),
-        device=DEVICE,
     )
 
 
@@ -45,7 +37,6 @@ def cifar_task(folder: Path) -> Task:
             rounds=1, noise_multiplier=4.0, sampling=Poisson(probability=0.2), clip_norm=1.0
         ),
         local=LocalTraining(epochs=5, batch_size=50, learning_rate=0.05, momentum=0.9, weight_decay=5e-4),
-        device=DEVICE,
     )
 
 
@@ -63,25 +54,40 @@ def instance_task(folder: Path) -> Task:
             clip_norm=0.7,
         ),
         local=LocalTraining(batch_size=50, learning_rate=0.02, momentum=0.9, weight_decay=5e-4),
-        device=DEVICE,
     )
 
 
-def accuracy(task: Task, found: Replicas) -> float:
-    return float((found.scores.argmax(-1) == task.federation.test_labels).mean())
+def measure(name: str, tasks: list[Task], count: int) -> dict[str, str | int | float]:
+    """Seconds for `count` replicas of all tasks, which share their first round, with scores and models."""
+    train_replicas(tasks[0], range(20))  # warm up
+    begin = time.perf_counter()
+    shared = first_updates(tasks[0]) if shares_first_round(tasks[0]) else None
+    for task in tasks:
+        found = train_replicas(task, range(count), first_updates=shared)
+    seconds = time.perf_counter() - begin
+    right = float((found.scores.argmax(-1) == tasks[-1].federation.test_labels).mean())
+    return {"name": name, "tasks": len(tasks), "replicas": count, "seconds": seconds, "accuracy": right}
 
 
-def show(name: str, task: Task, count: int, sizes: Sizes, **extra: object) -> None:
-    seconds, found = timed(lambda: train_replicas(task, range(count), sizes=sizes, **extra))
-    peak = torch.cuda.max_memory_allocated() / 2**30
-    reached = f"accuracy {accuracy(task, found):.4f}, peak {peak:.1f} GiB"
-    print(f"{name}: {count} replicas {seconds:.2f} s, {reached}, {sizes}", flush=True)
+def main(folder: Path, device: str, count: int) -> None:
+    mnist_, cifar_, instance = (
+        replace(make(folder), device=device) for make in (mnist_task, cifar_task, instance_task)
+    )
+    levels = [
+        replace(cifar_, mechanism=replace(cifar_.mechanism, noise_multiplier=float(level)))
+        for level in (2, 3, 4, 5, 7, 8, 10, 6)
+    ]
+    for name, tasks in {
+        "mnist, T=3": [mnist_],
+        "cifar, T=1, eight noise levels": levels,
+        "mnist instance level, T=3": [instance],
+    }.items():
+        print(json.dumps(measure(name, tasks, count)), flush=True)
 
 
-def profile(name: str, work: Callable[[], object]) -> None:
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as seen:
-        work()
-        torch.cuda.synchronize()
-    table = seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=16, max_name_column_width=70)
-    print(name, "\n".join(line.replace("   ", " ") for line in table.splitlines()), flush=True)
+if __name__ == "__main__":
+    main(
+        Path(sys.argv[1]),
+        sys.argv[2] if len(sys.argv) > 2 else "cuda",
+        int(sys.argv[3]) if len(sys.argv) > 3 else 1000,
+    )

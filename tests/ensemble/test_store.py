@@ -92,3 +92,12 @@ def test_the_fingerprint_tells_tasks_apart(task):
         replace(task, dtype=torch.float64),
     ]
     assert len({mark, *map(fingerprint, others)}) == 6
+
+
+def test_the_fingerprint_tells_attacks_apart(task):
+    def make(scale):
+        return lambda contributions, state: replace(contributions, updates=contributions.updates * scale)
+
+    marks = [fingerprint(replace(task, attack=attack)) for attack in (None, make(1.0), make(2.0), make(2.0))]
+    assert len(set(marks)) == 3
+    assert marks[2] == marks[3]

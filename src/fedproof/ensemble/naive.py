@@ -180,7 +180,7 @@ def _private_updates(
     modules = [plain.fresh(params) for _ in members]
     optimizers = [plain.optimizer(module) for module in modules]
     for _ in range(mechanism.local_steps if isinstance(mechanism, InstanceFedAvg) else 1):
-        numbers = torch.empty(len(plain.labels), device=params.device)
+        numbers = torch.empty(len(plain.labels), dtype=torch.float64, device=params.device)
         server.batches.uniform_(numbers)
         noise = server.normal(len(members), len(params), dtype=params.dtype)
         for user, module, optimizer, row in zip(members, modules, optimizers, noise, strict=True):
@@ -190,7 +190,7 @@ def _private_updates(
             chance = min(1.0, local.batch_size / len(rows))
             if isinstance(mechanism, InstanceFedSGD):
                 chance = mechanism.batch_probability
-            batch = rows[numbers[rows].double() < chance]
+            batch = rows[numbers[rows] < chance]
             total = plain.clipped_sum(module, batch, mechanism.clip_norm)
             noisy = total + mechanism.noise_multiplier * mechanism.clip_norm * row
             views = plain.task.model.layout.views((noisy / local.batch_size).unsqueeze(0))

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from types import FunctionType
 
 import numpy as np
 import torch
@@ -76,7 +77,11 @@ def fingerprint(task: Task) -> str:
     """SHA-256 over all that decides the results: a stored part is used only if it matches."""
     digest = hashlib.sha256()
     parts = (task.mechanism, task.local, task.seed, task.dtype, torch.device(task.device).type)
-    digest.update(repr((*parts, task.model.layout, _name(task.aggregation), _name(task.attack))).encode())
+    digest.update(
+        repr(
+            (*parts, task.model.layout, task.model.module(), _name(task.aggregation), _name(task.attack))
+        ).encode()
+    )
     federation = task.federation
     arrays = (federation.features, federation.labels, federation.offsets, federation.test_features)
     start = task.model.initial(initial_seed(task.seed)).numpy()
@@ -88,4 +93,8 @@ def fingerprint(task: Task) -> str:
 
 
 def _name(rule: object) -> str:
-    return getattr(rule, "__qualname__", None) or repr(rule)
+    """What tells one rule from another: name and captured values of a function, `repr` of anything else."""
+    if not isinstance(rule, FunctionType):
+        return repr(rule)
+    captured = [cell.cell_contents for cell in rule.__closure__ or ()]
+    return f"{rule.__module__}.{rule.__qualname__} {rule.__code__.co_code.hex()} {captured!r}"

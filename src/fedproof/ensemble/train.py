@@ -58,6 +58,8 @@ def train_replicas(
             saves the first round in every part and every noise level. Computed here if None.
         sizes: how much is trained at once; None chooses from the memory of the device.
     """
+    if not replicas or replicas.start < 0 or replicas.step != 1:
+        raise ValueError(f"replicas = {replicas} must be a range of neighbouring indices, at least one")
     sizes = sizes or sizes_for(task)
     with free_cores(torch.device(task.device)) as cores:
         shared = _shared(task, first_updates, sizes)

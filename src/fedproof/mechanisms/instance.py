@@ -146,7 +146,10 @@ class _Sampler:
 
     def draw(self, streams: Sequence[Stream]) -> _Draw:
         """The batches of one step; a replica draws for all instances, whoever is in its cohort."""
-        numbers = torch.empty((len(streams), len(self.chance)), device=self.chance.device)
+        # float64: with the 24 bits of float32 a chance could be exceeded by 6e-8, which nobody accounts.
+        numbers = torch.empty(
+            (len(streams), len(self.chance)), dtype=torch.float64, device=self.chance.device
+        )
         for row, stream in zip(numbers, streams, strict=True):
             stream.uniform_(row)
         chosen = (numbers < self.chance)[self.replica, self.rows] & self.own

@@ -34,7 +34,8 @@ class State:
 Attack = Callable[[Contributions, State], Contributions]
 """Adversaries: they see what everybody hands in and the global models, and may replace updates of their own.
 
-Called between local training and clipping, so nothing the attack returns escapes the bound.
+Called between local training and the server's clipping: at user level nothing the attack returns escapes the
+bound. At instance level the server does not clip, because there the threat is poisoned instances.
 """
 
 
