@@ -166,7 +166,8 @@ def bound(plan: Plan, updates: Floats, clip_norms: Floats, layers: tuple[int, ..
     # First shorten, then scale: one factor for a huge update would be subnormal, hence inexact. Quotient,
     # product and sum may each round up: leave them room.
     bounds = clip_norms[:, None]
-    longest, scales = np.maximum(norms, bounds), bounds * (1 - 8 * np.finfo(np.float64).eps)
+    room = 1 - (8 + updates.shape[1]) * np.finfo(np.float64).eps
+    longest, scales = np.maximum(norms, bounds), bounds * room
     shortened = [part / longest[:, [i]] * scales for i, part in enumerate(parts)]
     return Bounded(
         updates=np.concatenate(shortened, axis=1),
