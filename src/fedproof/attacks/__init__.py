@@ -6,7 +6,7 @@ from fedproof.attacks.backdoor import Backdoor
 from fedproof.attacks.coalition import Coalition
 from fedproof.attacks.cost import costs, losses, scores_on
 from fedproof.attacks.distributed_backdoor import DistributedBackdoor
-from fedproof.attacks.evaluate import Row, evaluate, evaluate_all
+from fedproof.attacks.evaluate import evaluate, evaluate_all
 from fedproof.attacks.instances import Instances
 from fedproof.attacks.label_flip import LabelFlip
 from fedproof.attacks.min_max import MinMax
@@ -16,6 +16,7 @@ from fedproof.attacks.outcome import Outcome, clean_task, run_attack, train
 from fedproof.attacks.perturbation import Direction
 from fedproof.attacks.poisoned_task import attacked_first_updates, under_attack
 from fedproof.attacks.registry import ATTACKS, build_attack
+from fedproof.attacks.row import Row
 from fedproof.attacks.verdict import Verdict, accuracy, verdict
 from fedproof.attacks.worst_case import WorstCase
 
