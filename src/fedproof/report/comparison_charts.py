@@ -80,43 +80,46 @@ def inefficacy_chart(rows: Sequence[InefficacyRow], *, cost: float, unit: str) -
 def sweep_chart(rows: Sequence[SweepRow]) -> Chart:
     """Certified accuracy over ε, one curve for each of some sizes, the best ε of each marked."""
     check_rows(rows, SweepRow)
-    ordered = sorted(rows, key=lambda row: row["epsilon"])
-    sizes = shown_sizes(ordered)
+    sizes = shown_sizes(rows)
     tones = (Tone.BLUE, *TONES)
-    series: list[Series] = []
-    for size, tone in zip(sizes, tones, strict=False):
-        at = {row["epsilon"]: 0.0 for row in ordered}
-        for row in ordered:
-            at[row["epsilon"]] = max(at[row["epsilon"]], certified(row, size))
-        label = f"k = {size}"
-        series.append(
-            Line(label=label, short=label, xs=numbers(list(at)), ys=numbers(list(at.values())), tone=tone)
-        )
-    for size, tone in zip(sizes, tones, strict=False):
-        top = best(ordered, size)
-        if top is not None:
-            place = (numbers([top["epsilon"]]), numbers([certified(top, size)]))
-            series.append(Points(label=f"best ε for k = {size}", xs=place[0], ys=place[1], tone=tone))
-    middle = best(ordered, sizes[len(sizes) // 2])
-    epsilons = [row["epsilon"] for row in ordered]
+    lines = [_sweep_line(rows, size, tone) for size, tone in zip(sizes, tones, strict=False)]
+    points = [_best_point(rows, size, tone) for size, tone in zip(sizes, tones, strict=False)]
+    epsilons = sorted({row["epsilon"] for row in rows})
     return Chart(
         name="sweep",
         title="Certified accuracy over ε",
-        description=f"One curve for each of {len(sizes)} sizes over {len(set(epsilons))} privacy levels.",
+        description=f"One curve for each of {len(sizes)} sizes over {len(epsilons)} privacy levels.",
         x_label="ε of one model",
         y_label="certified accuracy (share of the test inputs)",
-        series=tuple(series),
-        marks=(
-            Mark(
-                x=middle["epsilon"],
-                label=f"best for k = {sizes[len(sizes) // 2]}: ε = {number(middle['epsilon'])}",
-            ),
-        )
-        if middle
-        else (),
+        series=(*lines, *(point for point in points if point is not None)),
+        marks=_best_mark(rows, sizes[len(sizes) // 2]),
         shares=True,
-        logarithmic=min(epsilons) > 0 and max(epsilons) >= 8 * min(epsilons),
+        logarithmic=epsilons[0] > 0 and epsilons[-1] >= 8 * epsilons[0],
     )
+
+
+def _sweep_line(rows: Sequence[SweepRow], size: int, tone: Tone) -> Line:
+    """Certified accuracy at a size over ε, the best of the runs with the same ε."""
+    at: dict[float, float] = {}
+    for row in sorted(rows, key=lambda row: row["epsilon"]):
+        at[row["epsilon"]] = max(at.get(row["epsilon"], 0.0), certified(row, size))
+    label, xs, ys = f"k = {size}", numbers(list(at)), numbers(list(at.values()))
+    return Line(label=label, short=label, xs=xs, ys=ys, tone=tone)
+
+
+def _best_point(rows: Sequence[SweepRow], size: int, tone: Tone) -> Points | None:
+    top = best(rows, size)
+    if top is None:
+        return None
+    xs, ys = numbers([top["epsilon"]]), numbers([certified(top, size)])
+    return Points(label=f"best ε for k = {size}", xs=xs, ys=ys, tone=tone)
+
+
+def _best_mark(rows: Sequence[SweepRow], size: int) -> tuple[Mark, ...]:
+    top = best(rows, size)
+    if top is None:
+        return ()
+    return (Mark(x=top["epsilon"], label=f"best for k = {size}: ε = {number(top['epsilon'])}"),)
 
 
 def shown_sizes(rows: Sequence[SweepRow]) -> list[int]:

@@ -71,18 +71,29 @@ def write_sweep_page(rows: Sequence[SweepRow], path: Path, *, title: str = "Swee
         path: the file to write.
         title: what the page is called.
     """
-    chart = sweep_chart(rows)
-    sizes = shown_sizes(rows)
-    middle = sizes[len(sizes) // 2]
-    top = best(rows, middle)
-    sentence = (
-        f"{percent(certified(top, middle))} are certified at k = {middle} with {_settings(top)} "
-        f"(ε = {rounded_up(top['epsilon'], 3)}), the best of {plural(len(rows), 'run')}."
-        if top is not None
-        else f"None of {plural(len(rows), 'run')} certifies anything."
+    chart, sizes = sweep_chart(rows), shown_sizes(rows)
+    note = tag("p", "Bold: the best run for that k. The points in the figure mark the same.", class_="note")
+    return write_simple_page(
+        path,
+        title,
+        _sweep_sentence(rows, sizes[len(sizes) // 2]),
+        section("curves", chart.title, figure(chart)),
+        section("rows", "Run by run", _sweep_table(rows, sizes), note),
     )
+
+
+def _sweep_sentence(rows: Sequence[SweepRow], size: int) -> str:
+    top, runs = best(rows, size), plural(len(rows), "run")
+    if top is None:
+        return f"None of {runs} certifies anything."
+    return (
+        f"{percent(certified(top, size))} are certified at k = {size} with {_settings(top)} "
+        f"(ε = {rounded_up(top['epsilon'], 3)}), the best of {runs}."
+    )
+
+
+def _sweep_table(rows: Sequence[SweepRow], sizes: Sequence[int]) -> Markup:
     keys = list(dict.fromkeys(key for row in rows for key in row["values"]))
-    header = [*keys, "ε", "Accuracy", *(f"k = {size}" for size in sizes)]
     cells = [
         [
             *(str(row["values"].get(key, "")) for key in keys),
@@ -92,14 +103,7 @@ def write_sweep_page(rows: Sequence[SweepRow], path: Path, *, title: str = "Swee
         ]
         for row in sorted(rows, key=lambda row: row["epsilon"])
     ]
-    note = tag("p", "Bold: the best run for that k. The points in the figure mark the same.", class_="note")
-    return write_simple_page(
-        path,
-        title,
-        sentence,
-        section("curves", chart.title, figure(chart)),
-        section("rows", "Run by run", table(header, cells), note),
-    )
+    return table([*keys, "ε", "Accuracy", *(f"k = {size}" for size in sizes)], cells)
 
 
 def _cell(row: SweepRow, size: int, rows: Sequence[SweepRow]) -> Markup | str:

@@ -53,40 +53,35 @@ class Plan:
 
 
 def make_plan(run: RunData) -> Plan | None:
-    """Sizes around the run's own mechanism; None if it cannot be varied or its typical input is open."""
+    """Sizes around the run's own mechanism; None if it cannot be varied or none of its inputs is decided."""
     certificate = run.certificate
     if certificate is None or not isinstance(certificate.mechanism, Planned):
         return None
     top, rival = typical_confidences(run, certificate)
     if not top > rival:
         return None
-    own = certificate.mechanism
-    noises = tuple(
-        float(f"{own.noise_multiplier * factor:.2g}") if factor != 1 else own.noise_multiplier
-        for factor in _NOISE
-    )
-    probabilities = _probabilities(own)
-    rounds = tuple(sorted({max(1, round(own.rounds * factor)) for factor in _ROUNDS} | {own.rounds}))
+    own, threat = certificate.mechanism, certificate.threat
+    noises, probabilities, rounds = _noises(own), _probabilities(own), _rounds(own)
 
     def line(probability: float, count: int) -> list[int]:
         queries = [query_at(own, noise, probability, count) for noise in noises]
-        return sizes_along(queries, certificate.threat, top=top, rival=rival)
+        return sizes_along(queries, threat, top=top, rival=rival)
 
-    lines = [[line(probability, count) for count in rounds] for probability in probabilities]
-    sizes = tuple(
-        tuple(tuple(lines[j][r][i] for r in range(len(rounds))) for j in range(len(probabilities)))
-        for i in range(len(noises))
-    )
-    start = (noises.index(own.noise_multiplier), probabilities.index(_drawn(own)), rounds.index(own.rounds))
+    lines = np.array([[line(probability, count) for count in rounds] for probability in probabilities])
+    sizes = tuple(tuple(map(tuple, plane)) for plane in np.moveaxis(lines, -1, 0).tolist())
     return Plan(
         noises=noises,
         probabilities=probabilities,
         rounds=rounds,
         sizes=sizes,
-        start=start,
+        start=(
+            noises.index(own.noise_multiplier),
+            probabilities.index(_drawn(own)),
+            rounds.index(own.rounds),
+        ),
         top=top,
         rival=rival,
-        threat=certificate.threat,
+        threat=threat,
     )
 
 
@@ -124,6 +119,17 @@ def _drawn(mechanism: Planned) -> float:
     if isinstance(mechanism, UserFedAvg):
         return mechanism.sampling.probability
     return mechanism.batch_probability
+
+
+def _noises(mechanism: Planned) -> tuple[float, ...]:
+    own = mechanism.noise_multiplier
+    return tuple(sorted({float(f"{own * factor:.2g}") for factor in _NOISE if factor != 1} | {own}))
+
+
+def _rounds(mechanism: Planned) -> tuple[int, ...]:
+    return tuple(
+        sorted({max(1, round(mechanism.rounds * factor)) for factor in _ROUNDS} | {mechanism.rounds})
+    )
 
 
 def _probabilities(mechanism: Planned) -> tuple[float, ...]:
