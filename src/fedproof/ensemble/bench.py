@@ -163,9 +163,27 @@ def _instance(brief: bool) -> Task:
     return Task(federation=data, model=build("mnist-cnn", data), mechanism=mechanism, local=local)
 
 
+def _lstm(brief: bool) -> Task:
+    data = _random((25,), users=50, each=20, classes=2, inputs=400)
+    words = 1000
+    data = replace(
+        data,
+        features=(data.features * words).astype(np.int64),
+        test_features=(data.test_features * words).astype(np.int64),
+        vectors=np.random.default_rng(1).random((words, 100), dtype=np.float32),
+    )
+    return Task(
+        federation=data,
+        model=build("lstm", data, hidden=(32,)),
+        mechanism=UserFedAvg(rounds=2, noise_multiplier=2.0, sampling=Poisson(probability=0.2)),
+        local=LocalTraining(epochs=1 if brief else 5, batch_size=10),
+    )
+
+
 CASES: dict[str, Callable[[bool], Task]] = {
     "digits-linear": _digits,
     "mnist-cnn": _mnist,
     "cifar-cnn": _cifar,
     "mnist-cnn-instance": _instance,
+    "lstm": _lstm,
 }
