@@ -87,7 +87,7 @@ def _sweep_sentence(rows: Sequence[SweepRow], size: int) -> str:
     if top is None:
         return f"None of {runs} certifies anything."
     return (
-        f"{percent(certified(top, size))} are certified at k = {size} with {_settings(top)} "
+        f"{percent(certified(top, size))} of the test inputs are certified at k = {size} with {_settings(top)} "
         f"(ε = {rounded_up(top['epsilon'], 3)}), the best of {runs}."
     )
 
@@ -112,4 +112,6 @@ def _cell(row: SweepRow, size: int, rows: Sequence[SweepRow]) -> Markup | str:
 
 
 def _settings(row: SweepRow) -> str:
-    return ", ".join(f"{key} = {value}" for key, value in row["values"].items())
+    """The varied values, each by the last part of its key: the table has all of it."""
+    names = ((key.rpartition(".")[2].replace("_", " "), value) for key, value in row["values"].items())
+    return ", ".join(f"{name} {value}" for name, value in names)
