@@ -87,8 +87,8 @@ def _sweep_sentence(rows: Sequence[SweepRow], size: int) -> str:
     if top is None:
         return f"None of {runs} certifies anything."
     return (
-        f"{percent(certified(top, size))} of the test inputs are certified at k = {size} with {_settings(top)} "
-        f"(ε = {rounded_up(top['epsilon'], 3)}), the best of {runs}."
+        f"{percent(certified(top, size))} of the test inputs are certified at k = {size} "
+        f"with {_settings(top)} (ε = {rounded_up(top['epsilon'], 3)}), the best of {runs}."
     )
 
 
