@@ -11,6 +11,7 @@ from fedproof.attacks import (
     Instances,
     LabelFlip,
     build_attack,
+    build_series,
     choose_adversaries,
     clean_task,
     evaluate,
@@ -230,7 +231,7 @@ def test_what_a_certificate_does_not_cover_is_said(clean):
     def rows(task, attack):
         return evaluate_all(
             task,
-            {"it": attack},
+            [("it", attack)],
             num_replicas=50,
             certifier=lambda scores: None if isinstance(task.mechanism, FedAvg) else certified(task, scores),
             cost_bound=COST_BOUND,
@@ -258,7 +259,7 @@ def test_what_a_certificate_does_not_cover_is_said(clean):
 @pytest.mark.parametrize("relation", Relation)
 def test_rows_of_many_attacks_repeat(relation):
     task = demo_task(rounds=1)
-    attacks = {f"flip {k}": made("flip x50", k) for k in (0, 2, 4)}
+    attacks = build_series("label-flip", (0, 2, 4), num_users=96, scale=50.0)
     threat = ThreatModel(relation=relation)
     seen = []
     found = [
@@ -277,7 +278,7 @@ def test_rows_of_many_attacks_repeat(relation):
     assert found[0] == found[1]
     assert [row.adversaries for row in found[0]] == [0, 2, 4]
     assert found[0][0].cost == pytest.approx(found[0][0].clean_cost)  # nobody attacks
-    assert {stage for stage, _, _ in seen} == {"clean", *attacks}
+    assert {stage for stage, _, _ in seen} == {"clean", *(f"label-flip, k = {k}" for k in (0, 2, 4))}
     assert all(len(row.values()) == 19 for row in found[0])
 
 

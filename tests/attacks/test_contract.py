@@ -11,6 +11,7 @@ from fedproof.attacks import (
     Attack,
     Instances,
     build_attack,
+    build_series,
     choose_adversaries,
     poisoned,
     under_attack,
@@ -19,6 +20,7 @@ from fedproof.attacks.attack import rows_of, with_rows
 from fedproof.ensemble import fingerprint, first_updates, train_replicas
 from fedproof.models import build
 from fedproof.protocol import FixedSize
+from fedproof.threat import Unit
 from tests.attacks.conftest import demo_task, random_federation
 
 SHAPES = {
@@ -190,6 +192,16 @@ def test_adversaries_are_chosen_by_seed_and_nest():
     assert sorted(choose_adversaries(5, 5, seed=0)) == [0, 1, 2, 3, 4]
     with pytest.raises(ValueError, match="adversaries = 6 must be at most the number of users = 5"):
         choose_adversaries(5, 6, seed=0)
+
+
+def test_a_series_counts_what_the_certificate_counts():
+    users = build_series("min-max", (1, 4), num_users=12, seed=3, scale=2.0)
+    assert [(name, attack.size) for name, attack in users] == [("min-max", 1), ("min-max", 4)]
+    assert users[0][1].adversaries == users[1][1].adversaries[:1]
+    instances = build_series("label-flip", (0, 3), num_users=12, unit=Unit.INSTANCE, seed=3)
+    assert [attack.size for _, attack in instances] == [0, 3]
+    assert {attack.adversaries for _, attack in instances} == {choose_adversaries(12, 1, seed=3)}
+    assert {attack.unit for _, attack in instances} == {Unit.INSTANCE}
 
 
 # --- attacks that users bring ----------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from fedproof.attacks.model_replacement import ModelReplacement
 from fedproof.attacks.outcome import Outcome, clean_task, run_attack, train
 from fedproof.attacks.perturbation import Direction
 from fedproof.attacks.poisoned_task import attacked_first_updates, under_attack
-from fedproof.attacks.registry import ATTACKS, build_attack
+from fedproof.attacks.registry import ATTACKS, build_attack, build_series
 from fedproof.attacks.row import Row
 from fedproof.attacks.verdict import Verdict, accuracy, verdict
 from fedproof.attacks.worst_case import WorstCase
@@ -42,6 +42,7 @@ __all__ = [
     "accuracy",
     "attacked_first_updates",
     "build_attack",
+    "build_series",
     "choose_adversaries",
     "clean_task",
     "costs",

@@ -1,6 +1,6 @@
 """Attacked ensembles beside what is certified for the clean one: one row for each attack and size."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ Certifier = Callable[[NDArray[np.float32]], Certificate | None]
 
 def evaluate_all(
     task: Task,
-    attacks: Mapping[str, Attack],
+    attacks: Sequence[tuple[str, Attack]],
     *,
     num_replicas: int,
     certifier: Certifier,
@@ -38,7 +38,7 @@ def evaluate_all(
 
     Args:
         task: the clean one.
-        attacks: by the name of their row.
+        attacks: with the name of their row, see `build_series`.
         num_replicas: of every ensemble.
         certifier: makes the certificate of the clean ensemble.
         cost_bound: C̄, to which losses are clipped.
@@ -49,18 +49,19 @@ def evaluate_all(
     """
     settings = {"cost_bound": cost_bound, "delta": delta, "failure_probability": failure_probability}
     first = first_updates(task) if shares_first_round(task) else None
-    goals = [attack.goal(task.federation) for attack in attacks.values()]
+    goals = [attack.goal(task.federation) for _, attack in attacks]
     rows: list[Row] = []
     base: Task | None = None
     outcome: Outcome | None = None
     certificate: Certificate | None = None
-    for index, (name, attack) in enumerate(attacks.items()):
+    for index, (name, attack) in enumerate(attacks):
         before, base = base, clean_task(task, attack, relation)
         if outcome is None or base is not before:
             outcome = train(base, num_replicas, goals, first=first, progress=partial(progress, "clean"))
             certificate = certifier(outcome.scores)
         clean = Outcome(scores=outcome.scores, losses=(outcome.losses[index],))
-        attacked = run_attack(task, attack, num_replicas, clean_first=first, progress=partial(progress, name))
+        told = partial(progress, f"{name}, k = {attack.size}")
+        attacked = run_attack(task, attack, num_replicas, clean_first=first, progress=told)
         rows.append(
             evaluate(
                 name, attack, task=task, certificate=certificate, clean=clean, attacked=attacked, **settings
