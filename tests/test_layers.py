@@ -83,7 +83,7 @@ LAYERS = [
     {"config"},
     {"folder"},
     {"experiment", "pretrain"},
-    {"sweep"},
+    {"sweep", "robustness"},
     {"report"},
     {"integrations"},
     {"cli"},

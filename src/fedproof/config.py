@@ -128,6 +128,28 @@ class CertificateSection(Section):
     max_size: Count = 100
 
 
+class AggregationSection(Section):
+    """`[aggregation]`: the rule of the server, and how many adversaries in a cohort it is to withstand."""
+
+    rule: str = "mean"
+    adversaries: Annotated[int, Field(ge=0)] = 0
+
+
+class AttackSection(Section):
+    """`[attack]`: what adversaries do in `fedproof attack`; a key that an attack does not have is refused."""
+
+    kind: str = "none"
+    adversaries: Annotated[int, Field(ge=0)] = 1
+    seed: Annotated[int, Field(ge=0)] = 0
+    scale: Positive = 1.0
+    poison_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    source: Annotated[int, Field(ge=0)] | None = None
+    target: Annotated[int, Field(ge=0)] | None = None
+    trigger_size: Count | None = None
+    direction: Literal["inverse-unit-vector", "inverse-std", "inverse-sign"] | None = None
+    cost_bound: Positive = 0.5
+
+
 class PublicDataSection(Section):
     """`[data]` of a pretraining: which public data."""
 
@@ -165,6 +187,8 @@ class Config(Section):
     threat: ThreatSection = ThreatSection()
     ensemble: EnsembleSection = EnsembleSection()
     certificate: CertificateSection = CertificateSection()
+    aggregation: AggregationSection = AggregationSection()
+    attack: AttackSection = AttackSection()
 
     @model_validator(mode="after")
     def _sections_agree(self) -> "Config":
@@ -247,7 +271,11 @@ class Config(Section):
                 return FedAvg(rounds=section.rounds, sampling=sampling)
             case "user-fedavg":
                 return UserFedAvg(
-                    rounds=section.rounds, sampling=sampling, clipping=self.clipping(num_layers), **noise
+                    rounds=section.rounds,
+                    sampling=sampling,
+                    clipping=self.clipping(num_layers),
+                    rule=self.aggregation.rule,
+                    **noise,
                 )
             case "instance-fedsgd":
                 fixed = (
@@ -256,7 +284,11 @@ class Config(Section):
                     else FixedSize(cohort=len(sizes), users=len(sizes))
                 )
                 return InstanceFedSGD(
-                    rounds=section.rounds, sampling=fixed, batch_probability=batch_probability, **noise
+                    rounds=section.rounds,
+                    sampling=fixed,
+                    batch_probability=batch_probability,
+                    rule=self.aggregation.rule,
+                    **noise,
                 )
             case "instance-fedavg":
                 assert section.local_steps is not None

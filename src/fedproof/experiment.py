@@ -18,6 +18,7 @@ from torch import Tensor
 from fedproof import data
 from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.ledger import Ledger, save_ledger
+from fedproof.aggregation.registry import build_rule
 from fedproof.certificates import Certificate, certify, dumps
 from fedproof.certificates.comparison import Curve, compare
 from fedproof.config import Config, load_config
@@ -63,6 +64,8 @@ def run(
     Raises:
         ValueError: the directory belongs to another configuration, or something is wrong with the data.
     """
+    if config.attack.kind != "none":
+        raise ValueError("attack.kind: a run trains honest users; for attacks use fedproof attack")
     with RunFolder.open(out, config, resume=resume) as folder:
         seconds: dict[str, float] = {}
         shared = shared or SharedWork()
@@ -135,6 +138,11 @@ def make_task(config: Config, device: str, federation: Federation | None = None)
         local=config.local_training,
         seed=config.ensemble.seed,
         device=device,
+        aggregation=build_rule(
+            config.aggregation.rule,
+            num_adversaries=config.aggregation.adversaries,
+            cohort=config.mechanism.cohort if config.mechanism.sampling == "fixed" else None,
+        ),
     )
 
 
@@ -184,17 +192,7 @@ def _certify(
     if isinstance(task.mechanism, FedAvg):
         return None, ()
     section = config.certificate
-    certificate = certify(
-        scores,
-        task.federation.test_labels,
-        mechanism=task.mechanism,
-        threat=config.threat_model,
-        method=section.method,
-        bound=section.bound,
-        failure_probability=section.failure_probability,
-        max_size=section.max_size,
-        delta=config.mechanism.delta,
-    )
+    certificate = certify_scores(config, task, scores, task.federation.test_labels)
     curves = compare(
         scores,
         task.federation.test_labels,
@@ -204,6 +202,24 @@ def _certify(
         max_size=section.max_size,
     )
     return certificate, curves
+
+
+def certify_scores(
+    config: Config, task: Task, scores: NDArray[np.float32], labels: NDArray[np.int64] | None
+) -> Certificate:
+    """The certificate that the configuration asks for, from the ensemble's scores."""
+    section = config.certificate
+    return certify(
+        scores,
+        labels,
+        mechanism=task.mechanism,
+        threat=config.threat_model,
+        method=section.method,
+        bound=section.bound,
+        failure_probability=section.failure_probability,
+        max_size=section.max_size,
+        delta=config.mechanism.delta,
+    )
 
 
 def _summary(
@@ -301,17 +317,8 @@ def predict(folder: Path, inputs: NDArray[np.generic], *, device: str = "cpu") -
         raise ValueError(
             f"inputs have shape {inputs.shape}, must be (inputs, {', '.join(map(str, expected))})"
         )
-    section = config.certificate
-    return certify(
-        _scores_on(inputs, task, folder, _affordable(config, task)),
-        mechanism=task.mechanism,
-        threat=config.threat_model,
-        method=section.method,
-        bound=section.bound,
-        failure_probability=section.failure_probability,
-        max_size=section.max_size,
-        delta=config.mechanism.delta,
-    )
+    scores = _scores_on(inputs, task, folder, _affordable(config, task))
+    return certify_scores(config, task, scores, None)
 
 
 def _scores_on(

@@ -78,6 +78,16 @@ class PerLayer:
         return math.sqrt(self.num_layers)
 
 
+def _rule_reasons(rule: str) -> tuple[str, ...]:
+    """Why a rule other than the mean voids the sensitivity that the noise was made for."""
+    if rule == "mean":
+        return ()
+    return (
+        f"the rule {rule} looks at every update by itself before noise hides it: one unit may move its "
+        "result by more than the clip norm that the noise was made for",
+    )
+
+
 _MEDIAN_REASON = "the clip norm is the median of the cohort's norms: it depends on the data without noise"
 
 
@@ -168,6 +178,7 @@ class UserFedAvg:
     sampling: Sampling
     clip_norm: float = 1.0
     clipping: Clipping = field(default_factory=Flat)
+    rule: str = "mean"
     unit: ClassVar[Unit] = Unit.USER
 
     def __post_init__(self) -> None:
@@ -195,7 +206,7 @@ class UserFedAvg:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why the accounted guarantee would only be heuristic; empty if it is sound."""
-        return self.clipping.reasons
+        return self.clipping.reasons + _rule_reasons(self.rule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,8 +224,8 @@ class InstanceFedSGD:
     sampling: FixedSize
     batch_probability: float
     clip_norm: float = 1.0
+    rule: str = "mean"
     unit: ClassVar[Unit] = Unit.INSTANCE
-    reasons: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         check.count(rounds=self.rounds)
@@ -237,6 +248,11 @@ class InstanceFedSGD:
                 selection_probability=self.sampling.probability,
             ),
         )
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the accounted guarantee would only be heuristic; empty if it is sound."""
+        return _rule_reasons(self.rule)
 
 
 @dataclass(frozen=True, kw_only=True)

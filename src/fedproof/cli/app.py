@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedproof import __version__
-from fedproof.cli import certificates, data, privacy, training
+from fedproof.cli import certificates, data, privacy, robustness, training
 from fedproof.cli.common import stderr
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ for command in (
     training.demo,
     training.run,
     training.sweep,
+    robustness.attack,
     certificates.certify,
     certificates.inefficacy,
     certificates.verify,

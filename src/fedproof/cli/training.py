@@ -55,7 +55,7 @@ def sweep(
     json: Json = False,
 ) -> None:
     """Many runs that differ in a few keys, shared work done once, and one page that compares them."""
-    _training()
+    training()
     from fedproof import sweep as sweeping
     from fedproof.report import write_report, write_sweep_page
 
@@ -92,7 +92,7 @@ def sweep(
 
 
 def _execute(config: Config, out: Path, *, resume: bool, engine: str, device: str, json: bool) -> None:
-    experiment = _training()
+    experiment = training()
     from fedproof.report import write_report
 
     with progress_bars() as progress:
@@ -106,7 +106,7 @@ def _execute(config: Config, out: Path, *, resume: bool, engine: str, device: st
         show(result.summary, out)
 
 
-def _training() -> Any:
+def training() -> Any:
     """The training half of the package, with a clear line where torch is missing."""
     try:
         from fedproof import experiment
@@ -192,7 +192,7 @@ def pretrain(
     json: Json = False,
 ) -> None:
     """Train on public data without privacy, for weights to start federated training from."""
-    _training()
+    training()
     from fedproof.pretrain import load_pretrain_config
     from fedproof.pretrain import pretrain as train
 
@@ -215,7 +215,7 @@ def predict(
     """Label new inputs, each with the number of poisoned units that provably cannot change it."""
     from fedproof.certificates.scores import read_array
 
-    certificate = _training().predict(folder, np.asarray(read_array(inputs, name="inputs")), device=device)
+    certificate = training().predict(folder, np.asarray(read_array(inputs, name="inputs")), device=device)
     prediction, size = list(certificate.prediction), list(certificate.certified_size)
     if json:
         print_json({"prediction": prediction, "certified_size": size, "sound": certificate.sound})
@@ -234,7 +234,7 @@ def bench(
     json: Json = False,
 ) -> None:
     """Speed of stacked training, with the naive loop in the same run."""
-    _training()
+    training()
     from fedproof.ensemble.bench import bench as measure
 
     rows = [dict(row) for row in measure(device=device)]

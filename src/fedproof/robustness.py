@@ -1,0 +1,65 @@
+"""Attacks on an experiment, beside what is certified for it: one row for each attack and number of units."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof.attacks import Attack, Row, build_attack, choose_adversaries, evaluate_all
+from fedproof.certificates import Certificate
+from fedproof.config import AttackSection, Config
+from fedproof.ensemble import Task
+from fedproof.experiment import certify_scores, make_task
+from fedproof.protocol import FedAvg
+from fedproof.threat import Unit
+
+Progress = Callable[[str, int, int], None]
+
+_OPTIONS = ("poison_fraction", "source", "target", "trigger_size", "direction")
+
+
+def attack(
+    config: Config,
+    kinds: Sequence[str],
+    sizes: Sequence[int],
+    *,
+    device: str = "cpu",
+    progress: Progress = lambda stage, done, total: None,
+) -> list[Row]:
+    """Rows of every attack of `kinds` with each number of `sizes` of poisoned units.
+
+    The clean ensemble is trained once; honest users' first updates are shared with the attacked ones.
+    Attackers are chosen by `attack.seed`, those of a smaller size among those of a larger one.
+    """
+    task = make_task(config, device)
+    unit = config.threat.unit
+    attacks = [(kind, _build(config.attack, kind, size, unit, task)) for kind in kinds for size in sizes]
+
+    def certifier(scores: NDArray[np.float32]) -> Certificate | None:
+        if isinstance(task.mechanism, FedAvg):
+            return None
+        return certify_scores(config, task, scores, task.federation.test_labels)
+
+    return evaluate_all(
+        task,
+        attacks,
+        num_replicas=config.ensemble.replicas,
+        certifier=certifier,
+        cost_bound=config.attack.cost_bound,
+        delta=config.mechanism.delta,
+        relation=config.threat.relation,
+        progress=progress,
+    )
+
+
+def _build(section: AttackSection, kind: str, size: int, unit: Unit, task: Task) -> Attack:
+    options: dict[str, Any] = {
+        name: getattr(section, name) for name in _OPTIONS if getattr(section, name) is not None
+    }
+    num_users = task.federation.num_users
+    if unit == Unit.INSTANCE:
+        adversaries = choose_adversaries(num_users, min(size, 1), section.seed)
+        return build_attack(kind, adversaries=adversaries, instances=size, scale=section.scale, **options)
+    adversaries = choose_adversaries(num_users, size, section.seed)
+    return build_attack(kind, adversaries=adversaries, scale=section.scale, **options)
