@@ -202,6 +202,11 @@ def test_a_series_counts_what_the_certificate_counts():
     assert [attack.size for _, attack in instances] == [0, 3]
     assert {attack.adversaries for _, attack in instances} == {choose_adversaries(12, 1, seed=3)}
     assert {attack.unit for _, attack in instances} == {Unit.INSTANCE}
+    nobody = build_attack("label-flip", adversaries=(), instances=0)
+    federation = random_federation((8, 8))
+    assert same(poisoned(federation, nobody), federation)
+    with pytest.raises(ValueError, match="must be one user"):
+        build_attack("label-flip", adversaries=(), instances=1)
 
 
 # --- attacks that users bring ----------------------------------------------------------------------------

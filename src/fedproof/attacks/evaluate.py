@@ -119,7 +119,8 @@ def evaluate(
 
 def not_covered(task: Task, attack: Attack, certificate: Certificate) -> tuple[str, ...]:
     """Why the certificate says nothing about this attack or this server; empty if it does."""
-    found = rule_reasons(task.aggregation, task.mechanism)
+    named = getattr(task.mechanism, "rule", "mean") != "mean"  # then the certificate says it itself
+    found = () if named else rule_reasons(task.aggregation, task.mechanism)
     unit = certificate.threat.unit
     if attack.unit != unit and attack.size:
         found += (f"the attack is on the level of the {attack.unit}, the certificate of the {unit}",)

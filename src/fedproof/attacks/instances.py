@@ -32,7 +32,7 @@ class Instances(Attack):
         object.__setattr__(self, "adversaries", self.base.adversaries)
         super().__post_init__()
         check.not_negative_count(count=self.count, seed=self.seed)
-        if len(self.adversaries) != 1:
+        if len(self.adversaries) > 1 or (self.count and not self.adversaries):
             raise ValueError(
                 f"adversaries = {self.adversaries} must be one user, whose instances are poisoned"
             )
