@@ -29,6 +29,7 @@ from fedproof.ensemble.local import plan_for
 from fedproof.federation import Federation
 from fedproof.folder import CONFIG, RunFolder
 from fedproof.mechanisms.users import as_inputs
+from fedproof.memory import peak_memory
 from fedproof.models.registry import build
 from fedproof.protocol import FedAvg
 
@@ -44,6 +45,7 @@ class Run:
     folder: Path
     summary: dict[str, Any]
     certificate: Certificate | None
+    federation: Federation
 
 
 def run(
@@ -90,7 +92,9 @@ def run(
             progress("certify", 1, 1)
         summary = _summary(config, task, scores, certificate, curves, seconds)
         _write(folder.path, certificate, curves, ensemble, summary)
-    return Run(config=config, folder=out, summary=summary, certificate=certificate)
+    return Run(
+        config=config, folder=out, summary=summary, certificate=certificate, federation=task.federation
+    )
 
 
 @dataclass(kw_only=True)
@@ -240,7 +244,9 @@ def _summary(
         "replicas": len(scores),
         "accuracy": float(np.mean(scores.mean(axis=0, dtype=np.float64).argmax(axis=-1) == labels)),
         "replica_accuracy": single,
+        "class_names": list(task.federation.class_names),
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
+        "peak_memory_bytes": peak_memory(),
     }
     if certificate is None:
         return summary | {"sound": False, "reasons": list(task.mechanism.reasons)}

@@ -21,6 +21,7 @@ class Federation:
         class_names: one name for each class.
         name: what the data are called in reports.
         vectors: `(words, dimensions)` frozen embedding of token ids; None unless the data are text.
+        test_texts: the test inputs as people read them; None unless the data are text.
     """
 
     features: NDArray[np.generic]
@@ -31,6 +32,7 @@ class Federation:
     class_names: tuple[str, ...]
     name: str
     vectors: NDArray[np.float32] | None = None
+    test_texts: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         sizes = np.diff(self.offsets)

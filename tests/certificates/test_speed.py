@@ -1,4 +1,4 @@
-"""The figures of issue 4: time and memory on two cores, measured in a child process."""
+"""Time and memory of certification on two cores, measured in a child process."""
 
 import json
 import subprocess
@@ -13,8 +13,9 @@ from fedproof.protocol import Poisson, UserFedAvg
 
 SHAPE = (1000, 10_000, 10)
 CHILD = """
-import json, resource, sys, time
+import json, sys, time
 from fedproof.certificates import certify
+from fedproof.memory import peak_memory
 from fedproof.protocol import Poisson, UserFedAvg
 
 mechanism = UserFedAvg(rounds=3, noise_multiplier=12.0, sampling=Poisson(probability=0.1))
@@ -22,7 +23,7 @@ start = time.perf_counter()
 found = certify(sys.argv[1], mechanism=mechanism, method=sys.argv[2], bound="betting", max_size=60)
 print(json.dumps({
     "seconds": time.perf_counter() - start,
-    "gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+    "gigabytes": peak_memory() / 1e9,
     "largest": max(size for size in found.certified_size if size is not None),
 }))
 """

@@ -8,14 +8,15 @@ import pytest
 CAP = 1 << 30  # bytes of a whole process, torch included
 
 CODE = """
-import resource, sys, tempfile, pathlib
+import sys, tempfile, pathlib
 import torch
 from fedproof.ensemble import bench, train_ensemble
+from fedproof.memory import peak_memory
 torch.set_num_threads(1)
 task = bench.CASES["digits-linear"](True)
 with tempfile.TemporaryDirectory() as folder:
     train_ensemble(task, int(sys.argv[1]), pathlib.Path(folder))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(peak_memory())
 """
 
 

@@ -72,6 +72,7 @@ def test_replicas_differ(task):
         "clipped_share": (3, 2),
         "non_finite": (3, 2),
         "clip_norm": (3, 2),
+        "accuracy": (3, 2),
     }
 
 

@@ -98,7 +98,7 @@ def _execute(config: Config, out: Path, *, resume: bool, engine: str, device: st
     with progress_bars() as progress:
         result = experiment.run(config, out, resume=resume, engine=engine, device=device, progress=progress)
         progress("report", 0, 1)
-        write_report(out)
+        write_report(out, federation=result.federation)
         progress("report", 1, 1)
     if json:
         print_json(result.summary)
@@ -121,6 +121,8 @@ def training() -> Any:
 
 def show(summary: dict[str, Any], out: Path) -> None:
     """A run for people."""
+    from fedproof.report.words import headline
+
     rows: list[tuple[str, str]] = [
         ("accuracy of the ensemble", f"{summary['accuracy']:.2%}"),
         ("accuracy of one replica, on average", f"{summary['replica_accuracy']:.2%}"),
@@ -141,25 +143,9 @@ def show(summary: dict[str, Any], out: Path) -> None:
         f"{summary['inputs']} test inputs"
     )
     print_table(title, ("", ""), rows)
-    if "certified_accuracy" in summary:
-        say(headline(summary))
+    say(headline(summary))
     say_soundness(summary["sound"], summary["reasons"])
     say(f"the page to look at is {out / 'report.html'}; everything is in {out}")
-
-
-def headline(summary: dict[str, Any]) -> str:
-    """The result in one sentence, at the largest size that keeps three quarters of the certified inputs."""
-    curve = summary["certified_accuracy"]
-    size = max((int(k) for k, share in curve.items() if share >= 0.75 * curve["0"]), default=0)
-    unit, relation = summary["threat"]["unit"], summary["threat"]["relation"]
-    who = (
-        f"whatever up to {size} of the {unit}s do"
-        if relation == "replace"
-        else f"when up to {size} adversarial {unit}s join"
-    )
-    sure = 1 - summary["failure_probability"]
-    share = f"{curve[str(size)]:.1%} of the test inputs"
-    return f"with {sure:.4g} confidence each, {share} keep their correct label {who}"
 
 
 def report(

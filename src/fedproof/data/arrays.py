@@ -137,6 +137,8 @@ def as_federation(arrays: Arrays, order: NDArray[np.int64], offsets: NDArray[np.
 
     Every array is made read-only: who poisons a federation must make a new one.
     """
+    is_text = isinstance(arrays.encoding, text.Encoding)
+    texts = tuple(map(str, arrays.test_features.tolist())) if is_text else None
     final = read_only(encoded(arrays, order))
     return Federation(
         features=final.features,
@@ -147,6 +149,7 @@ def as_federation(arrays: Arrays, order: NDArray[np.int64], offsets: NDArray[np.
         class_names=final.class_names,
         name=final.name,
         vectors=final.vectors,
+        test_texts=texts,
     )
 
 

@@ -19,6 +19,9 @@ from fedproof.models import Layout, Model
 _WIDTH = 512  # test inputs at once, for as many replicas as fit
 
 
+_PROBES = 256  # test inputs on which the accuracy after each round is watched
+
+
 @dataclass(frozen=True, kw_only=True)
 class Replicas:
     """A range of trained replicas.
@@ -28,7 +31,7 @@ class Replicas:
         scores: `(replicas, inputs, classes)` float32, softmax on the test inputs.
         params: `(replicas, dim)`, the models on the host.
         layout: what a row of `params` means.
-        diagnostics: `(replicas, rounds)` each, see `RoundReport`.
+        diagnostics: `(replicas, rounds)` each, see `RoundReport`; and `accuracy` on some test inputs.
     """
 
     indices: range
@@ -137,18 +140,29 @@ def _train_block(task: Task, block: range, setting: Setting, shared: Tensor | No
         params=_initial(task).expand(len(block), -1).contiguous(),
         clip_norms=torch.full((len(block),), clip_norm, dtype=torch.float64, device=task.device),
     )
-    reports = []
+    inputs = as_inputs(task.federation.test_features, torch.device(task.device), task.dtype)
+    probe = np.linspace(0, len(inputs) - 1, min(_PROBES, len(inputs))).astype(np.int64)
+    reports, learned = [], []
     for round in range(task.mechanism.rounds):
+        if round > 0:
+            scores = predict(setting.model, state.params, inputs[probe], cells=cells, cores=setting.cores)
+            learned.append(_accuracies(scores, task.federation.test_labels[probe]))
         state, report = play(task.mechanism, setting, state, streams, shared if round == 0 else None)
         reports.append(report)
-    inputs = as_inputs(task.federation.test_features, torch.device(task.device), task.dtype)
+    scores = predict(setting.model, state.params, inputs, cells=cells, cores=setting.cores)
+    learned.append(_accuracies(scores[:, probe], task.federation.test_labels[probe]))
     return Replicas(
         indices=block,
-        scores=predict(setting.model, state.params, inputs, cells=cells, cores=setting.cores),
+        scores=scores,
         params=state.params.cpu(),
         layout=task.model.layout,
-        diagnostics=_diagnostics(reports),
+        diagnostics=_diagnostics(reports) | {"accuracy": np.stack(learned, axis=1)},
     )
+
+
+def _accuracies(scores: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Share of the inputs that each replica labels correctly."""
+    return np.asarray((scores.argmax(axis=-1) == labels).mean(axis=1))
 
 
 def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:
