@@ -18,6 +18,7 @@ from fedproof.attacks import (
     under_attack,
 )
 from fedproof.attacks.coalition import coalition_of
+from fedproof.attacks.worst_case import _steepest
 from fedproof.ensemble import first_updates, train_replicas
 from fedproof.mechanisms.rounds import State
 from fedproof.models import build
@@ -180,6 +181,16 @@ def test_the_worst_direction_lowers_the_margin_of_every_model(name, target):
             margin(model, params[replica] + move, federation, chosen, target) for move in (0 * step, step)
         ]
         assert margins[1] < margins[0]
+
+
+@pytest.mark.parametrize("room", [1, 3, 7, 20, 1000])
+def test_the_worst_direction_does_not_depend_on_how_much_is_done_at_once(room):
+    federation = random_federation((8, 8))
+    model = build("mlp", federation)
+    params = model.initial(0) + torch.randn((6, model.layout.dim), generator=torch.Generator().manual_seed(0))
+    inputs, labels = torch.tensor(federation.test_features), torch.tensor(federation.test_labels)
+    all_at_once = _steepest(model, params, inputs, labels, None, 10_000)
+    torch.testing.assert_close(_steepest(model, params, inputs, labels, None, room), all_at_once)
 
 
 def margin(model, params, federation, chosen, target):

@@ -11,13 +11,12 @@ from fedproof import check
 from fedproof.attacks.attack import Attack, Craft, Goal
 from fedproof.attacks.backdoor import check_class
 from fedproof.attacks.coalition import Coalition
+from fedproof.ensemble.memory import sizes_for
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
 from fedproof.mechanisms.rounds import State
 from fedproof.mechanisms.users import as_inputs
 from fedproof.models.model import Model
-
-_MODELS = 64  # global models whose gradients are taken at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +51,11 @@ class WorstCase(Attack):
         inputs = as_inputs(task.federation.test_features[chosen], device, task.dtype)
         labels = torch.tensor(task.federation.test_labels[chosen], device=device)
 
+        room = sizes_for(task).stack * task.local.batch_size  # (model, instance) pairs that fit at once
+
         def craft(coalition: Coalition, state: State) -> Tensor:
             params = state.params[: len(coalition.updates)]
-            steepest = torch.cat(
-                [_descent(model, part, inputs, labels, self.target) for part in torch.split(params, _MODELS)]
-            )
+            steepest = _steepest(model, params, inputs, labels, self.target, room)
             norm = torch.linalg.vector_norm(steepest, dim=1, keepdim=True)
             step = steepest * (self.length / norm.clamp(min=torch.finfo(norm.dtype).tiny))
             everybody: Tensor = step.unsqueeze(1).expand_as(coalition.updates)
@@ -83,12 +82,27 @@ class WorstCase(Attack):
         return np.asarray(chosen[federation.test_labels[chosen] != self.target])
 
 
+def _steepest(
+    model: Model, params: Tensor, inputs: Tensor, labels: Tensor, target: int | None, room: int
+) -> Tensor:
+    """Descent `(models, dim)` of the summed margin over all inputs, at most `room` pairs at a time."""
+    width = min(room, len(labels))
+    batches = list(zip(torch.split(inputs, width), torch.split(labels, width), strict=True))
+    found = []
+    for part in torch.split(params, room // width):
+        steepest = torch.zeros_like(part)
+        for some, theirs in batches:
+            steepest += _descent(model, part, some, theirs, target)
+        found.append(steepest)
+    return torch.cat(found)
+
+
 def _descent(model: Model, params: Tensor, inputs: Tensor, labels: Tensor, target: int | None) -> Tensor:
-    """Minus the gradient `(models, dim)` of the mean of logit(label) - logit(rival) over the inputs."""
+    """Minus the gradient `(models, dim)` of the sum of logit(label) - logit(rival) over the inputs."""
     stack = (len(params), len(labels))
     right = labels.expand(stack)
     rival = _rivals(model, params, inputs, right) if target is None else torch.full_like(right, target)
-    factors = params.new_full(stack, 1 / len(labels))
+    factors = params.new_ones(stack)
     # Cross-entropies towards two classes differ by the two logits alone.
     everywhere = inputs.expand(len(params), *inputs.shape)
     towards = model.gradient(params, everywhere, rival, factors)
