@@ -21,6 +21,8 @@ Params = NDArray[np.floating]
 # First entries of the spawn keys, as in `mechanisms.randomness.Purpose`.
 _COHORT, _NOISE = 2, 3
 
+_HUGE = 1e100  # beyond, squares may overflow
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -163,14 +165,16 @@ def bound(plan: Plan, updates: Floats, clip_norms: Floats, layers: tuple[int, ..
         norms = np.where(finite[:, None], norms, 0.0)
         parts = [np.where(finite[:, None], part, 0.0) for part in parts]
     clipped: NDArray[np.bool_] = np.any(norms > clip_norms[:, None], axis=1)
-    # First shorten, then scale: one factor for a huge update would be subnormal, hence inexact. Quotient,
-    # product and sum may each round up: leave them room.
+    # Quotient, product and sum may each round up: leave them room.
     bounds = clip_norms[:, None]
-    room = 1 - (8 + updates.shape[1]) * np.finfo(np.float64).eps
-    longest, scales = np.maximum(norms, bounds), bounds * room
-    shortened = [part / longest[:, [i]] * scales for i, part in enumerate(parts)]
+    scales = bounds * (1 - (8 + updates.shape[1]) * np.finfo(np.float64).eps)
+    longest = np.maximum(norms, bounds)
+    if longest.max() > _HUGE:  # the factor would be subnormal, hence inexact: shorten first
+        parts = [part / longest[:, [i]] for i, part in enumerate(parts)]
+        longest = np.ones_like(longest)
+    parts = [part * (scales / longest[:, [i]]) for i, part in enumerate(parts)]
     return Bounded(
-        updates=np.concatenate(shortened, axis=1),
+        updates=parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1),
         norms=norms,
         finite=finite,
         clipped=clipped,
@@ -224,12 +228,20 @@ def noise_streams(plan: Plan, state: State) -> list[np.random.Generator]:
 
 
 def _norms(rows: Floats) -> Floats:
-    # Scaled by the largest entry: the square of a huge float64 would overflow and the row would be lost.
-    largest = np.abs(rows).max(axis=1, initial=0.0)
-    with np.errstate(invalid="ignore", over="ignore"):
-        scaled = rows / np.where(largest > 0, largest, 1.0)[:, None]
-        norms: Floats = largest * np.sqrt(np.einsum("rd,rd->r", scaled, scaled))
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        norms: Floats = np.sqrt(_squares(rows))
+        if (norms < _HUGE).all():
+            return norms
+        # Scaled by the largest entry: the square of a huge number overflows, and its row would be lost.
+        largest = np.abs(rows).max(axis=1, initial=0.0)
+        norms = largest * np.sqrt(_squares(rows / np.where(largest > 0, largest, 1.0)[:, None]))
     return norms
+
+
+def _squares(rows: Floats) -> Floats:
+    # Not BLAS: on busy cores its threads wait for each other far longer than they work.
+    squares: Floats = np.einsum("rd,rd->r", rows, rows)
+    return squares
 
 
 def _noise_dtype(params: Params) -> type[np.float32] | type[np.float64]:

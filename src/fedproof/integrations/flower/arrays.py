@@ -4,7 +4,7 @@
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -124,6 +124,7 @@ def _read(data: bytes, shape: tuple[int, ...]) -> NDArray[Any] | None:
     return None
 
 
+@lru_cache(maxsize=1024)
 def _header(shape: tuple[int, ...], dtype: str, order: str) -> bytes:
     buffer = io.BytesIO()
     description = {"descr": np.dtype(dtype).str, "fortran_order": order == "F", "shape": shape}

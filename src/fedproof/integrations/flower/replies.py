@@ -74,7 +74,10 @@ def receive(
         rows = invitation.rows[node]
         if not found.finite.all():
             faults.append((node, Fault.NOT_FINITE))
-        total[rows] += found.updates
+        if len(rows) == len(total):
+            total += found.updates  # without the copies that an index makes
+        else:
+            total[rows] += found.updates
         replied[rows] += found.finite
         clipped[rows] += found.clipped
         below[rows] += found.finite & ~found.clipped
@@ -113,5 +116,5 @@ def _bounded(
     if models is None:
         return Fault.MALFORMED
     with np.errstate(over="ignore", invalid="ignore"):
-        models -= state.params[rows]
+        models -= state.params if len(rows) == len(state.params) else state.params[rows]
     return bound(plan, models, state.clip_norms[rows], layout.layers)

@@ -98,7 +98,7 @@ class UserFedAvgStrategy(Strategy):
         self._invitation: Invitation | None = None
         self._cohorts = server.draw_cohorts(self.plan)
         self._noise: list[np.random.Generator] = []
-        self._cost = lru_cache(maxsize=None)(self._compute_cost)
+        self._epsilon = lru_cache(maxsize=None)(self._compute_epsilon)
 
     # --- what has been done and what it cost --------------------------------------------------------------
 
@@ -130,9 +130,11 @@ class UserFedAvgStrategy(Strategy):
         budget = self.max_epsilon
         return next((done for done in range(rounds) if self._cost(done + 1, ensemble=True) > budget), rounds)
 
-    def _compute_cost(self, rounds: int, *, ensemble: bool) -> float:
-        count = rounds * (len(self.plan.replicas) if ensemble else 1)
-        return round_up(pld_epsilon(replace(self.plan.mechanism, rounds=count), self.delta))
+    def _cost(self, rounds: int, *, ensemble: bool) -> float:
+        return self._epsilon(rounds * (len(self.plan.replicas) if ensemble else 1))
+
+    def _compute_epsilon(self, releases: int) -> float:
+        return round_up(pld_epsilon(replace(self.plan.mechanism, rounds=releases), self.delta))
 
     # --- Flower's interface -------------------------------------------------------------------------------
 
