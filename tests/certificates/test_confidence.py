@@ -90,7 +90,7 @@ def test_sequential_bets_hold_at_all_times_together():
 
 
 def test_betting_is_narrow_on_confident_scores():
-    # issue 4: mean 0.97, sd 0.05, O = 1000, ψ = 0.01: within 0.012 where Hoeffding is 0.048 away
+    # mean 0.97, sd 0.05, O = 1000, ψ = 0.01: within 0.012 where Hoeffding is 0.048 away
     scores = beta_scores(0.97, 0.05, (1000, 50), seed=3)
     assert np.all(scores.mean(axis=0) - betting_lower(scores, 0.01) < 0.012)
     assert np.all(mean_upper(scores, Bound.BETTING, 0.01) - scores.mean(axis=0) < 0.012)

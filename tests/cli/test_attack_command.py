@@ -1,0 +1,110 @@
+"""`fedproof attack` as typed: rows beside bounds, files, and what is refused."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+TINY = """
+[data]
+classes = [0, 1]
+users = 24
+[mechanism]
+rounds = 1
+cohort = 12
+noise_multiplier = 4.0
+delta = 0.01
+local_epochs = 2
+batch_size = 4
+learning_rate = 0.5
+[ensemble]
+replicas = 60
+[certificate]
+method = "mean"
+"""
+
+
+def fedproof(*arguments, status=0):
+    done = subprocess.run(
+        [sys.executable, "-m", "fedproof", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "120"},
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode == status, done.stderr
+    return done
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+def test_attacks_stand_beside_the_bounds(config, tmp_path):
+    kinds = ("--attack", "backdoor", "--attack", "worst-case")
+    done = fedproof("attack", config, *kinds, "--adversaries", "1:2", "--out", tmp_path / "out", "--json")
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["attack"], row["adversaries"]) for row in rows] == [
+        ("backdoor", 1),
+        ("backdoor", 2),
+        ("worst-case", 1),
+        ("worst-case", 2),
+    ]
+    for row in rows:
+        assert row["certified_lower"] <= row["certified_upper"]
+        assert row["holds_on_certified"]
+        assert row["holds_on_cost"]
+        assert row["sound"]
+    assert (tmp_path / "out" / "attacks.html").exists()
+    assert (tmp_path / "out" / "attacks.csv").read_text().count("\n") == 5
+
+
+def test_a_robust_rule_makes_the_bounds_heuristic(config):
+    rule = ("--set", "aggregation.rule=median", "--set", "aggregation.adversaries=1")
+    done = fedproof("attack", config, "--attack", "label-flip", *rule)
+    assert "heuristic, not a proof" in done.stdout
+    assert "the rule median" in done.stdout
+
+
+def test_without_noise_there_is_nothing_to_hold(config):
+    done = fedproof("attack", config, "--attack", "backdoor", "--set", "mechanism.kind=fedavg", "--json")
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["certified_lower"] is None
+    assert not row["sound"]
+
+
+def test_instances_of_one_user(config):
+    instance = ("mechanism.kind=instance-fedavg", "mechanism.local_steps=3", "mechanism.sampling=none")
+    changes = [part for key in (*instance, "threat.unit=instance") for part in ("--set", key)]
+    done = fedproof("attack", config, "--attack", "label-flip", "--adversaries", "2", *changes, "--json")
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["adversaries"] == 2
+    assert row["sound"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--attack is missing"),
+        (("--attack", "magic"), "attack = 'magic' must be one of backdoor"),
+        (("--attack", "backdoor", "--adversaries", "25"), "25"),
+        (("--attack", "backdoor", "--set", "attack.direction=inverse-std"), "direction is no parameter"),
+        (("--attack", "backdoor", "--set", "aggregation.rule=magic"), "rule = 'magic' must be one of mean"),
+    ],
+)
+def test_what_cannot_be_attacked_is_one_line(config, arguments, message):
+    done = fedproof("attack", config, *arguments, status=1)
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_run_refuses_an_attack(config, tmp_path):
+    done = fedproof("run", config, "--out", tmp_path / "run", "--set", "attack.kind=backdoor", status=1)
+    assert "use fedproof attack" in done.stderr
+    assert not (tmp_path / "run").exists()
