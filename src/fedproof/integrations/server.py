@@ -229,13 +229,14 @@ def noise_streams(plan: Plan, state: State) -> list[np.random.Generator]:
 
 def _norms(rows: Floats) -> Floats:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        norms: Floats = np.sqrt(_squares(rows))
-        if (norms < _HUGE).all():
-            return norms
-        # Scaled by the largest entry: the square of a huge number overflows, and its row would be lost.
-        largest = np.abs(rows).max(axis=1, initial=0.0)
-        norms = largest * np.sqrt(_squares(rows / np.where(largest > 0, largest, 1.0)[:, None]))
-    return norms
+        norms = np.sqrt(_squares(rows))
+        return norms if (norms < _HUGE).all() else _norms_of_huge(rows)
+
+
+def _norms_of_huge(rows: Floats) -> Floats:
+    # Scaled by the largest entry: the square of a huge number overflows, and its row would be lost.
+    largest: Floats = np.abs(rows).max(axis=1, initial=0.0)
+    return largest * np.sqrt(_squares(rows / np.where(largest > 0, largest, 1.0)[:, None]))
 
 
 def _squares(rows: Floats) -> Floats:
