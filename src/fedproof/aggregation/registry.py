@@ -1,4 +1,4 @@
-"""Rules by the name they have in a configuration, and what they mean for a certificate."""
+"""Rules by the name they have in a configuration; `mechanism.rule` says what one means for a certificate."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -16,7 +16,6 @@ from fedproof.aggregation.median import median
 from fedproof.aggregation.multi_krum import multi_krum
 from fedproof.aggregation.rule import Function, Rule, majority
 from fedproof.aggregation.trimmed_mean import trimmed_mean
-from fedproof.protocol import FedAvg, InstanceFedAvg, InstanceFedSGD, Mechanism
 
 RULES: Mapping[str, tuple[Function, Callable[[int], int]]] = {
     "krum": (krum, krum_cohort),
@@ -61,28 +60,6 @@ def build_rule(
             f"{rule.least_cohort} users, not {cohort}"
         )
     return rule
-
-
-def reasons(rule: Aggregation, mechanism: Mechanism) -> tuple[str, ...]:
-    """Why certificates are only heuristic with this rule; empty if the rule leaves them as they are.
-
-    The sum is what noise was made for. InsDP-FedAvg adds its noise before anything leaves a user: whatever
-    the server does with it is post-processing. FedAvg has no certificate to lose.
-
-    >>> from fedproof.protocol import Poisson, UserFedAvg
-    >>> mechanism = UserFedAvg(rounds=1, noise_multiplier=1.0, sampling=Poisson(probability=0.1))
-    >>> reasons(mean, mechanism), len(reasons(build_rule("median"), mechanism))
-    ((), 1)
-    """
-    if rule is mean or isinstance(mechanism, InstanceFedAvg | FedAvg):
-        return ()
-    name = getattr(rule, "name", None) or getattr(rule, "__qualname__", repr(rule))
-    if isinstance(mechanism, InstanceFedSGD):
-        return (f"the noise of all users adds up in a sum only, which the rule {name} does not compute",)
-    return (
-        f"the rule {name} looks at every update by itself before noise is added: one user may move its "
-        "result by more than the clip norm that the noise was made for",
-    )
 
 
 def _built_in(name: str) -> tuple[Function, Callable[[int], int]]:

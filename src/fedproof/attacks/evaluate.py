@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.aggregation.registry import reasons as rule_reasons
 from fedproof.attacks.attack import Attack
 from fedproof.attacks.cost import costs
 from fedproof.attacks.outcome import Outcome, clean_task, run_attack, train
@@ -111,20 +110,18 @@ def evaluate(
     )
     if certificate is None:
         return row
-    why = certificate.reasons + not_covered(task, attack, certificate)
+    why = certificate.reasons + not_covered(attack, certificate)
     predictions = _predictions(attacked, certificate, attack.size, failure_probability)
     bounds = _cost_bounds(before, after, certificate, attack.size, cost_bound, delta, failure_probability)
     return replace(row, sound=not why, reasons=why, **predictions, **bounds)
 
 
-def not_covered(task: Task, attack: Attack, certificate: Certificate) -> tuple[str, ...]:
-    """Why the certificate says nothing about this attack or this server; empty if it does."""
-    named = getattr(task.mechanism, "rule", "mean") != "mean"  # then the certificate says it itself
-    found = () if named else rule_reasons(task.aggregation, task.mechanism)
+def not_covered(attack: Attack, certificate: Certificate) -> tuple[str, ...]:
+    """Why the certificate says nothing about this attack; empty if it does."""
     unit = certificate.threat.unit
-    if attack.unit != unit and attack.size:
-        found += (f"the attack is on the level of the {attack.unit}, the certificate of the {unit}",)
-    return found
+    if attack.unit == unit or not attack.size:
+        return ()
+    return (f"the attack is on the level of the {attack.unit}, the certificate of the {unit}",)
 
 
 def _predictions(

@@ -49,6 +49,13 @@ class Task:
                 f"model has {self.model.num_classes} classes, "
                 f"but {self.federation.name} has {self.federation.num_classes}"
             )
+        described = getattr(self.mechanism, "rule", None)
+        executed = getattr(self.aggregation, "name", "mean" if self.aggregation is mean else "another rule")
+        if described is not None and described != executed:
+            raise ValueError(
+                f"mechanism.rule = {described!r} must be the rule that is executed, {executed!r}: "
+                "a certificate speaks about what the mechanism describes"
+            )
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"device = {self.device!r}: torch sees no CUDA device; use device = 'cpu'")
         _check_mechanism(self)

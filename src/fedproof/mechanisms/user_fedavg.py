@@ -65,7 +65,10 @@ def gather_updates(setting: Setting, state: State, streams: Streams, shared: Ten
         )
     else:
         # All that is needed of a table the device may not hold, and one row if all cohorts are empty.
-        drawn = np.flatnonzero(chosen.any(axis=0)) if chosen.any() else np.zeros(1, dtype=np.int64)
+        needed: NDArray[np.bool_] = np.asarray(chosen.any(axis=0))
+        # Adversaries know of each other: what they hand in must not depend on who was drawn beside them.
+        needed[list(getattr(setting.attack, "adversaries", ()))] = True
+        drawn = np.flatnonzero(needed) if needed.any() else np.zeros(1, dtype=np.int64)
         updates = shared[torch.from_numpy(drawn).to(shared.device)].to(state.params.device)
         present = torch.from_numpy(chosen[:, drawn]).to(updates.device)
         contributions = replace(
