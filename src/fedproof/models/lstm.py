@@ -19,7 +19,7 @@ def lstm(vectors: NDArray[np.float32], num_classes: int, hidden: int = 64) -> St
     >>> lstm(np.zeros((5, 3), np.float32), 2, hidden=4).layout.num_layers
     2
     """
-    frozen = torch.from_numpy(np.asarray(vectors, dtype=np.float32))
+    frozen = torch.tensor(vectors, dtype=torch.float32)
     factory = partial(PlainLSTM, frozen, num_classes, hidden)
     return stacked(factory, _forward, num_classes, frozen={"vectors": frozen})
 

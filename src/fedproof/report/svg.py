@@ -107,7 +107,9 @@ def _y_range(chart: Chart) -> tuple[float, float]:
         values += [*series.ys, *(series.highs if isinstance(series, Band) else ())]
     values += stacks.values()
     low, high = min(values), max(values)
-    margin = 0.06 * (high - low) or 1.0
+    if low == high == 0:  # nothing to show still needs an axis
+        return 0.0, 1.0
+    margin = 0.06 * (high - low)
     return (low - margin if low < 0 else 0.0), (high + margin if high > 0 else 0.0)
 
 
