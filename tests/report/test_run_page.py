@@ -176,3 +176,9 @@ def test_ten_thousand_inputs_are_quick_and_small(large_run):
     seconds = time.process_time() - start
     assert path.stat().st_size <= 3_000_000
     assert seconds <= 3.0
+
+
+def test_an_ensemble_that_abstains_everywhere_still_has_a_page(make_run):
+    folder = make_run("ensemble.replicas=2")
+    page = write_report(folder).read_text()
+    assert "no test input is certified" in page
