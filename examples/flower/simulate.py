@@ -24,7 +24,7 @@ def simulate(settings: Settings) -> None:
         num_supernodes=settings.users,
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"include_dashboard": False},
+            "init_args": {"address": "local", "include_dashboard": False},  # never a cluster left by others
         },
     )
 

@@ -53,5 +53,8 @@ def main(grid: Grid, context: Context) -> None:
 
 
 if __name__ == "__main__":
-    config = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"include_dashboard": False}}
+    config = {
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+        "init_args": {"address": "local", "include_dashboard": False},
+    }
     run_simulation(server_app, client_app, num_supernodes=NODES, backend_config=config)

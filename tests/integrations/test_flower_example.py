@@ -21,7 +21,7 @@ from fedproof.models.dense import linear
 from fedproof.protocol import LocalTraining, Poisson, UserFedAvg
 
 FALSE_ALARM = 1e-6
-USERS, REPLICAS, SEED = 24, 150, 5
+USERS, REPLICAS, SEED = 24, 100, 5
 MECHANISM = UserFedAvg(rounds=2, noise_multiplier=3.0, sampling=Poisson(probability=0.25))
 
 
