@@ -33,6 +33,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--users", type=int, default=48)
     parser.add_argument("--replicas", type=int, default=200)
+    parser.add_argument("--part-size", type=int, default=100)
     parser.add_argument("--max-epsilon", type=float, default=0.0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -41,6 +42,7 @@ if __name__ == "__main__":
             out=str(options.out.resolve()),
             users=options.users,
             replicas=options.replicas,
+            part_size=options.part_size,
             max_epsilon=options.max_epsilon,
         )
     )

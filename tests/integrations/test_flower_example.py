@@ -21,7 +21,7 @@ from fedproof.models.dense import linear
 from fedproof.protocol import LocalTraining, Poisson, UserFedAvg
 
 FALSE_ALARM = 1e-6
-USERS, REPLICAS, SEED = 24, 100, 5
+USERS, REPLICAS, SEED = 24, 200, 5
 MECHANISM = UserFedAvg(rounds=2, noise_multiplier=3.0, sampling=Poisson(probability=0.25))
 
 
@@ -67,7 +67,8 @@ def simulated(tmp_path_factory):
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    options = ["--users", str(USERS), "--replicas", str(REPLICAS), "--out", str(folder / "run")]
+    sizes = ["--users", str(USERS), "--replicas", str(REPLICAS), "--part-size", str(REPLICAS)]
+    options = [*sizes, "--out", str(folder / "run")]
     run_script(example, folder, "simulate.py", *options, environment=quiet)
     return folder / "run"
 
@@ -102,7 +103,7 @@ def test_certificates_agree_within_monte_carlo_error(simulated):
     # Hoeffding, for all inputs and both classes together: every class confidence is within the error.
     error = np.sqrt(np.log(4 * inputs / FALSE_ALARM) / 2 * (1 / len(flower) + 1 / len(local)))
     assert np.abs(flower.mean(axis=0) - local.mean(axis=0)).max() < error
-    # Power: half the noise is another mechanism, and is seen.
+    # Power: half the noise is another mechanism, and is seen; a hundred replicas would not be enough.
     wrong, _ = local_scores(USERS, replace(MECHANISM, noise_multiplier=1.5), 600, SEED + 1)
     assert disagreement(flower, wrong) < FALSE_ALARM / inputs
     # What is certified for one ensemble, the other does not contradict.
@@ -115,7 +116,12 @@ def test_certificates_agree_within_monte_carlo_error(simulated):
 def test_a_finished_run_is_not_trained_again(simulated, example_path, flower, make_grid):
     server_app = import_module("digits_app.server_app")
     settings = server_app.Settings(
-        out=str(simulated), users=USERS, replicas=REPLICAS, connect_timeout=0.0, timeout=1.0
+        out=str(simulated),
+        users=USERS,
+        replicas=REPLICAS,
+        part_size=REPLICAS,
+        connect_timeout=0.0,
+        timeout=1.0,
     )
     before = (simulated / "certificate.json").read_bytes()
     os.environ["FEDPROOF_SEED"] = str(SEED)
