@@ -63,7 +63,7 @@ def test_a_killed_worker_costs_only_its_part(federation, tmp_path):
 
     (tmp_path / "flags").mkdir()
     task = make_task(federation, KilledOnce(str(tmp_path / "flags")))
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     told = []
     try:
         found = train_on_cluster(
@@ -78,3 +78,12 @@ def test_a_killed_worker_costs_only_its_part(federation, tmp_path):
 
     expected = train_ensemble(make_task(federation, None), 12, tmp_path / "local", part_size=2)
     np.testing.assert_array_equal(found.scores(), expected.scores())
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_a_cluster_that_is_not_there_is_one_clear_line(address):
+    from fedproof.ensemble.cluster import check_reachable
+
+    with pytest.raises(ValueError, match=r"Ray at .*127\.0\.0\.1:1 cannot be reached") as caught:
+        check_reachable(address)
+    assert "\n" not in str(caught.value)

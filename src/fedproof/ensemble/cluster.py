@@ -6,6 +6,7 @@ runs its part again elsewhere; randomness belongs to the replica, so the result 
 """
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from fedproof.ensemble.train import first_updates as compute_first_updates
 from fedproof.ensemble.train import train_replicas
 
 _RETRIES = 3
+_PATIENCE = 5.0  # seconds
 
 
 def train_on_cluster(
@@ -41,7 +43,8 @@ def train_on_cluster(
         first_updates: from `first_updates(task)`, to share round one between the ensembles of a sweep.
         part_size: replicas in a part; None takes that of the stored parts, or chooses from the memory.
         progress: told after every part.
-        address: of a running cluster; None uses the one this process is connected to, or starts one.
+        address: of a running cluster, `host:port`; None uses the one this process is connected to, else
+            that of RAY_ADDRESS, else starts one here.
     """
     ray = _import_ray()
     parts = plan_for(task, num_replicas, folder, part_size)
@@ -53,7 +56,10 @@ def train_on_cluster(
         first_updates = compute_first_updates(task)
     started = not ray.is_initialized()
     if started:
-        ray.init(address=address, include_dashboard=False, log_to_driver=False)
+        # "local": a cluster of our own, not whichever one this machine remembers.
+        where = address or os.environ.get("RAY_ADDRESS") or "local"
+        check_reachable(where)
+        ray.init(address=where, include_dashboard=False, log_to_driver=False)
     try:
         for part, files in _finished(ray, task, missing, first_updates):
             store.write_part(folder, part, files)
@@ -64,6 +70,23 @@ def train_on_cluster(
         if started:
             ray.shutdown()
     return Ensemble(folder=folder, parts=parts)
+
+
+def check_reachable(address: str) -> None:
+    """Raise ValueError in seconds where Ray itself would wait for minutes.
+
+    >>> check_reachable("local")
+    """
+    host, colon, port = address.rpartition("/")[2].rpartition(":")
+    if not colon or not port.isdigit():
+        return  # "local" or "auto": Ray knows what is meant
+    try:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+    except OSError as error:
+        raise ValueError(
+            f"Ray at {address} cannot be reached ({error}): start it with `ray start --head`, or unset "
+            "RAY_ADDRESS to use this machine; finished parts are kept"
+        ) from error
 
 
 def _finished(
