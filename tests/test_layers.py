@@ -79,7 +79,7 @@ LAYERS = [
     {"aggregation"},
     {"mechanisms"},
     {"ensemble"},
-    {"attacks"},
+    {"attacks", "audit"},
     {"config"},
     {"folder"},
     {"experiment", "pretrain"},
