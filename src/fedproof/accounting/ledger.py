@@ -97,8 +97,8 @@ def load_ledger(path: Path) -> Ledger:
             raise ValueError(f"version {document['version']!r} is not {_VERSION}")
         queries = tuple(_restore(query) for query in document["queries"])
         return Ledger(queries=queries, delta=document["delta"], replicas=document["replicas"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a ledger: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} is not a ledger: {check.one_line(error)}") from error
 
 
 def _describe(query: Query) -> dict[str, Any]:
