@@ -69,7 +69,7 @@ def test_nothing_that_is_loaded_can_run_code():
 
 
 LAYERS = [
-    {"check", "npz", "threat"},
+    {"check", "files", "npz", "threat"},
     {"protocol"},
     {"accounting"},
     {"certificates"},

@@ -3,7 +3,6 @@
 import difflib
 import hashlib
 import json
-import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -372,10 +371,17 @@ def _floats(document: Mapping[str, Any], model: type[Section]) -> dict[str, Any]
         if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, Section):
             result[key] = _floats(value, kind)
         elif type(value) is int and _wants_float(kind):
-            result[key] = float(value) if math.isfinite(value) else value
+            result[key] = _as_float(value)
         else:
             result[key] = value
     return result
+
+
+def _as_float(value: int) -> float | int:
+    try:
+        return float(value)
+    except OverflowError:  # left to the field, which says what is allowed
+        return value
 
 
 def _wants_float(kind: Any) -> bool:

@@ -7,7 +7,6 @@ written last, the replicas and the SHA-256 of the other two. A part counts only 
 import hashlib
 import io
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from fedproof import check
 from fedproof.ensemble.train import Replicas
+from fedproof.files import replace_file
 from fedproof.npz import read_npz
 
 
@@ -77,9 +77,9 @@ def write_part(folder: Path, part: Part, files: PartFiles) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     stem = _stem(folder, part.index)
     stem.with_suffix(".json").unlink(missing_ok=True)
-    _write(stem.with_suffix(".npz"), files.scores)
-    _write(stem.with_suffix(".safetensors"), files.models)
-    _write(stem.with_suffix(".json"), files.record)
+    replace_file(stem.with_suffix(".npz"), files.scores)
+    replace_file(stem.with_suffix(".safetensors"), files.models)
+    replace_file(stem.with_suffix(".json"), files.record)
 
 
 def is_finished(folder: Path, part: Part) -> bool:
@@ -153,17 +153,3 @@ def _digest(path: Path) -> str | None:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
-
-
-def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
