@@ -31,9 +31,13 @@ def forked(folder):
     return child
 
 
-def killed(folder, delay):
-    """Whether the child was still at work after `delay` seconds; it is not any more."""
+def killed(folder, delay, parts):
+    """Whether the child was still at work after `parts` new parts and `delay` seconds; now it is not."""
+    wanted = len(stamps(folder)) + parts
     child = forked(folder)
+    deadline = time.monotonic() + 60
+    while parts and len(stamps(folder)) < wanted and time.monotonic() < deadline:
+        time.sleep(0.0005)
     time.sleep(delay)
     os.kill(child, signal.SIGKILL)  # a child that has ended waits to be asked for its status
     return os.waitpid(child, 0)[1] == signal.SIGKILL
@@ -55,7 +59,12 @@ def main(count, base):
     for number in range(count):
         folder = base / f"killed-{number}"
         kills = 0
-        while kills < 3 and killed(folder, rng.uniform(0, 1.1) * duration):
+        # Every other run at any moment, the others soon after a part: those are at work on any machine.
+        while kills < 3:
+            after_part = number % 2 == 0 and kills == 0
+            delay = rng.uniform(0, 0.02) if after_part else rng.uniform(0, 1.1) * duration
+            if not killed(folder, delay, parts=rng.randrange(1, 6) if after_part else 0):
+                break
             kills += 1
             certificate = folder / "certificate.json"
             if certificate.exists():  # whole and true, or not there

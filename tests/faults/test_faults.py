@@ -59,7 +59,7 @@ def test_runs_killed_at_random_moments_resume_to_the_same_bytes(tmp_path):
     found = json.loads(done.stdout)
     assert found["identical"] == found["runs"] == KILLS, found
     assert found["lost"] == found["wrong"] == 0
-    assert found["killed"] > KILLS // 2
+    assert found["killed"] >= KILLS // 2
     assert found["parts_kept"] > 0
 
 
