@@ -69,7 +69,7 @@ def test_nothing_that_is_loaded_can_run_code():
 
 
 LAYERS = [
-    {"check", "memory", "threat"},
+    {"check", "files", "memory", "npz", "threat"},
     {"protocol"},
     {"accounting"},
     {"certificates"},
@@ -79,7 +79,7 @@ LAYERS = [
     {"aggregation"},
     {"mechanisms"},
     {"ensemble"},
-    {"attacks"},
+    {"attacks", "audit"},
     {"config"},
     {"folder"},
     {"experiment", "pretrain"},

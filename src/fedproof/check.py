@@ -46,5 +46,19 @@ def open_probability(**values: float) -> None:
             raise ValueError(f"{name} = {value!r} must be in (0, 1)")
 
 
+def one_line(message: object) -> str:
+    r"""What an error says, in one line whatever the file or the library put into it.
+
+    >>> one_line(ValueError("first\nsecond"))
+    'first second'
+    """
+    return " ".join(str(message).split()) or type(message).__name__
+
+
 def _is_number(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and not math.isnan(value)
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    try:
+        return not math.isnan(value)
+    except OverflowError:  # a whole number that no float can hold
+        return False

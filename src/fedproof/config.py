@@ -3,7 +3,6 @@
 import difflib
 import hashlib
 import json
-import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fedproof import check
 from fedproof.certificates import Bound, Method
 from fedproof.protocol import (
     Clipping,
@@ -330,7 +330,7 @@ def parse_config(text: str, name: str, overrides: Iterable[str] = ()) -> Config:
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ValueError(f"{name}: not valid TOML: {error}") from error
+        raise ValueError(f"{name}: not valid TOML: {check.one_line(error)}") from error
     for override in overrides:
         _set(document, override)
     return validated(Config, document, name)
@@ -343,7 +343,7 @@ def validated(model: type[Kind], document: Mapping[str, Any], name: str) -> Kind
     except ValidationError as error:
         # A misspelt key also makes a key missing: the spelling is what helps.
         worst = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
-        raise ValueError(f"{name}: {_explain(worst, model)}") from error
+        raise ValueError(f"{name}: {check.one_line(_explain(worst, model))}") from error
 
 
 def _set(document: dict[str, Any], override: str) -> None:
@@ -354,7 +354,7 @@ def _set(document: dict[str, Any], override: str) -> None:
         raise ValueError(f"--set {override!r} must look like section.key=value")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         value = text.strip()
     table = document.setdefault(section, {})
     if not isinstance(table, dict):
@@ -371,10 +371,17 @@ def _floats(document: Mapping[str, Any], model: type[Section]) -> dict[str, Any]
         if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, Section):
             result[key] = _floats(value, kind)
         elif type(value) is int and _wants_float(kind):
-            result[key] = float(value) if math.isfinite(value) else value
+            result[key] = _as_float(value)
         else:
             result[key] = value
     return result
+
+
+def _as_float(value: int) -> float | int:
+    try:
+        return float(value)
+    except OverflowError:  # left to the field, which says what is allowed
+        return value
 
 
 def _wants_float(kind: Any) -> bool:

@@ -1,6 +1,7 @@
 """One experiment from data to certificate: the pipeline in reading order, and its directory."""
 
 import csv
+import io
 import json
 import statistics
 import time
@@ -27,6 +28,7 @@ from fedproof.ensemble import predict as predict_scores
 from fedproof.ensemble.cluster import train_on_cluster
 from fedproof.ensemble.local import plan_for
 from fedproof.federation import Federation
+from fedproof.files import replace_file
 from fedproof.folder import CONFIG, RunFolder
 from fedproof.mechanisms.users import as_inputs
 from fedproof.memory import peak_memory
@@ -280,10 +282,10 @@ def _write(
     summary: dict[str, Any],
 ) -> None:
     if certificate is not None:
-        (folder / "certificate.json").write_text(dumps(certificate))
+        replace_file(folder / "certificate.json", dumps(certificate).encode())
         _write_rows(folder / "metrics.csv", [row for curve in curves for row in curve.rows()])
     _write_rows(folder / "rounds.csv", _round_rows(ensemble))
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    replace_file(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
 
 
 def _round_rows(ensemble: Ensemble) -> list[dict[str, Any]]:
@@ -296,10 +298,11 @@ def _round_rows(ensemble: Ensemble) -> list[dict[str, Any]]:
 
 
 def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    replace_file(path, text.getvalue().encode())
 
 
 @contextmanager

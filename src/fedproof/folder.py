@@ -1,7 +1,6 @@
 """A run's directory: belongs to one configuration, used by one process at a time, never overwritten."""
 
 import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedproof.config import Config, load_config
+from fedproof.files import replace_file, replacing
 
 CONFIG = "config.toml"
 _LOCK = ".lock"
@@ -49,6 +50,7 @@ class RunFolder:
             except OSError as error:
                 raise ValueError(f"--out {path}: another process is working in it") from error
             _check(path, config, resume=resume)  # again, now that nobody else can change it
+            _remove_unfinished(path)
             replace_file(path / CONFIG, config.to_toml().encode())
             yield cls(path=path)
 
@@ -56,16 +58,15 @@ class RunFolder:
         self, parts: Iterator[NDArray[np.float32]], shape: tuple[int, int, int]
     ) -> NDArray[np.float32]:
         """All parts' scores in `scores.npy`, memory-mapped: the ensemble never has to fit into memory."""
-        partial = self.path / ".scores.npy.tmp"
-        array = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=shape)
+        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
         begin = 0
-        for part in parts:
-            array[begin : begin + len(part)] = part
-            begin += len(part)
-        assert begin == shape[0]
-        array.flush()
-        del array
-        partial.replace(self.path / "scores.npy")
+        # Written, not mapped: on a full disk a mapping ends the process without a word.
+        with replacing(self.path / "scores.npy") as file:
+            npy.write_array_header_1_0(file, header)
+            for part in parts:
+                file.write(np.ascontiguousarray(part, dtype="<f4").data)
+                begin += len(part)
+            assert begin == shape[0]
         scores: NDArray[np.float32] = np.load(self.path / "scores.npy", mmap_mode="r")
         return scores
 
@@ -77,7 +78,7 @@ def _check(path: Path, config: Config, *, resume: bool) -> None:
     if not path.is_dir():
         raise ValueError(f"--out {path}: is a file, must be a directory")
     if not (path / CONFIG).exists():
-        if any(entry.name != _LOCK for entry in path.iterdir()):
+        if any(entry.name != _LOCK and not _is_unfinished(entry) for entry in path.iterdir()):
             raise ValueError(f"--out {path}: holds other files; choose a new directory")
         return
     found = load_config(path / CONFIG)
@@ -89,6 +90,16 @@ def _check(path: Path, config: Config, *, resume: bool) -> None:
         raise ValueError(f"--out {path}: holds a run of this configuration; go on with --resume")
 
 
+def _is_unfinished(path: Path) -> bool:
+    """Whether a process that was killed left this file before it was whole."""
+    return path.name.startswith(".") and path.name.endswith(".tmp")
+
+
+def _remove_unfinished(path: Path) -> None:
+    for entry in (*path.glob(".*.tmp"), *path.glob("parts/.*.tmp")):
+        entry.unlink(missing_ok=True)
+
+
 def _difference(found: Config, wanted: Config) -> str:
     """The first key in which two configurations differ."""
     there, here = (_flat(config.model_dump(mode="json")) for config in (found, wanted))
@@ -98,13 +109,3 @@ def _difference(found: Config, wanted: Config) -> str:
 
 def _flat(document: dict[str, Any]) -> dict[str, Any]:
     return {f"{section}.{key}": value for section, table in document.items() for key, value in table.items()}
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that a crash leaves the old one or the new one, never half of it."""
-    partial = path.with_name(f".{path.name}.tmp")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

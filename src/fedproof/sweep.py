@@ -9,7 +9,7 @@ from typing import Any
 
 from fedproof.config import Config, parse_config
 from fedproof.experiment import Progress, SharedWork, run
-from fedproof.folder import replace_file
+from fedproof.files import replace_file
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,8 +66,8 @@ def test_a_crash_leaves_a_part_whole_or_absent(task, part, tmp_path, monkeypatch
         calls.append(path)
         write(path, content)
 
-    write = store._write
-    monkeypatch.setattr(store, "_write", crash)
+    write = store.replace_file
+    monkeypatch.setattr(store, "replace_file", crash)
     with pytest.raises(KeyboardInterrupt):
         store.write_part(tmp_path, part, files)
     assert not store.is_finished(tmp_path, part)

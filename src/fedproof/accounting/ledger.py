@@ -11,6 +11,7 @@ from dp_accounting import DpEvent
 from fedproof import check
 from fedproof.accounting.epsilon import ensemble_account, pld_epsilon, round_up
 from fedproof.accounting.events import queries_of
+from fedproof.files import replace_file
 from fedproof.protocol import Everyone, FixedSize, Mechanism, Poisson, Queries, Query, Sampling
 
 _VERSION = 1
@@ -84,9 +85,7 @@ class Ledger:
 
 def save_ledger(ledger: Ledger, path: Path) -> None:
     """Write the ledger so that a crash leaves the old file or the new one, never half of it."""
-    partial = path.with_name(path.name + ".tmp")
-    partial.write_text(json.dumps(ledger.document(), indent=2) + "\n")
-    partial.replace(path)
+    replace_file(path, (json.dumps(ledger.document(), indent=2) + "\n").encode())
 
 
 def load_ledger(path: Path) -> Ledger:
@@ -97,8 +96,8 @@ def load_ledger(path: Path) -> Ledger:
             raise ValueError(f"version {document['version']!r} is not {_VERSION}")
         queries = tuple(_restore(query) for query in document["queries"])
         return Ledger(queries=queries, delta=document["delta"], replicas=document["replicas"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a ledger: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} is not a ledger: {check.one_line(error)}") from error
 
 
 def _describe(query: Query) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from types import NoneType
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,9 +46,24 @@ class Settings:
         if self.failure_probability != 0 or self.bound is not Bound.NONE:  # zero: exact means
             check.open_probability(failure_probability=self.failure_probability)
         check.not_negative_count(max_size=self.max_size)
+        self._check_types()
         if self.mechanism is None and self.privacy is None:
             raise ValueError("mechanism = None needs privacy=ApproximateDP(epsilon=..., delta=...)")
         self._check_combination()
+
+    def _check_types(self) -> None:
+        """A file may hold anything where a description is expected."""
+        kinds = {
+            "mechanism": (*get_args(Mechanism), NoneType),
+            "privacy": (ApproximateDP, NoneType),
+            "threat": (ThreatModel,),
+            "sequential": (bool,),
+        }
+        for name, kind in kinds.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                names = ", ".join(one.__name__ for one in kind)
+                raise ValueError(f"{name} = {value!r} must be one of {names}")
 
     def _check_combination(self) -> None:
         """Not every bound serves every method."""

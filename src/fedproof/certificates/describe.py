@@ -75,7 +75,7 @@ def restore(document: Any, *, name: str) -> Any:
     if not isinstance(document, Mapping):
         return document
     kind = document.get("kind")
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(f"{name}.kind = {kind!r} must be one of {', '.join(_KINDS)}")
     cls = _KINDS[kind]
     given, known = set(document) - {"kind"}, {field.name for field in fields(cls)}
@@ -85,5 +85,5 @@ def restore(document: Any, *, name: str) -> Any:
     parts = {key: restore(document[key], name=f"{name}.{key}") for key in known}
     try:
         return cls(**parts)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"{name} of kind {kind}: {error}") from error

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, NoReturn
 
+from fedproof import check
 from fedproof.certificates.certificate import Certificate, Settings
 from fedproof.certificates.describe import describe, restore
 
@@ -53,8 +54,8 @@ def parse(text: str | bytes) -> dict[str, Any]:
     """The JSON document of a certificate file, with the right schema, version and fields."""
     try:
         document = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"certificate is not a JSON document: {error}") from error
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"certificate is not a JSON document: {check.one_line(error)}") from error
     if not isinstance(document, Mapping) or document.get("schema") != SCHEMA:
         raise ValueError(f"schema must be {SCHEMA!r}: this is not a certificate")
     if document.get("version") != VERSION or isinstance(document["version"], bool):

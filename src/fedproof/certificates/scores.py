@@ -1,6 +1,7 @@
 """Class confidences from files: read without pickle, memory-mapped, checked in parts, fingerprinted."""
 
 import hashlib
+import math
 import shutil
 import tempfile
 import zipfile
@@ -11,6 +12,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from fedproof import check
+from fedproof.npz import DAMAGE, quiet, read_header
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -35,9 +39,10 @@ def read_array(path: str | Path, *, name: str = "scores") -> Array:
         if magic[:4] == b"PK\x03\x04":
             return _from_archive(path, name)
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{name} = {str(path)!r} cannot be read: {error}") from error
-    except ValueError as error:
-        raise ValueError(f"{name} = {str(path)!r} is damaged or not allowed: {error}") from error
+        raise ValueError(f"{name} = {str(path)!r} cannot be read: {check.one_line(error)}") from error
+    except DAMAGE as error:
+        text = check.one_line(error)
+        raise ValueError(f"{name} = {str(path)!r} is damaged or not allowed: {text}") from error
     raise ValueError(f"{name} = {str(path)!r} must be a .npy or .npz file; pickle files are never opened")
 
 
@@ -132,7 +137,8 @@ def input_parts(scores: Array) -> Iterator[tuple[slice, Floats]]:
 
 
 def _check_part(first: int, part: Array, tolerance: float) -> None:
-    values = part.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a NaN that signals; it is named below
+        values = part.astype(np.float64)
     sums = values.sum(axis=-1)
     if values.min() >= 0 and values.max() <= 1 and np.abs(sums - 1).max() <= tolerance:
         return  # NaN fails each of these
@@ -151,7 +157,13 @@ def _check_part(first: int, part: Array, tolerance: float) -> None:
 
 
 def _mapped(path: Path) -> Array:
-    return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+    with path.open("rb") as file:
+        shape, _, dtype = read_header(file)
+        promised, held = math.prod(shape) * dtype.itemsize, path.stat().st_size - file.tell()
+    if promised > held:
+        raise ValueError(f"the header promises {promised} bytes, but the file holds {held}")
+    with quiet():
+        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
 
 
 def _from_archive(path: Path, name: str) -> Array:

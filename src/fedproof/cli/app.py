@@ -1,13 +1,15 @@
 """The command `fedproof`: all commands in one place, and how errors leave it."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from fedproof import __version__
 from fedproof.cli import certificates, data, privacy, robustness, training
 from fedproof.cli.common import stderr
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 app = typer.Typer(
     name="fedproof",
@@ -59,5 +61,13 @@ def main() -> None:
         stderr.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
-        stderr.print("interrupted: finished parts are kept, go on with --resume", markup=False)
-        sys.exit(130)
+        _interrupted()
+    except SystemExit as stop:
+        if stop.code == _INTERRUPTED:  # typer turns Ctrl-C into this, without a word
+            _interrupted()
+        raise
+
+
+def _interrupted() -> NoReturn:
+    stderr.print("interrupted: finished parts are kept, go on with --resume", markup=False)
+    sys.exit(_INTERRUPTED)

@@ -39,6 +39,7 @@ from fedproof.cli.common import (
     say,
     sizes_of,
 )
+from fedproof.files import replace_file
 from fedproof.threat import Relation, ThreatModel, Unit
 
 Epsilon = Annotated[
@@ -102,7 +103,7 @@ def certify(
         **guarantee,
     )
     if out is not None:
-        out.write_text(dumps(certificate))
+        replace_file(out, dumps(certificate).encode())
     if json:
         print_json(summary_of(certificate))
     else:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from fedproof import check
+
 REMEDY = "remove it and fetch it again"
 BLOCK = 2**20
 DAMAGE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, NotImplementedError)
@@ -33,7 +35,7 @@ def unpack(archive: Path, *, folder: Path, members: Mapping[str, int]) -> None:
             _write(stream, folder / name, members[name], archive)
             missing.discard(name)
     except (*DAMAGE, RuntimeError) as error:  # zipfile's word for a password
-        raise ValueError(f"{archive} is damaged ({error}); {REMEDY}") from None
+        raise ValueError(f"{archive} is damaged ({check.one_line(error)}); {REMEDY}") from None
     except OSError as error:
         raise ValueError(
             f"{archive} cannot be unpacked ({error}); make room, or choose another folder"

@@ -158,7 +158,8 @@ def _texts(features: list[Any], folder: Path) -> NDArray[np.generic]:
 
 def _numbers(features: list[Any], folder: Path) -> NDArray[np.generic]:
     try:
-        array = np.array(features, dtype=np.float32)
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused below
+            array = np.array(features, dtype=np.float32)
     except (ValueError, TypeError, OverflowError):
         raise ValueError(
             f"{folder}: features must be texts, or lists of numbers of one shape; {REMEDY}"

@@ -7,7 +7,6 @@ written last, the replicas and the SHA-256 of the other two. A part counts only 
 import hashlib
 import io
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,10 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from fedproof import check
 from fedproof.ensemble.train import Replicas
+from fedproof.files import replace_file
+from fedproof.npz import read_npz
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +77,9 @@ def write_part(folder: Path, part: Part, files: PartFiles) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     stem = _stem(folder, part.index)
     stem.with_suffix(".json").unlink(missing_ok=True)
-    _write(stem.with_suffix(".npz"), files.scores)
-    _write(stem.with_suffix(".safetensors"), files.models)
-    _write(stem.with_suffix(".json"), files.record)
+    replace_file(stem.with_suffix(".npz"), files.scores)
+    replace_file(stem.with_suffix(".safetensors"), files.models)
+    replace_file(stem.with_suffix(".json"), files.record)
 
 
 def is_finished(folder: Path, part: Part) -> bool:
@@ -85,7 +87,7 @@ def is_finished(folder: Path, part: Part) -> bool:
     stem = _stem(folder, part.index)
     try:
         record = json.loads(stem.with_suffix(".json").read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     if not isinstance(record, dict) or any(
         record.get(key) != value for key, value in _identity(part).items()
@@ -101,14 +103,18 @@ def stored_part_size(folder: Path, fingerprint: str) -> int | None:
     try:
         record = json.loads(_stem(folder, 0).with_suffix(".json").read_bytes())
         start, stop = record["replicas"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return int(stop - start) if record.get("task") == fingerprint and stop > start else None
+    whole = type(start) is int and type(stop) is int and 0 <= start < stop
+    return stop - start if whole and record.get("task") == fingerprint else None
 
 
 def read_scores(folder: Path, part: Part) -> NDArray[np.float32]:
     """Scores `(replicas, inputs, classes)` of a finished part."""
-    return _arrays(folder, part)["scores"]
+    arrays = _arrays(folder, part)
+    if "scores" not in arrays:
+        raise ValueError(f"{folder}: part {part.index} holds no scores")
+    return arrays["scores"]
 
 
 def read_diagnostics(folder: Path, part: Part) -> dict[str, NDArray[np.float64]]:
@@ -122,12 +128,11 @@ def read_models(folder: Path, part: Part) -> dict[str, Tensor]:
     try:
         return load_tensors(path.read_bytes())
     except SafetensorError as error:
-        raise ValueError(f"{path}: not a whole safetensors file ({error})") from error
+        raise ValueError(f"{path}: not a whole safetensors file ({check.one_line(error)})") from error
 
 
 def _arrays(folder: Path, part: Part) -> dict[str, NDArray[Any]]:
-    with np.load(_stem(folder, part.index).with_suffix(".npz"), allow_pickle=False) as file:
-        return dict(file)
+    return read_npz(_stem(folder, part.index).with_suffix(".npz"))
 
 
 def _identity(part: Part) -> dict[str, object]:
@@ -148,17 +153,3 @@ def _digest(path: Path) -> str | None:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
-
-
-def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

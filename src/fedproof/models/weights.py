@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fedproof.models.model import StackedModel
+from fedproof.npz import read_npz
 
 
 def with_weights(model: StackedModel, path: Path, head: str) -> StackedModel:
@@ -14,8 +18,7 @@ def with_weights(model: StackedModel, path: Path, head: str) -> StackedModel:
 
     Arrays called `head.*` that have another shape are replaced by zeros: a new head for other classes.
     """
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: torch.from_numpy(np.asarray(file[name], dtype=np.float32)) for name in file.files}
+    arrays = {name: _tensor(array, name, path) for name, array in read_npz(path).items()}
     named = {}
     for name, shape in zip(model.layout.names, model.layout.shapes, strict=True):
         found = tuple(arrays[name].shape) if name in arrays else None
@@ -26,3 +29,13 @@ def with_weights(model: StackedModel, path: Path, head: str) -> StackedModel:
         else:
             raise ValueError(f"{path}: {name} must have shape {shape}, found {found or 'nothing'}")
     return replace(model, start=model.layout.flatten(named))
+
+
+def _tensor(array: NDArray[Any], name: str, path: Path) -> Tensor:
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{path}: {name} has type {array.dtype}, must be numbers")
+    with np.errstate(over="ignore"):
+        numbers = array.astype(np.float32)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{path}: {name} holds numbers that are not finite")
+    return torch.from_numpy(numbers)

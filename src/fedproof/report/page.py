@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from fedproof.folder import replace_file
+from fedproof.files import replace_file
 from fedproof.report.chart import Band, Chart, Line, Series
 from fedproof.report.markup import Markup, data_block, details, join, table, tag
 from fedproof.report.svg import NARROW, WIDE, draw

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedproof import data
+from fedproof import check, data
 from fedproof.certificates import Certificate, loads
 from fedproof.config import Config, load_config
 from fedproof.federation import Federation
@@ -67,8 +67,9 @@ def read_run(folder: Path, federation: Federation | None = None, *, pictures: bo
     certificate = _certificate(folder / "certificate.json")
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{folder / 'summary.json'}: not valid JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        text = check.one_line(error)
+        raise ValueError(f"{folder / 'summary.json'}: not valid JSON: {text}") from error
     return RunData(
         folder=folder,
         config=config,

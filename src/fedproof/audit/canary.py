@@ -1,0 +1,216 @@
+"""Canaries: units that move the model as far as the clip norm lets them, in a direction that is known.
+
+The model has two classes and starts from zero. The gradient of an instance (x, y) is then (p - y) xᵀ, which
+for two classes always points along ±(1, -1) xᵀ: canaries own x = `_PULL` e₁ and label one, and are clipped
+whatever the model. Their opposite has label zero, everybody else owns x = 0 and does not move the direction.
+The clip norm is so small against `_PULL` that no canary is ever shorter than it.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedproof import check
+from fedproof.audit.evidence import Evidence, evidence
+from fedproof.ensemble import Task, train_replicas
+from fedproof.federation import Federation
+from fedproof.mechanisms.sampling import expected_cohort
+from fedproof.models.model import StackedModel, stacked
+from fedproof.models.tape import Tape, Weights, layer
+from fedproof.protocol import (
+    FixedSize,
+    InstanceFedAvg,
+    InstanceFedSGD,
+    LocalTraining,
+    PerLayer,
+    PerLayerMedian,
+    UserFedAvg,
+)
+from fedproof.threat import Relation, Unit
+
+Floats = NDArray[np.float64]
+Audited = UserFedAvg | InstanceFedSGD | InstanceFedAvg
+
+_FEATURES = 32
+_PULL = 100.0  # against the bias, which takes 1/√(1 + _PULL²) of a clipped update with it
+_LONGEST = 1e-3  # clip norms above this would move the model far enough to shorten a canary
+
+
+def audit(
+    mechanism: Audited,
+    relation: Relation,
+    *,
+    size: int = 1,
+    crowd: float = 0.0,
+    num_users: int = 4,
+    num_replicas: int = 4000,
+    seed: int = 0,
+    false_alarm: float = 1e-6,
+) -> Evidence:
+    """Evidence on what `size` canaries do to the model, from `num_replicas` trainings with and without them.
+
+    Guarantee: `audit(...).contradictions(tradeoff(mechanism, threat, size))` is empty if the mechanism was
+    executed as it is accounted, except with probability at most `false_alarm`.
+
+    Args:
+        mechanism: executed by `train_replicas`, with a clip norm of at most 0.001.
+        relation: JOIN compares canaries with nobody, REPLACE with their opposites.
+        size: number of canaries: users, or instances of one user.
+        crowd: -1 lets all others pull against the canaries, 0 aside.
+        num_users: users beside the canaries.
+        num_replicas: trainings of each federation.
+        seed: of the first federation; the second takes the next one.
+        false_alarm: chance of evidence against a mechanism that has done no wrong.
+    """
+    tasks = canary_pair(mechanism, relation, size=size, crowd=crowd, num_users=num_users, seed=seed)
+    clean, poisoned = (statistics(task, num_replicas) for task in tasks)
+    return evidence(clean, poisoned, false_alarm=false_alarm)
+
+
+def canary_pair(
+    mechanism: Audited,
+    relation: Relation,
+    *,
+    size: int = 1,
+    crowd: float = 0.0,
+    num_users: int = 4,
+    seed: int = 0,
+) -> tuple[Task, Task]:
+    """The federation that the canaries poison, and the one they have poisoned; see `audit`."""
+    check.count(size=size, num_users=num_users)
+    if mechanism.clip_norm > _LONGEST:
+        raise ValueError(f"clip_norm = {mechanism.clip_norm!r} must be at most {_LONGEST} for canaries")
+    if relation is Relation.JOIN and isinstance(mechanism.sampling, FixedSize) and _is_user(mechanism):
+        raise ValueError("relation = 'join' is not defined for cohorts of a fixed size: use 'replace'")
+    return (
+        _task(mechanism, _Side(relation, size, crowd, num_users, 0.0), seed),
+        _task(mechanism, _Side(relation, size, crowd, num_users, 1.0), seed + 1),
+    )
+
+
+def statistics(task: Task, num_replicas: int) -> Floats:
+    """The noisy sum `(replicas,)` along the canaries' direction, in clip norms, of freshly trained replicas.
+
+    The divisor is undone: it is public, and fixed before anybody joins.
+    """
+    trained = train_replicas(task, range(num_replicas))
+    weights = _weights(trained.models)
+    along = (weights[:, :, 1, 0] - weights[:, :, 0, 0]).sum(axis=1)
+    return np.asarray(along / np.sqrt(2 * weights.shape[1]) * _scale(task))
+
+
+def noise_rows(mechanism: Audited, *, num_users: int = 4, num_replicas: int = 1000, seed: int = 0) -> Floats:
+    """Weights `(replicas, dim)` that hold nothing but noise, of a federation in which nobody pulls."""
+    side = _Side(Relation.REPLACE, 0, 0.0, num_users, 0.0)
+    trained = train_replicas(_task(mechanism, side, seed), range(num_replicas))
+    return _weights(trained.models).reshape(num_replicas, -1)
+
+
+class _Side:
+    """One of the two federations: how many canaries there are, and which way everybody pulls."""
+
+    def __init__(self, relation: Relation, size: int, crowd: float, num_users: int, poisoned: float) -> None:
+        absent = relation is Relation.JOIN and not poisoned
+        self.size, self.crowd, self.num_users, self.absent = size, crowd, num_users, absent
+        self.pull = 1.0 if poisoned else (0.0 if absent else -1.0)
+
+
+def _task(mechanism: Audited, side: _Side, seed: int) -> Task:
+    federation = _users(side) if _is_user(mechanism) else _instances(side)
+    return Task(
+        federation=federation,
+        model=_model(_num_layers(mechanism)),
+        mechanism=mechanism,
+        local=LocalTraining(batch_size=_batch_size(mechanism, federation), learning_rate=1.0),
+        seed=seed,
+    )
+
+
+def _users(side: _Side) -> Federation:
+    """Every user owns one instance; absent canaries are not there at all."""
+    canaries = 0 if side.absent else side.size
+    pulls = np.concatenate([np.full(canaries, side.pull), np.full(side.num_users, side.crowd)])
+    return _federation(pulls, np.arange(len(pulls) + 1))
+
+
+def _instances(side: _Side) -> Federation:
+    """Every user owns four instances more than there are canaries, which are the first user's.
+
+    An absent canary does not move the model: with one instance less, others would be drawn more often.
+    """
+    each = side.size + 4
+    pulls = np.full(side.num_users * each, side.crowd)
+    pulls[: side.size] = side.pull
+    return _federation(pulls, np.arange(side.num_users + 1) * each)
+
+
+def _federation(pulls: Floats, offsets: NDArray[np.int64]) -> Federation:
+    features = np.zeros((len(pulls), _FEATURES), dtype=np.float32)
+    features[:, 0] = _PULL * np.abs(pulls)
+    return Federation(
+        features=features,
+        labels=(pulls > 0).astype(np.int64),
+        offsets=offsets.astype(np.int64),
+        test_features=np.zeros((1, _FEATURES), dtype=np.float32),
+        test_labels=np.zeros(1, dtype=np.int64),
+        class_names=("against", "with"),
+        name="canaries",
+    )
+
+
+def _model(num_layers: int) -> StackedModel:
+    model = stacked(partial(_Heads, num_layers), partial(_forward, num_layers=num_layers), 2)
+    return replace(model, start=torch.zeros(model.layout.dim))
+
+
+class _Heads(nn.Module):
+    """A linear classifier as a sum of equal ones, each a layer that canaries pull as far as it is clipped."""
+
+    def __init__(self, num_layers: int) -> None:
+        super().__init__()
+        for index in range(num_layers):
+            self.add_module(f"head{index}", nn.Linear(_FEATURES, 2))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits `(batch, 2)`."""
+        return torch.stack([head(inputs) for head in self.children()]).sum(0)
+
+
+def _forward(weights: Weights, inputs: Tensor, tape: Tape | None, num_layers: int) -> Tensor:
+    heads = [layer(weights, f"head{index}", inputs, tape) for index in range(num_layers)]
+    return torch.stack(heads).sum(0)
+
+
+def _weights(models: dict[str, Tensor]) -> Floats:
+    """The heads' weights `(replicas, layers, 2, features)` in float64."""
+    found = [value.double().numpy() for name, value in models.items() if name.endswith("weight")]
+    return np.stack(found, axis=1)
+
+
+def _scale(task: Task) -> float:
+    mechanism = task.mechanism
+    assert isinstance(mechanism, Audited)
+    divisor = expected_cohort(mechanism.sampling, task.federation.num_users) / mechanism.clip_norm
+    if _is_user(mechanism):
+        return divisor
+    return divisor * task.local.batch_size / task.local.learning_rate
+
+
+def _batch_size(mechanism: Audited, federation: Federation) -> int:
+    if _is_user(mechanism) or isinstance(mechanism, InstanceFedSGD):
+        return 1
+    assert isinstance(mechanism, InstanceFedAvg)
+    return max(1, int(mechanism.batch_probability * federation.sizes.min() + 1e-9))
+
+
+def _num_layers(mechanism: Audited) -> int:
+    clipping = mechanism.clipping if isinstance(mechanism, UserFedAvg) else None
+    return clipping.num_layers if isinstance(clipping, PerLayer | PerLayerMedian) else 1
+
+
+def _is_user(mechanism: Audited) -> bool:
+    return mechanism.unit is Unit.USER

@@ -1,0 +1,45 @@
+"""Writing files so that a crash, a full disk or Ctrl-C leaves the old file or the new one, never half."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write to that takes the place of `path` when all has reached the disk, and only then.
+
+    Raises:
+        OSError: it could not be written; the message names `path`.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise OSError(error.errno, f"cannot be written ({error.strerror or error})", str(path)) from error
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write `content` as the whole of `path`."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+def _sync_folder(folder: Path) -> None:
+    """The name of a file is on disk only when its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,151 @@
+"""No audit speaks against the code as it is, and each comes close to what is accounted."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from fedproof.accounting import tradeoff
+from fedproof.accounting.tradeoff import GaussianTradeoff
+from fedproof.audit import audit, canary_pair, dependence, evidence, noise_rows, statistics
+from fedproof.protocol import (
+    Everyone,
+    FixedSize,
+    Flat,
+    InstanceFedAvg,
+    InstanceFedSGD,
+    PerLayer,
+    Poisson,
+    Quantile,
+    UserFedAvg,
+)
+from fedproof.threat import Relation, ThreatModel
+
+CLIP_NORM = 1e-4
+JOIN, REPLACE = Relation.JOIN, Relation.REPLACE
+CLIPS = [Flat(), PerLayer(num_layers=3), Quantile(count_noise_std=2.0)]
+# (sampling, relation): cohorts of a fixed size know no `join`
+SAMPLINGS = [
+    (Poisson(probability=0.5), JOIN),
+    (Poisson(probability=0.5), REPLACE),
+    (Poisson(probability=0.1), REPLACE),
+    (FixedSize(cohort=3, users=5), REPLACE),
+    (Everyone(), JOIN),
+    (Everyone(), REPLACE),
+]
+FEDSGD = InstanceFedSGD(
+    rounds=1,
+    noise_multiplier=0.7,
+    sampling=FixedSize(cohort=2, users=4),
+    batch_probability=0.5,
+    clip_norm=CLIP_NORM,
+)
+FEDAVG = InstanceFedAvg(
+    rounds=1, local_steps=2, noise_multiplier=1.0, batch_probability=0.4, clip_norm=CLIP_NORM
+)
+
+
+def accounted(mechanism, relation, size=1):
+    return tradeoff(mechanism, ThreatModel(unit=mechanism.unit, relation=relation), size)
+
+
+def user_fedavg(**changes):
+    return UserFedAvg(
+        **{"rounds": 1, "noise_multiplier": 1.0, "sampling": Everyone(), "clip_norm": CLIP_NORM, **changes}
+    )
+
+
+@pytest.mark.parametrize(("sampling", "relation"), SAMPLINGS, ids=str)
+@pytest.mark.parametrize("clipping", CLIPS, ids=lambda clipping: type(clipping).__name__)
+def test_canaries_at_user_level_do_not_exceed_what_is_accounted(clipping, sampling, relation):
+    # Three rounds where clip norms change between rounds, and where one round is not all there is to see.
+    rounds = 3 if isinstance(clipping, Quantile) or sampling == Poisson(probability=0.1) else 1
+    mechanism = user_fedavg(rounds=rounds, sampling=sampling, clipping=clipping)
+    found = audit(mechanism, relation)
+    assert found.contradictions(accounted(mechanism, relation)).size == 0
+
+
+@pytest.mark.parametrize("sampling", [Poisson(probability=0.5), Everyone()], ids=str)
+@pytest.mark.parametrize("crowd", [-0.1, -1.0])
+def test_nor_do_they_where_the_others_pull_against_them(sampling, crowd):
+    mechanism = user_fedavg(sampling=sampling)
+    for relation in Relation:
+        found = audit(mechanism, relation, crowd=crowd)
+        assert found.contradictions(accounted(mechanism, relation)).size == 0
+
+
+@pytest.mark.parametrize("mechanism", [FEDSGD, FEDAVG], ids=lambda mechanism: type(mechanism).__name__)
+@pytest.mark.parametrize("relation", Relation)
+@pytest.mark.parametrize("size", [1, 3])
+def test_canaries_at_instance_level_do_not_exceed_what_is_accounted(mechanism, relation, size):
+    users = 4 if mechanism is FEDSGD else 1
+    found = audit(mechanism, relation, size=size, num_users=users)
+    assert found.contradictions(accounted(mechanism, relation, size)).size == 0
+
+
+@pytest.mark.parametrize("relation", Relation)
+def test_several_canaries_do_not_exceed_what_is_accounted_for_as_many(relation):
+    mechanism = user_fedavg(noise_multiplier=2.0, sampling=Poisson(probability=0.5))
+    found = audit(mechanism, relation, size=4)
+    assert found.contradictions(accounted(mechanism, relation, 4)).size == 0
+    assert found.contradictions(accounted(mechanism, relation, 1)).size > 0  # and the audit sees all four
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "relation", "users"),
+    [
+        (user_fedavg(noise_multiplier=0.5), JOIN, 1),
+        (user_fedavg(), REPLACE, 1),
+        (user_fedavg(clipping=PerLayer(num_layers=3), noise_multiplier=1.7), REPLACE, 1),
+        (
+            InstanceFedAvg(
+                rounds=1, local_steps=1, noise_multiplier=1.0, batch_probability=1.0, clip_norm=CLIP_NORM
+            ),
+            REPLACE,
+            1,
+        ),
+    ],
+)
+def test_canaries_reach_what_is_accounted(mechanism, relation, users):
+    # A blind audit would pass everything: a guarantee 15 % better than the true one is contradicted.
+    found = audit(mechanism, relation, num_users=users, num_replicas=8000)
+    exact = accounted(mechanism, relation)
+    assert isinstance(exact, GaussianTradeoff)
+    assert found.contradictions(exact).size == 0
+    assert found.contradictions(GaussianTradeoff(shift=0.85 * exact.shift)).size > 0
+
+
+def test_epsilon_stays_below_the_exact_one():
+    # Gaussian mechanism, shift one: δ(ε) = Φ(1/2 - ε) - e^ε Φ(-1/2 - ε) (Balle and Wang 2018, Theorem 8)
+    found = audit(user_fedavg(), JOIN, num_replicas=20_000)
+    delta = 1e-3
+    epsilon = found.epsilon_lower(delta)
+    assert epsilon > 1.0
+    assert norm.cdf(0.5 - epsilon) - np.exp(epsilon) * norm.cdf(-0.5 - epsilon) > delta
+
+
+def test_the_statistic_has_the_law_it_is_meant_to_have():
+    tasks = canary_pair(user_fedavg(clipping=PerLayer(num_layers=4)), REPLACE)
+    for task, mean in zip(tasks, (-2.0, 2.0), strict=True):  # √4 clip norms
+        sample = statistics(task, 2000)
+        assert abs(sample.mean() - mean) < 5 / np.sqrt(2000)
+        assert abs(sample.std() - 1) < 5 / np.sqrt(4000)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "users"),
+    [(user_fedavg(), 4), (user_fedavg(rounds=2), 4), (FEDSGD, 4), (FEDAVG, 1)],
+    ids=["one round", "two rounds", "fedsgd", "fedavg"],
+)
+def test_replicas_have_noise_of_their_own(mechanism, users):
+    assert dependence(noise_rows(mechanism, num_users=users)) > 1e-6
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match=r"clip_norm = 1.0 must be at most 0.001"):
+        audit(user_fedavg(clip_norm=1.0), REPLACE)
+    with pytest.raises(ValueError, match="not defined for cohorts of a fixed size"):
+        audit(user_fedavg(sampling=FixedSize(cohort=3, users=5)), JOIN)
+    with pytest.raises(ValueError, match="8 finite numbers or more"):
+        evidence(np.zeros(3), np.zeros(30))
+    with pytest.raises(ValueError, match="no noise at all"):
+        dependence(np.zeros((3, 3)))

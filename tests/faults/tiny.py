@@ -1,0 +1,33 @@
+"""A run of a second, in ten parts."""
+
+from fedproof.config import parse_config
+
+TINY = """
+[data]
+name = "digits"
+classes = [0, 1]
+users = 24
+[mechanism]
+rounds = 2
+cohort = 8
+noise_multiplier = 3.0
+delta = 0.01
+batch_size = 4
+learning_rate = 0.5
+[ensemble]
+replicas = 40
+part_size = 4
+[certificate]
+method = "mean"
+max_size = 10
+"""
+OUTPUTS = ("scores.npy", "certificate.json", "metrics.csv", "rounds.csv", "ledger.json", "config.toml")
+
+
+def tiny():
+    return parse_config(TINY, "tiny")
+
+
+def outputs(folder):
+    """All that a run promises to be the same, by name."""
+    return {name: (folder / name).read_bytes() for name in OUTPUTS}
