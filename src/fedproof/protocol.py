@@ -290,6 +290,60 @@ class InstanceFedAvg:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CohortOnce:
+    """A cohort drawn once, then `rounds` rounds of training in which exactly its members take part.
+
+    Without noise (`noise_multiplier` 0) nothing is clipped and there is no privacy; the model is robust
+    because adversaries matter only when they are drawn. With noise it is the hybrid: every round is the
+    clipped, noised sum of `UserFedAvg`, all rounds on one and the same sample. `pooled` trains on the
+    instances of all members as one data set, each step being a round of FedSGD among them, without noise.
+
+    Guarantee (noise): given the cohort, `rounds` Gaussian queries compose to one with √rounds times the
+    shift, so an observer sees one query of noise multiplier σ/√rounds on units sampled once.
+    Reference: theory.md, section 3, "Certificates from sampling alone, and the hybrid".
+
+    >>> once = CohortOnce(rounds=4, noise_multiplier=3.0, sampling=FixedSize(cohort=10, users=1000))
+    >>> once.queries[0].noise_multiplier, once.queries[0].count
+    (1.5, 1)
+    """
+
+    rounds: int
+    sampling: Poisson | FixedSize
+    noise_multiplier: float = 0.0
+    clip_norm: float = 1.0
+    pooled: bool = False
+    rule: str = "mean"
+    unit: ClassVar[Unit] = Unit.USER
+
+    def __post_init__(self) -> None:
+        check.count(rounds=self.rounds)
+        check.not_negative(noise_multiplier=self.noise_multiplier)
+        check.positive(clip_norm=self.clip_norm)
+        if not isinstance(self.sampling, Poisson | FixedSize):
+            raise ValueError(
+                f"sampling = {self.sampling!r} must be Poisson or FixedSize: drawing everyone protects nobody"
+            )
+        if self.pooled and self.noise_multiplier:
+            raise ValueError(
+                f"noise_multiplier = {self.noise_multiplier!r} must be 0 for pooled training, which does not "
+                "bound what one user adds to a step"
+            )
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """What an observer of the whole training sees; empty without noise, when all is seen."""
+        if not self.noise_multiplier:
+            return ()
+        together = self.noise_multiplier / math.sqrt(self.rounds)
+        return (Query(noise_multiplier=together, sampling=self.sampling, count=1),)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the guarantee would only be heuristic; without noise any rule of the server will do."""
+        return _rule_reasons(self.rule) if self.noise_multiplier else ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class FedAvg:
     """Federated averaging without privacy: no noise, hence no guarantee."""
 
@@ -311,7 +365,7 @@ class Queries:
     reasons: tuple[str, ...] = ()
 
 
-PrivateMechanism = UserFedAvg | InstanceFedSGD | InstanceFedAvg | Queries
+PrivateMechanism = UserFedAvg | InstanceFedSGD | InstanceFedAvg | CohortOnce | Queries
 Mechanism = PrivateMechanism | FedAvg
 
 # --- what a user does with its own data -------------------------------------------------------------------

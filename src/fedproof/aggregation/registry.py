@@ -16,7 +16,7 @@ from fedproof.aggregation.median import median
 from fedproof.aggregation.multi_krum import multi_krum
 from fedproof.aggregation.rule import Function, Rule, majority
 from fedproof.aggregation.trimmed_mean import trimmed_mean
-from fedproof.protocol import FedAvg, InstanceFedAvg, InstanceFedSGD, Mechanism
+from fedproof.protocol import CohortOnce, FedAvg, InstanceFedAvg, InstanceFedSGD, Mechanism
 
 RULES: Mapping[str, tuple[Function, Callable[[int], int]]] = {
     "krum": (krum, krum_cohort),
@@ -67,7 +67,8 @@ def reasons(rule: Aggregation, mechanism: Mechanism) -> tuple[str, ...]:
     """Why certificates are only heuristic with this rule; empty if the rule leaves them as they are.
 
     The sum is what noise was made for. InsDP-FedAvg adds its noise before anything leaves a user: whatever
-    the server does with it is post-processing. FedAvg has no certificate to lose.
+    the server does with it is post-processing. FedAvg has no certificate to lose, and a cohort drawn once
+    without noise may be trained in any way.
 
     >>> from fedproof.protocol import Poisson, UserFedAvg
     >>> mechanism = UserFedAvg(rounds=1, noise_multiplier=1.0, sampling=Poisson(probability=0.1))
@@ -75,6 +76,8 @@ def reasons(rule: Aggregation, mechanism: Mechanism) -> tuple[str, ...]:
     ((), 1)
     """
     if rule is mean or isinstance(mechanism, InstanceFedAvg | FedAvg):
+        return ()
+    if isinstance(mechanism, CohortOnce) and not mechanism.noise_multiplier:
         return ()
     name = getattr(rule, "name", None) or getattr(rule, "__qualname__", repr(rule))
     if isinstance(mechanism, InstanceFedSGD):

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.protocol import (
+    CohortOnce,
     Everyone,
     FedAvg,
     FixedSize,
@@ -29,6 +30,7 @@ _KINDS: dict[str, type] = {
     "user-fedavg": UserFedAvg,
     "instance-fedsgd": InstanceFedSGD,
     "instance-fedavg": InstanceFedAvg,
+    "cohort-once": CohortOnce,
     "fedavg": FedAvg,
     "queries": Queries,
     "query": Query,

@@ -4,7 +4,7 @@ from fedproof.accounting.events import queries_of
 from fedproof.certificates.certificate import Settings
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.method import Group, Method
-from fedproof.protocol import FixedSize, Mechanism
+from fedproof.protocol import CohortOnce, FixedSize, Mechanism
 from fedproof.threat import Relation, ThreatModel
 
 _NO_BOUND = "the means over the replicas are taken as exact: no failure probability covers their error"
@@ -51,8 +51,14 @@ def assumptions_of(settings: Settings, *, exact: bool = False) -> tuple[str, ...
         )
     else:
         stated.append("training was executed exactly as the mechanism is described here")
-        stated.append("sums over a cohort are divided by a fixed number, not by the realised cohort's size")
+        stated.append(_cohort_assumption(settings.mechanism))
     return tuple(stated)
+
+
+def _cohort_assumption(mechanism: Mechanism) -> str:
+    if isinstance(mechanism, CohortOnce) and not mechanism.noise_multiplier:
+        return "each replica's cohort was drawn at random and nobody else took part; no privacy is claimed"
+    return "sums over a cohort are divided by a fixed number, not by the realised cohort's size"
 
 
 def cost_reasons(
