@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fedproof.certificates import Bound, Method
 from fedproof.protocol import (
     Clipping,
+    CohortOnce,
     Everyone,
     FedAvg,
     FixedSize,
@@ -71,7 +72,9 @@ class ModelSection(Section):
 class MechanismSection(Section):
     """`[mechanism]`: who takes part, how updates are clipped and noised, how users train."""
 
-    kind: Literal["fedavg", "user-fedavg", "instance-fedsgd", "instance-fedavg"] = "user-fedavg"
+    kind: Literal["fedavg", "user-fedavg", "cohort-once", "instance-fedsgd", "instance-fedavg"] = (
+        "user-fedavg"
+    )
     rounds: Count = 1
     sampling: Literal["poisson", "fixed", "none"] = "poisson"
     cohort: Count | None = None
@@ -88,10 +91,15 @@ class MechanismSection(Section):
     learning_rate: Positive = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: NotNegative = 0.0
+    cosine: bool = False
+    shift: Annotated[int, Field(ge=0)] = 0
+    flip: bool = False
+    pooled: bool = False
 
     @model_validator(mode="after")
     def _noise_where_it_is_needed(self) -> "MechanismSection":
-        if self.kind != "fedavg" and self.noise_multiplier == 0:
+        self._check_cohort_once()
+        if self.kind not in ("fedavg", "cohort-once") and self.noise_multiplier == 0:
             raise ValueError(
                 f"noise_multiplier = 0 must be positive for kind = '{self.kind}'; "
                 "without noise use kind = 'fedavg'"
@@ -101,6 +109,20 @@ class MechanismSection(Section):
         if self.kind == "instance-fedsgd" and self.sampling == "poisson":
             raise ValueError("sampling = 'poisson' must be fixed or none for kind = 'instance-fedsgd'")
         return self
+
+    def _check_cohort_once(self) -> None:
+        once = self.kind == "cohort-once"
+        if self.pooled and not once:
+            raise ValueError(f"pooled = true belongs to kind = 'cohort-once', not '{self.kind}'")
+        if self.pooled and self.noise_multiplier:
+            raise ValueError(f"noise_multiplier = {self.noise_multiplier} must be 0 where pooled = true")
+        if once and self.sampling == "none":
+            raise ValueError("sampling = 'none' must be poisson or fixed for kind = 'cohort-once'")
+        if once and self.clip != "flat":
+            raise ValueError(f"clip = '{self.clip}' must be flat for kind = 'cohort-once'")
+        augmented = self.cosine or self.shift or self.flip
+        if augmented and self.kind.startswith("instance"):
+            raise ValueError(f"cosine, shift and flip are not used by kind = '{self.kind}'")
 
 
 class ThreatSection(Section):
@@ -222,6 +244,9 @@ class Config(Section):
             learning_rate=section.learning_rate,
             momentum=section.momentum,
             weight_decay=section.weight_decay,
+            cosine=section.cosine,
+            shift=section.shift,
+            flip=section.flip,
         )
 
     def sampling(self, num_users: int) -> Sampling:
@@ -256,7 +281,7 @@ class Config(Section):
 
     def build_mechanism(
         self, *, user_sizes: Iterable[int], num_layers: int
-    ) -> UserFedAvg | InstanceFedSGD | InstanceFedAvg | FedAvg:
+    ) -> UserFedAvg | CohortOnce | InstanceFedSGD | InstanceFedAvg | FedAvg:
         """The mechanism for users of the given sizes and a model with `num_layers` layers."""
         section, sizes = self.mechanism, list(user_sizes)
         sampling = self.sampling(len(sizes))
@@ -274,6 +299,15 @@ class Config(Section):
                     rounds=section.rounds,
                     sampling=sampling,
                     clipping=self.clipping(num_layers),
+                    rule=self.aggregation.rule,
+                    **noise,
+                )
+            case "cohort-once":
+                assert not isinstance(sampling, Everyone)
+                return CohortOnce(
+                    rounds=section.rounds,
+                    sampling=sampling,
+                    pooled=section.pooled,
                     rule=self.aggregation.rule,
                     **noise,
                 )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof import data
-from fedproof.accounting import account, ensemble_account
+from fedproof.accounting import account, ensemble_account, is_private
 from fedproof.accounting.ledger import Ledger, save_ledger
 from fedproof.aggregation.registry import build_rule
 from fedproof.certificates import Certificate, certify, dumps
@@ -160,8 +160,9 @@ def _affordable(config: Config, task: Task) -> int:
     wanted, budget = config.ensemble.replicas, config.ensemble.max_epsilon
     if budget is None:
         return wanted
-    if isinstance(task.mechanism, FedAvg):
-        raise ValueError("ensemble.max_epsilon needs a mechanism with noise: fedavg has no finite epsilon")
+    if not is_private(task.mechanism):
+        kind = config.mechanism.kind
+        raise ValueError(f"ensemble.max_epsilon needs a mechanism with noise: {kind} has no finite epsilon")
     most = Ledger.of(task.mechanism, config.mechanism.delta).affordable(budget, wanted)
     if most < 2:
         raise ValueError(
@@ -172,7 +173,7 @@ def _affordable(config: Config, task: Task) -> int:
 
 
 def _save_ledger(config: Config, task: Task, num_replicas: int, folder: Path) -> None:
-    if not isinstance(task.mechanism, FedAvg):
+    if is_private(task.mechanism):
         ledger = Ledger.of(task.mechanism, config.mechanism.delta).spend(num_replicas)
         save_ledger(ledger, folder / "ledger.json")
 
@@ -231,7 +232,7 @@ def _summary(
     seconds: dict[str, float],
 ) -> dict[str, Any]:
     """The headline numbers, as `--json` prints them."""
-    labels, delta = task.federation.test_labels, config.mechanism.delta
+    labels = task.federation.test_labels
     single = float(np.mean([np.mean(part.argmax(axis=-1) == labels) for part in scores]))
     summary: dict[str, Any] = {
         "data": task.federation.name,
@@ -253,15 +254,25 @@ def _summary(
             "max": max(sizes, default=None),
             "abstained": len(labels) - len(sizes),
         },
-        "epsilon": account(task.mechanism, delta),
-        "ensemble_epsilon": ensemble_account(task.mechanism, delta, len(scores)),
-        "delta": delta,
+        **_privacy(config, task, len(scores), curves),
         "failure_probability": certificate.failure_probability,
         "method": certificate.settings.method.value,
         "bound": certificate.settings.bound.value,
         "threat": {"unit": certificate.threat.unit.value, "relation": certificate.threat.relation.value},
         "sound": certificate.sound,
         "reasons": list(certificate.reasons),
+    }
+
+
+def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve, ...]) -> dict[str, Any]:
+    """What the training costs and what the paper makes of it; nothing where there is no privacy."""
+    if not is_private(task.mechanism):
+        return {}
+    delta = config.mechanism.delta
+    return {
+        "epsilon": account(task.mechanism, delta),
+        "ensemble_epsilon": ensemble_account(task.mechanism, delta, num_replicas),
+        "delta": delta,
         "paper_largest_size": next(len(c.accuracy) - 2 for c in curves if c.method == "paper"),
     }
 

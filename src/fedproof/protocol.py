@@ -377,6 +377,11 @@ class LocalTraining:
 
     `epochs` passes over the data in batches of `batch_size`, the last one possibly smaller. DP-SGD mechanisms
     take their number of steps from the mechanism and `batch_size` as the divisor of the noisy sum.
+
+    `cosine` lowers the learning rate from epoch to epoch of a round along half a cosine. `shift` moves the
+    images of every step by up to so many pixels each way, `flip` mirrors those of every other step on
+    average; which step does what follows from the seed, alike for all users and replicas. DP-SGD uses none
+    of the three.
     """
 
     epochs: int = 1
@@ -384,9 +389,13 @@ class LocalTraining:
     learning_rate: float = 0.1
     momentum: float = 0.0
     weight_decay: float = 0.0
+    cosine: bool = False
+    shift: int = 0
+    flip: bool = False
 
     def __post_init__(self) -> None:
         check.count(epochs=self.epochs, batch_size=self.batch_size)
+        check.not_negative_count(shift=self.shift)
         check.positive(learning_rate=self.learning_rate)
         check.not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
         if self.momentum >= 1:

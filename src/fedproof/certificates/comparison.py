@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.accounting import account
+from fedproof.accounting import account, is_private
 from fedproof.accounting.tradeoff import tradeoff
 from fedproof.certificates.closed_form import certified_size
 from fedproof.certificates.confidence import Bound, Spending, share
@@ -59,18 +59,14 @@ def compare(
 ) -> tuple[Curve, ...]:
     """The paper's formula and the tight mean certificates, without and with Monte-Carlo confidence.
 
+    A mechanism without privacy has the tight ones only.
+
     The paper's bounds are Hoeffding's, each at the full failure probability; ours are betting bounds that
     share it soundly.
     """
-    epsilon = account(mechanism, delta, ["paper"])["paper"]
     exact = _exact(scores)
     num_classes = scores.shape[2]
     sure = class_bounds(scores, Bound.BETTING, share(failure_probability, num_classes, Spending.SOUND))
-    hoeffding = class_bounds(scores, Bound.HOEFFDING, share(failure_probability, num_classes, Spending.PAPER))
-
-    def paper(bounds: ClassBounds) -> Integers:
-        size = certified_size(bounds.top_lower, bounds.rival_upper, epsilon=epsilon, delta=delta)
-        return np.where(bounds.top_lower > bounds.rival_upper, np.minimum(size, max_size), -1)
 
     def tight(bounds: ClassBounds, relation: Relation) -> Integers:
         threat = ThreatModel(unit=mechanism.unit, relation=relation)
@@ -82,15 +78,20 @@ def compare(
         top = max(0, int(correct.max()))
         return tuple(float(np.mean(correct >= size)) for size in range(min(top + 1, max_size) + 1))
 
-    curves = [
-        Curve(
-            method="paper",
-            relation=None,
-            failure_probability=chance,
-            accuracy=drawn(paper(bounds), bounds),
-        )
-        for bounds, chance in ((exact, None), (hoeffding, failure_probability))
-    ]
+    curves = []
+    if is_private(mechanism):
+        epsilon = account(mechanism, delta, ["paper"])["paper"]
+        whole = share(failure_probability, num_classes, Spending.PAPER)
+        hoeffding = class_bounds(scores, Bound.HOEFFDING, whole)
+        curves += [
+            Curve(
+                method="paper",
+                relation=None,
+                failure_probability=chance,
+                accuracy=drawn(_paper(bounds, epsilon, delta, max_size), bounds),
+            )
+            for bounds, chance in ((exact, None), (hoeffding, failure_probability))
+        ]
     curves += [
         Curve(
             method="mean",
@@ -104,8 +105,15 @@ def compare(
     return tuple(curves)
 
 
+def _paper(bounds: ClassBounds, epsilon: float, delta: float, max_size: int) -> Integers:
+    size = certified_size(bounds.top_lower, bounds.rival_upper, epsilon=epsilon, delta=delta)
+    return np.where(bounds.top_lower > bounds.rival_upper, np.minimum(size, max_size), -1)
+
+
 def _relations(mechanism: Mechanism) -> tuple[Relation, ...]:
+    """Those that the mechanism's curve is known for."""
     fixed = isinstance(getattr(mechanism, "sampling", None), FixedSize) and mechanism.unit == "user"
+    fixed = fixed and is_private(mechanism)
     return (Relation.REPLACE,) if fixed else (Relation.JOIN, Relation.REPLACE)
 
 

@@ -4,7 +4,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.mechanisms.randomness import cohort_generator
-from fedproof.protocol import Everyone, FixedSize, Poisson, Sampling
+from fedproof.protocol import CohortOnce, Everyone, FixedSize, Mechanism, Poisson, Queries, Sampling
+
+
+def cohorts_of(mechanism: Mechanism, num_users: int, seed: int, replicas: range) -> NDArray[np.bool_]:
+    """Who takes part in which round of a mechanism, `(replicas, rounds, users)`.
+
+    Guarantee: the same users in every round of a replica where the cohort is drawn once, else anew in each.
+    """
+    assert not isinstance(mechanism, Queries)
+    if isinstance(mechanism, CohortOnce):
+        once = draw_cohorts(mechanism.sampling, num_users, 1, seed, replicas)
+        return once.repeat(mechanism.rounds, axis=1)
+    return draw_cohorts(mechanism.sampling, num_users, mechanism.rounds, seed, replicas)
 
 
 def draw_cohorts(
