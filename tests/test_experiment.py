@@ -294,3 +294,35 @@ def test_a_privacy_budget_needs_privacy(tmp_path):
 def test_bad_configurations_of_cohorts_drawn_once_are_refused(overrides, message):
     with pytest.raises(ValueError, match=message):
         tiny(*ONCE, *overrides)
+
+
+PARTITION = ("mechanism.kind=partition", "mechanism.groups=8", "certificate.method=vote")
+
+
+def without_cohort(*overrides):
+    return parse_config(TINY.replace("cohort = 8\n", ""), "tiny", overrides)
+
+
+def test_a_partition_is_certified_with_certainty(tmp_path):
+    result = run(without_cohort(*PARTITION, "mechanism.pooled=true"), tmp_path / "run")
+    assert result.summary["sound"]
+    assert result.summary["replicas"] == 8
+    assert result.summary["failure_probability"] == 0
+    assert result.summary["certified_accuracy"]["1"] > 0.5
+    assert verify((tmp_path / "run" / "certificate.json").read_text(), tmp_path / "run" / "scores.npy") == ()
+    assert write_report(tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("mechanism.groups=25",), "mechanism.groups = 25 must be at most data.users = 24"),
+        (("mechanism.groups=1",), "mechanism.groups"),
+        (("certificate.method=margin",), "certificate.method = 'margin' must be vote for a partition"),
+        (("mechanism.kind=user-fedavg", "mechanism.cohort=3"), "kind = 'partition' needs it"),
+        (("mechanism.cohort=3",), "mechanism.cohort = 3 is not used"),
+    ],
+)
+def test_bad_partitions_are_refused(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        without_cohort(*PARTITION, *overrides)

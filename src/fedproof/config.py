@@ -24,6 +24,7 @@ from fedproof.protocol import (
     InstanceFedSGD,
     LocalTraining,
     Median,
+    Partition,
     PerLayer,
     PerLayerMedian,
     Poisson,
@@ -72,12 +73,13 @@ class ModelSection(Section):
 class MechanismSection(Section):
     """`[mechanism]`: who takes part, how updates are clipped and noised, how users train."""
 
-    kind: Literal["fedavg", "user-fedavg", "cohort-once", "instance-fedsgd", "instance-fedavg"] = (
-        "user-fedavg"
-    )
+    kind: Literal[
+        "fedavg", "user-fedavg", "cohort-once", "partition", "instance-fedsgd", "instance-fedavg"
+    ] = "user-fedavg"
     rounds: Count = 1
     sampling: Literal["poisson", "fixed", "none"] = "poisson"
     cohort: Count | None = None
+    groups: Annotated[int, Field(ge=2)] | None = None
     clip: Literal["flat", "per-layer", "median", "per-layer-median", "quantile"] = "flat"
     clip_norm: Positive = 1.0
     quantile: Open = 0.5
@@ -99,7 +101,7 @@ class MechanismSection(Section):
     @model_validator(mode="after")
     def _noise_where_it_is_needed(self) -> "MechanismSection":
         self._check_cohort_once()
-        if self.kind not in ("fedavg", "cohort-once") and self.noise_multiplier == 0:
+        if self.kind not in ("fedavg", "cohort-once", "partition") and self.noise_multiplier == 0:
             raise ValueError(
                 f"noise_multiplier = 0 must be positive for kind = '{self.kind}'; "
                 "without noise use kind = 'fedavg'"
@@ -112,9 +114,13 @@ class MechanismSection(Section):
 
     def _check_cohort_once(self) -> None:
         once = self.kind == "cohort-once"
-        if self.pooled and not once:
-            raise ValueError(f"pooled = true belongs to kind = 'cohort-once', not '{self.kind}'")
-        if self.pooled and self.noise_multiplier:
+        if (self.kind == "partition") != (self.groups is not None):
+            raise ValueError(f"groups = {self.groups}: kind = 'partition' needs it, no other has it")
+        if self.pooled and self.kind not in ("cohort-once", "partition"):
+            raise ValueError(
+                f"pooled = true belongs to kind = 'cohort-once' or 'partition', not '{self.kind}'"
+            )
+        if once and self.pooled and self.noise_multiplier:
             raise ValueError(f"noise_multiplier = {self.noise_multiplier} must be 0 where pooled = true")
         if once and self.sampling == "none":
             raise ValueError("sampling = 'none' must be poisson or fixed for kind = 'cohort-once'")
@@ -221,11 +227,22 @@ class Config(Section):
                 f"for mechanism.kind = '{self.mechanism.kind}'"
             )
         users, cohort = self.data.users, self.mechanism.cohort
-        if cohort is None and self.mechanism.sampling != "none":
+        if self.mechanism.kind == "partition":
+            self._check_partition()
+        elif cohort is None and self.mechanism.sampling != "none":
             raise ValueError(f"mechanism.cohort is missing: sampling = '{self.mechanism.sampling}' needs it")
         if users is not None and cohort is not None and cohort > users:
             raise ValueError(f"mechanism.cohort = {cohort} must be at most data.users = {users}")
         return self
+
+    def _check_partition(self) -> None:
+        users, groups = self.data.users, self.mechanism.groups
+        if users is not None and groups is not None and groups > users:
+            raise ValueError(f"mechanism.groups = {groups} must be at most data.users = {users}")
+        if self.certificate.method is not Method.VOTE:
+            raise ValueError(f"certificate.method = '{self.certificate.method}' must be vote for a partition")
+        if self.mechanism.cohort is not None:
+            raise ValueError(f"mechanism.cohort = {self.mechanism.cohort} is not used by kind = 'partition'")
 
     # --- the values the rest of the package works with ------------------------------------------------------
 
@@ -281,7 +298,7 @@ class Config(Section):
 
     def build_mechanism(
         self, *, user_sizes: Iterable[int], num_layers: int
-    ) -> UserFedAvg | CohortOnce | InstanceFedSGD | InstanceFedAvg | FedAvg:
+    ) -> UserFedAvg | CohortOnce | Partition | InstanceFedSGD | InstanceFedAvg | FedAvg:
         """The mechanism for users of the given sizes and a model with `num_layers` layers."""
         section, sizes = self.mechanism, list(user_sizes)
         sampling = self.sampling(len(sizes))
@@ -302,6 +319,9 @@ class Config(Section):
                     rule=self.aggregation.rule,
                     **noise,
                 )
+            case "partition":
+                assert section.groups is not None
+                return Partition(groups=section.groups, rounds=section.rounds, pooled=section.pooled)
             case "cohort-once":
                 assert not isinstance(sampling, Everyone)
                 return CohortOnce(

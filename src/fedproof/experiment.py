@@ -30,7 +30,7 @@ from fedproof.federation import Federation
 from fedproof.folder import CONFIG, RunFolder
 from fedproof.mechanisms.users import as_inputs
 from fedproof.models.registry import build
-from fedproof.protocol import FedAvg
+from fedproof.protocol import FedAvg, Partition
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage's name, how much is done and how much there is."""
@@ -156,13 +156,15 @@ def _trainer(engine: str) -> Callable[..., Ensemble]:
 
 
 def _affordable(config: Config, task: Task) -> int:
-    """The number of replicas, cut to what the privacy budget allows."""
+    """The number of replicas: one for each group of a partition, else cut to what the budget allows."""
     wanted, budget = config.ensemble.replicas, config.ensemble.max_epsilon
-    if budget is None:
-        return wanted
-    if not is_private(task.mechanism):
+    if budget is not None and not is_private(task.mechanism):
         kind = config.mechanism.kind
         raise ValueError(f"ensemble.max_epsilon needs a mechanism with noise: {kind} has no finite epsilon")
+    if isinstance(task.mechanism, Partition):
+        return task.mechanism.groups
+    if budget is None:
+        return wanted
     most = Ledger.of(task.mechanism, config.mechanism.delta).affordable(budget, wanted)
     if most < 2:
         raise ValueError(

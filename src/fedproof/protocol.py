@@ -344,6 +344,32 @@ class CohortOnce:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Partition:
+    """Users split once into `groups` disjoint groups; replica g trains on group g alone, without noise.
+
+    Which group a user belongs to depends on its number and the seed, not on anybody's data nor on how many
+    users there are. Poisoning a user, or adding one, thus changes one model of the ensemble. There is no
+    privacy. `pooled` trains on a group's instances as one data set. A federation whose users hold one
+    instance each is deep partition aggregation of instances.
+
+    Reference: Cao, Zhang, Jia, Gong 2022 (FLCert-D), arXiv:2210.00584; Levine, Feizi 2021 (DPA),
+    arXiv:2006.14768.
+    """
+
+    groups: int
+    rounds: int = 1
+    pooled: bool = False
+    unit: ClassVar[Unit] = Unit.USER
+    reasons: ClassVar[tuple[str, ...]] = ()
+    queries: ClassVar[tuple[Query, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check.count(groups=self.groups, rounds=self.rounds)
+        if self.groups < 2:
+            raise ValueError(f"groups = {self.groups} must be at least 2: one model has nobody to outvote it")
+
+
+@dataclass(frozen=True, kw_only=True)
 class FedAvg:
     """Federated averaging without privacy: no noise, hence no guarantee."""
 
@@ -366,7 +392,7 @@ class Queries:
 
 
 PrivateMechanism = UserFedAvg | InstanceFedSGD | InstanceFedAvg | CohortOnce | Queries
-Mechanism = PrivateMechanism | FedAvg
+Mechanism = PrivateMechanism | Partition | FedAvg
 
 # --- what a user does with its own data -------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from fedproof.protocol import (
     InstanceFedSGD,
     LocalTraining,
     Median,
+    Partition,
     PerLayer,
     PerLayerMedian,
     Poisson,
@@ -95,6 +96,8 @@ def mechanisms(name: str) -> dict[str, object]:
     found["cohort-once"] = CohortOnce(rounds=2, sampling=often)
     found["cohort-once-pooled"] = CohortOnce(rounds=2, sampling=often, pooled=True)
     found["cohort-once-noise"] = CohortOnce(rounds=2, sampling=fixed, noise_multiplier=0.05, clip_norm=0.1)
+    found["partition"] = Partition(groups=3, rounds=2)
+    found["partition-pooled"] = Partition(groups=3, rounds=2, pooled=True)
     found["instance-fedsgd"] = InstanceFedSGD(
         rounds=2, noise_multiplier=0.05, sampling=fixed, batch_probability=0.5, clip_norm=0.5
     )

@@ -9,9 +9,9 @@ import torch
 from fedproof.ensemble import Task, train_replicas
 from fedproof.mechanisms import play
 from fedproof.mechanisms.augment import Augment
-from fedproof.mechanisms.sampling import cohorts_of
+from fedproof.mechanisms.sampling import cohorts_of, groups_of
 from fedproof.models import build
-from fedproof.protocol import CohortOnce, FixedSize, LocalTraining, Poisson
+from fedproof.protocol import CohortOnce, FixedSize, LocalTraining, Partition, Poisson
 
 FIXED = FixedSize(cohort=4, users=10)
 
@@ -66,6 +66,25 @@ def test_whoever_is_not_drawn_does_not_matter(federation, pooled, noise):
     clean, changed = (train_replicas(work, range(20)).params for work in (task, attacked))
     same = (clean == changed).all(dim=1).numpy()
     assert np.array_equal(same, ~drawn)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_user_of_a_partition_touches_one_model(federation, pooled):
+    mechanism = Partition(groups=4, rounds=2, pooled=pooled)
+    task = Task(
+        federation=federation,
+        model=build("mlp", federation, hidden=(4,)),
+        mechanism=mechanism,
+        local=LocalTraining(epochs=2, batch_size=3),
+    )
+    poisoned = federation.features.copy()
+    poisoned[federation.offsets[3] : federation.offsets[4]] = 100.0
+    attacked = replace(task, federation=replace(federation, features=poisoned))
+    clean, changed = (train_replicas(work, range(4)).params for work in (task, attacked))
+    same = (clean == changed).all(dim=1).numpy()
+    assert np.flatnonzero(~same).tolist() == [groups_of(4, 10, task.seed)[3]]
+    with pytest.raises(ValueError, match="replica 4 must be below groups = 4"):
+        train_replicas(task, range(5))
 
 
 def test_images_move_by_the_same_pixels_in_a_step_and_keep_their_border():

@@ -8,7 +8,17 @@ import math
 import dp_accounting as dp
 from dp_accounting import DpEvent, UnsupportedEventError
 
-from fedproof.protocol import CohortOnce, Everyone, FedAvg, FixedSize, Mechanism, Poisson, Query, Sampling
+from fedproof.protocol import (
+    CohortOnce,
+    Everyone,
+    FedAvg,
+    FixedSize,
+    Mechanism,
+    Partition,
+    Poisson,
+    Query,
+    Sampling,
+)
 
 
 def event_of(mechanism: Mechanism) -> DpEvent:
@@ -59,6 +69,10 @@ def queries_of(source: Mechanism | DpEvent) -> tuple[Query, ...]:
     if isinstance(source, FedAvg):
         raise UnsupportedEventError(
             "FedAvg adds no noise and has no privacy guarantee: use UserFedAvg with a noise_multiplier"
+        )
+    if isinstance(source, Partition):
+        raise UnsupportedEventError(
+            "Partition adds no noise and has no privacy guarantee; its certificate counts votes (method vote)"
         )
     if isinstance(source, CohortOnce) and not source.noise_multiplier:
         raise UnsupportedEventError(

@@ -16,7 +16,7 @@ from fedproof.aggregation.median import median
 from fedproof.aggregation.multi_krum import multi_krum
 from fedproof.aggregation.rule import Function, Rule, majority
 from fedproof.aggregation.trimmed_mean import trimmed_mean
-from fedproof.protocol import CohortOnce, FedAvg, InstanceFedAvg, InstanceFedSGD, Mechanism
+from fedproof.protocol import CohortOnce, FedAvg, InstanceFedAvg, InstanceFedSGD, Mechanism, Partition
 
 RULES: Mapping[str, tuple[Function, Callable[[int], int]]] = {
     "krum": (krum, krum_cohort),
@@ -75,7 +75,7 @@ def reasons(rule: Aggregation, mechanism: Mechanism) -> tuple[str, ...]:
     >>> reasons(mean, mechanism), len(reasons(build_rule("median"), mechanism))
     ((), 1)
     """
-    if rule is mean or isinstance(mechanism, InstanceFedAvg | FedAvg):
+    if rule is mean or isinstance(mechanism, InstanceFedAvg | Partition | FedAvg):
         return ()
     if isinstance(mechanism, CohortOnce) and not mechanism.noise_multiplier:
         return ()

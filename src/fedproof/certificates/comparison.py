@@ -12,9 +12,10 @@ from fedproof.accounting import account, is_private
 from fedproof.accounting.tradeoff import tradeoff
 from fedproof.certificates.closed_form import certified_size
 from fedproof.certificates.confidence import Bound, Spending, share
+from fedproof.certificates.partition import partition_sizes, vote_counts
 from fedproof.certificates.scores import Array
 from fedproof.certificates.tight import ClassBounds, class_bounds, mean_sizes, ranking
-from fedproof.protocol import FixedSize, Mechanism
+from fedproof.protocol import FixedSize, Mechanism, Partition
 from fedproof.threat import Relation, ThreatModel
 
 Integers = NDArray[np.int64]
@@ -25,7 +26,7 @@ class Curve:
     """Certified accuracy over the number of poisoned units, for one way of certifying.
 
     Attributes:
-        method: `paper` or `mean`.
+        method: `paper` or `mean`, and `vote` for the counted votes of a partition.
         relation: the threat; None for the paper's formula, whose relation is that of its accounting.
         failure_probability: of the Monte-Carlo bounds; None if the means are taken as exact.
         accuracy: share of the inputs predicted correctly and certified for size 0, 1, 2, …
@@ -64,6 +65,8 @@ def compare(
     The paper's bounds are Hoeffding's, each at the full failure probability; ours are betting bounds that
     share it soundly.
     """
+    if isinstance(mechanism, Partition):
+        return (_counted(scores, labels, max_size),)
     exact = _exact(scores)
     num_classes = scores.shape[2]
     sure = class_bounds(scores, Bound.BETTING, share(failure_probability, num_classes, Spending.SOUND))
@@ -74,9 +77,7 @@ def compare(
         return mean_sizes(bounds.top_lower, bounds.rival_upper, curve, max_size)
 
     def drawn(sizes: Integers, bounds: ClassBounds) -> tuple[float, ...]:
-        correct = np.where(bounds.top == labels, sizes, -1)
-        top = max(0, int(correct.max()))
-        return tuple(float(np.mean(correct >= size)) for size in range(min(top + 1, max_size) + 1))
+        return _accuracies(np.where(bounds.top == labels, sizes, -1), max_size)
 
     curves = []
     if is_private(mechanism):
@@ -103,6 +104,23 @@ def compare(
         for bounds, chance in ((exact, None), (sure, failure_probability))
     ]
     return tuple(curves)
+
+
+def _accuracies(correct: Integers, max_size: int) -> tuple[float, ...]:
+    """Certified accuracy at sizes 0, 1, … up to the first that is zero, from sizes (-1: wrong)."""
+    top = max(0, int(correct.max()))
+    return tuple(float(np.mean(correct >= size)) for size in range(min(top + 1, max_size) + 1))
+
+
+def _counted(scores: Array, labels: Integers, max_size: int) -> Curve:
+    top, sizes = partition_sizes(vote_counts(scores))
+    correct = np.where(top == labels, np.minimum(sizes, max_size), -1)
+    return Curve(
+        method="vote",
+        relation=Relation.REPLACE,
+        failure_probability=None,
+        accuracy=_accuracies(correct, max_size),
+    )
 
 
 def _paper(bounds: ClassBounds, epsilon: float, delta: float, max_size: int) -> Integers:

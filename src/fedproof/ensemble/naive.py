@@ -16,17 +16,17 @@ from fedproof.ensemble.task import Task
 from fedproof.mechanisms.augment import Augment
 from fedproof.mechanisms.local import at_epoch
 from fedproof.mechanisms.randomness import Purpose, Stream, data_order, initial_seed
-from fedproof.mechanisms.sampling import cohorts_of
+from fedproof.mechanisms.sampling import cohort_size, cohorts_of
 from fedproof.mechanisms.users import as_inputs
 from fedproof.models.layout import load
 from fedproof.protocol import (
     CohortOnce,
     FedAvg,
-    FixedSize,
     Flat,
     InstanceFedAvg,
     InstanceFedSGD,
     Median,
+    Partition,
     PerLayer,
     PerLayerMedian,
     Quantile,
@@ -41,9 +41,9 @@ def train_one(task: Task, replica: int) -> Tensor:
     for round in range(task.mechanism.rounds):
         members = np.flatnonzero(server.cohorts[round])
         augment = Augment.of(task.local, task.seed, round)
-        if isinstance(task.mechanism, CohortOnce) and task.mechanism.pooled:
+        if isinstance(task.mechanism, CohortOnce | Partition) and task.mechanism.pooled:
             total = plain.update(params, server.pooled_order(members), augment) * server.divisor
-        elif isinstance(task.mechanism, UserFedAvg | FedAvg | CohortOnce):
+        elif isinstance(task.mechanism, UserFedAvg | FedAvg | CohortOnce | Partition):
             order = data_order(task.seed, round, task.federation.offsets, task.local.epochs)
             offsets = task.federation.offsets
             updates = [
@@ -136,7 +136,7 @@ class _Server:
 
     @staticmethod
     def of(task: Task, replica: int) -> "_Server":
-        sampling, users = task.mechanism.sampling, task.federation.num_users
+        users = task.federation.num_users
         only = range(replica, replica + 1)
         device = torch.device(task.device)
         return _Server(
@@ -144,7 +144,7 @@ class _Server:
             cohorts=cohorts_of(task.mechanism, users, task.seed, only)[0],
             noise=Stream(task.seed, Purpose.NOISE, replica, device),
             batches=Stream(task.seed, Purpose.BATCH, replica, device),
-            divisor=sampling.cohort if isinstance(sampling, FixedSize) else sampling.probability * users,
+            divisor=cohort_size(task.mechanism, users),
             clip_norm=getattr(task.mechanism, "clip_norm", 1.0),
         )
 
@@ -157,7 +157,8 @@ class _Server:
     def private_sum(self, updates: list[Tensor], like: Tensor) -> Tensor:
         """Sum of the clipped updates plus noise, from the definitions; without privacy the sum alone."""
         mechanism = self.task.mechanism
-        if isinstance(mechanism, CohortOnce) and not mechanism.noise_multiplier:
+        alone = isinstance(mechanism, CohortOnce) and not mechanism.noise_multiplier
+        if alone or isinstance(mechanism, Partition):
             # the mean of those who are there
             return sum(updates, torch.zeros_like(like)) * (self.divisor / max(1, len(updates)))
         if not isinstance(mechanism, UserFedAvg | CohortOnce):

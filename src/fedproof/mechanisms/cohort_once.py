@@ -1,4 +1,4 @@
-"""Cohorts drawn once: federated averaging among the same members in every round, or on their pooled data."""
+"""Cohorts drawn once, and disjoint groups: the same members in every round, averaged or on pooled data."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,11 +16,11 @@ from fedproof.mechanisms.randomness import Stream
 from fedproof.mechanisms.rounds import RoundReport, Setting, State, Streams, report
 from fedproof.mechanisms.sampling import expected_cohort
 from fedproof.mechanisms.user_fedavg import gather_updates
-from fedproof.protocol import CohortOnce, Flat
+from fedproof.protocol import CohortOnce, Flat, Partition
 
 
 def play(
-    mechanism: CohortOnce, setting: Setting, state: State, streams: Streams, shared: Tensor | None
+    mechanism: CohortOnce | Partition, setting: Setting, state: State, streams: Streams, shared: Tensor | None
 ) -> tuple[State, RoundReport]:
     """The state after one round among the members of each replica's cohort.
 
@@ -31,7 +31,7 @@ def play(
     if mechanism.pooled:
         return _pooled(setting, state, streams)
     handed_in = gather_updates(setting, state, streams, shared)
-    if not mechanism.noise_multiplier:
+    if isinstance(mechanism, Partition) or not mechanism.noise_multiplier:
         plain = unbounded(handed_in)
         members = plain.contributions.present.sum(1).clamp(min=1).unsqueeze(1)
         return _moved(state, setting.aggregation(plain.contributions) / members), report(plain)
