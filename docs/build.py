@@ -70,13 +70,15 @@ def _kind(annotation: Any) -> str:
         return ", ".join([_kind(get_args(annotation)[0]), *limits])
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return " or ".join(f'`"{value.value}"`' for value in annotation)
-    return {int: "whole number", float: "number", str: "text"}[annotation]
+    return {bool: "true or false", int: "whole number", float: "number", str: "text"}[annotation]
 
 
 def _default(field: FieldInfo) -> str:
     value = field.default.value if isinstance(field.default, Enum) else field.default
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return f"`{value}`".lower()
     if isinstance(value, str):
         return f'`"{value}"`'
     return f"`{list(value) if isinstance(value, tuple) else value}`"

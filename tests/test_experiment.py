@@ -14,6 +14,7 @@ import pytest
 from fedproof.certificates import loads, verify
 from fedproof.config import parse_config
 from fedproof.experiment import predict, run
+from fedproof.report import write_report
 
 TINY = """
 [data]
@@ -238,3 +239,90 @@ def test_instance_level_runs_end_in_a_sound_certificate(tmp_path, overrides):
     result = run(tiny("threat.unit=instance", *overrides), tmp_path / "run")
     assert result.certificate.sound
     assert result.certificate.threat.unit == "instance"
+
+
+ONCE = ("mechanism.kind=cohort-once", "mechanism.sampling=fixed", "mechanism.cohort=3")
+
+
+@pytest.mark.parametrize("pooled", ["true", "false"])
+@pytest.mark.parametrize("relation", ["replace", "join"])
+def test_a_cohort_drawn_once_is_certified_without_privacy(tmp_path, pooled, relation):
+    config = tiny(
+        *ONCE,
+        "mechanism.noise_multiplier=0",
+        f"mechanism.pooled={pooled}",
+        f"threat.relation={relation}",
+        "certificate.method=vote",
+        "ensemble.replicas=100",
+    )
+    result = run(config, tmp_path / "run")
+    assert result.summary["sound"]
+    assert result.summary["certified_accuracy"]["1"] > 0.5
+    assert "epsilon" not in result.summary
+    assert not (tmp_path / "run" / "ledger.json").exists()
+    text = (tmp_path / "run" / "certificate.json").read_text()
+    assert verify(text, tmp_path / "run" / "scores.npy") == ()
+    assert "paper" not in (tmp_path / "run" / "metrics.csv").read_text()
+    page = write_report(tmp_path / "run")
+    assert "no privacy" in page.read_text()
+
+
+def test_the_hybrid_has_both_guarantees(tmp_path):
+    result = run(tiny(*ONCE, "mechanism.noise_multiplier=1.0"), tmp_path / "run")
+    assert result.summary["sound"]
+    assert 0 < result.summary["epsilon"]["pld"] < 10
+    assert (tmp_path / "run" / "ledger.json").exists()
+
+
+def test_a_privacy_budget_needs_privacy(tmp_path):
+    config = tiny(*ONCE, "mechanism.noise_multiplier=0", "ensemble.max_epsilon=1")
+    with pytest.raises(ValueError, match="cohort-once has no finite epsilon"):
+        run(config, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("mechanism.sampling=none",), "must be poisson or fixed for kind = 'cohort-once'"),
+        (("mechanism.pooled=true",), "must be 0 where pooled = true"),
+        (("mechanism.kind=user-fedavg", "mechanism.pooled=true"), "pooled = true belongs to kind"),
+        (("mechanism.clip=median",), "must be flat for kind = 'cohort-once'"),
+        (("mechanism.cohort=25",), "mechanism.cohort = 25 must be at most data.users = 24"),
+        (("mechanism.shift=-1",), "mechanism.shift"),
+    ],
+)
+def test_bad_configurations_of_cohorts_drawn_once_are_refused(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        tiny(*ONCE, *overrides)
+
+
+PARTITION = ("mechanism.kind=partition", "mechanism.groups=8", "certificate.method=vote")
+
+
+def without_cohort(*overrides):
+    return parse_config(TINY.replace("cohort = 8\n", ""), "tiny", overrides)
+
+
+def test_a_partition_is_certified_with_certainty(tmp_path):
+    result = run(without_cohort(*PARTITION, "mechanism.pooled=true"), tmp_path / "run")
+    assert result.summary["sound"]
+    assert result.summary["replicas"] == 8
+    assert result.summary["failure_probability"] == 0
+    assert result.summary["certified_accuracy"]["1"] > 0.5
+    assert verify((tmp_path / "run" / "certificate.json").read_text(), tmp_path / "run" / "scores.npy") == ()
+    assert write_report(tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("mechanism.groups=25",), "mechanism.groups = 25 must be at most data.users = 24"),
+        (("mechanism.groups=1",), "mechanism.groups"),
+        (("certificate.method=margin",), "certificate.method = 'margin' must be vote for a partition"),
+        (("mechanism.kind=user-fedavg", "mechanism.cohort=3"), "kind = 'partition' needs it"),
+        (("mechanism.cohort=3",), "mechanism.cohort = 3 is not used"),
+    ],
+)
+def test_bad_partitions_are_refused(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        without_cohort(*PARTITION, *overrides)

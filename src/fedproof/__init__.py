@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedproof.certificates.verify import verify
     from fedproof.federation import Federation
     from fedproof.protocol import (
+        CohortOnce,
         Everyone,
         FedAvg,
         FixedSize,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         InstanceFedSGD,
         LocalTraining,
         Median,
+        Partition,
         PerLayer,
         PerLayerMedian,
         Poisson,
@@ -55,6 +57,7 @@ _HOME = {
     "fedproof.certificates.verify": ("verify",),
     "fedproof.federation": ("Federation",),
     "fedproof.protocol": (
+        "CohortOnce",
         "Everyone",
         "FedAvg",
         "FixedSize",
@@ -63,6 +66,7 @@ _HOME = {
         "InstanceFedSGD",
         "LocalTraining",
         "Median",
+        "Partition",
         "PerLayer",
         "PerLayerMedian",
         "Poisson",
@@ -77,7 +81,8 @@ __all__ = [  # noqa: RUF022 - in the order of the guide, not of the alphabet
     "ThreatModel", "Unit", "Relation",
     "Poisson", "FixedSize", "Everyone",
     "Flat", "PerLayer", "Median", "PerLayerMedian", "Quantile",
-    "UserFedAvg", "InstanceFedSGD", "InstanceFedAvg", "FedAvg", "LocalTraining", "Federation",
+    "UserFedAvg", "InstanceFedSGD", "InstanceFedAvg", "CohortOnce", "Partition", "FedAvg",
+    "LocalTraining", "Federation",
     "account", "account_delta", "ensemble_account", "user_accounts", "event_of", "Ledger",
     "tradeoff", "Tradeoff",
     "certify", "certify_means", "certify_sequentially", "inefficacy", "verify",

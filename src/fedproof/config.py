@@ -15,6 +15,7 @@ from fedproof import check
 from fedproof.certificates import Bound, Method
 from fedproof.protocol import (
     Clipping,
+    CohortOnce,
     Everyone,
     FedAvg,
     FixedSize,
@@ -23,6 +24,7 @@ from fedproof.protocol import (
     InstanceFedSGD,
     LocalTraining,
     Median,
+    Partition,
     PerLayer,
     PerLayerMedian,
     Poisson,
@@ -71,10 +73,13 @@ class ModelSection(Section):
 class MechanismSection(Section):
     """`[mechanism]`: who takes part, how updates are clipped and noised, how users train."""
 
-    kind: Literal["fedavg", "user-fedavg", "instance-fedsgd", "instance-fedavg"] = "user-fedavg"
+    kind: Literal[
+        "fedavg", "user-fedavg", "cohort-once", "partition", "instance-fedsgd", "instance-fedavg"
+    ] = "user-fedavg"
     rounds: Count = 1
     sampling: Literal["poisson", "fixed", "none"] = "poisson"
     cohort: Count | None = None
+    groups: Annotated[int, Field(ge=2)] | None = None
     clip: Literal["flat", "per-layer", "median", "per-layer-median", "quantile"] = "flat"
     clip_norm: Positive = 1.0
     quantile: Open = 0.5
@@ -88,10 +93,15 @@ class MechanismSection(Section):
     learning_rate: Positive = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: NotNegative = 0.0
+    cosine: bool = False
+    shift: Annotated[int, Field(ge=0)] = 0
+    flip: bool = False
+    pooled: bool = False
 
     @model_validator(mode="after")
     def _noise_where_it_is_needed(self) -> "MechanismSection":
-        if self.kind != "fedavg" and self.noise_multiplier == 0:
+        self._check_cohort_once()
+        if self.kind not in ("fedavg", "cohort-once", "partition") and self.noise_multiplier == 0:
             raise ValueError(
                 f"noise_multiplier = 0 must be positive for kind = '{self.kind}'; "
                 "without noise use kind = 'fedavg'"
@@ -101,6 +111,24 @@ class MechanismSection(Section):
         if self.kind == "instance-fedsgd" and self.sampling == "poisson":
             raise ValueError("sampling = 'poisson' must be fixed or none for kind = 'instance-fedsgd'")
         return self
+
+    def _check_cohort_once(self) -> None:
+        once = self.kind == "cohort-once"
+        if (self.kind == "partition") != (self.groups is not None):
+            raise ValueError(f"groups = {self.groups}: kind = 'partition' needs it, no other has it")
+        if self.pooled and self.kind not in ("cohort-once", "partition"):
+            raise ValueError(
+                f"pooled = true belongs to kind = 'cohort-once' or 'partition', not '{self.kind}'"
+            )
+        if once and self.pooled and self.noise_multiplier:
+            raise ValueError(f"noise_multiplier = {self.noise_multiplier} must be 0 where pooled = true")
+        if once and self.sampling == "none":
+            raise ValueError("sampling = 'none' must be poisson or fixed for kind = 'cohort-once'")
+        if once and self.clip != "flat":
+            raise ValueError(f"clip = '{self.clip}' must be flat for kind = 'cohort-once'")
+        augmented = self.cosine or self.shift or self.flip
+        if augmented and self.kind.startswith("instance"):
+            raise ValueError(f"cosine, shift and flip are not used by kind = '{self.kind}'")
 
 
 class ThreatSection(Section):
@@ -199,11 +227,22 @@ class Config(Section):
                 f"for mechanism.kind = '{self.mechanism.kind}'"
             )
         users, cohort = self.data.users, self.mechanism.cohort
-        if cohort is None and self.mechanism.sampling != "none":
+        if self.mechanism.kind == "partition":
+            self._check_partition()
+        elif cohort is None and self.mechanism.sampling != "none":
             raise ValueError(f"mechanism.cohort is missing: sampling = '{self.mechanism.sampling}' needs it")
         if users is not None and cohort is not None and cohort > users:
             raise ValueError(f"mechanism.cohort = {cohort} must be at most data.users = {users}")
         return self
+
+    def _check_partition(self) -> None:
+        users, groups = self.data.users, self.mechanism.groups
+        if users is not None and groups is not None and groups > users:
+            raise ValueError(f"mechanism.groups = {groups} must be at most data.users = {users}")
+        if self.certificate.method is not Method.VOTE:
+            raise ValueError(f"certificate.method = '{self.certificate.method}' must be vote for a partition")
+        if self.mechanism.cohort is not None:
+            raise ValueError(f"mechanism.cohort = {self.mechanism.cohort} is not used by kind = 'partition'")
 
     # --- the values the rest of the package works with ------------------------------------------------------
 
@@ -222,6 +261,9 @@ class Config(Section):
             learning_rate=section.learning_rate,
             momentum=section.momentum,
             weight_decay=section.weight_decay,
+            cosine=section.cosine,
+            shift=section.shift,
+            flip=section.flip,
         )
 
     def sampling(self, num_users: int) -> Sampling:
@@ -256,7 +298,7 @@ class Config(Section):
 
     def build_mechanism(
         self, *, user_sizes: Iterable[int], num_layers: int
-    ) -> UserFedAvg | InstanceFedSGD | InstanceFedAvg | FedAvg:
+    ) -> UserFedAvg | CohortOnce | Partition | InstanceFedSGD | InstanceFedAvg | FedAvg:
         """The mechanism for users of the given sizes and a model with `num_layers` layers."""
         section, sizes = self.mechanism, list(user_sizes)
         sampling = self.sampling(len(sizes))
@@ -274,6 +316,18 @@ class Config(Section):
                     rounds=section.rounds,
                     sampling=sampling,
                     clipping=self.clipping(num_layers),
+                    rule=self.aggregation.rule,
+                    **noise,
+                )
+            case "partition":
+                assert section.groups is not None
+                return Partition(groups=section.groups, rounds=section.rounds, pooled=section.pooled)
+            case "cohort-once":
+                assert not isinstance(sampling, Everyone)
+                return CohortOnce(
+                    rounds=section.rounds,
+                    sampling=sampling,
+                    pooled=section.pooled,
                     rule=self.aggregation.rule,
                     **noise,
                 )

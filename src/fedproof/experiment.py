@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof import data
-from fedproof.accounting import account, ensemble_account
+from fedproof.accounting import account, ensemble_account, is_private
 from fedproof.accounting.ledger import Ledger, save_ledger
 from fedproof.aggregation.registry import build_rule
 from fedproof.certificates import Certificate, certify, dumps
@@ -33,7 +33,7 @@ from fedproof.folder import CONFIG, RunFolder
 from fedproof.mechanisms.users import as_inputs
 from fedproof.memory import peak_memory
 from fedproof.models.registry import build
-from fedproof.protocol import FedAvg
+from fedproof.protocol import FedAvg, Partition
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage's name, how much is done and how much there is."""
@@ -162,12 +162,15 @@ def _trainer(engine: str) -> Callable[..., Ensemble]:
 
 
 def _affordable(config: Config, task: Task) -> int:
-    """The number of replicas, cut to what the privacy budget allows."""
+    """The number of replicas: one for each group of a partition, else cut to what the budget allows."""
     wanted, budget = config.ensemble.replicas, config.ensemble.max_epsilon
+    if budget is not None and not is_private(task.mechanism):
+        kind = config.mechanism.kind
+        raise ValueError(f"ensemble.max_epsilon needs a mechanism with noise: {kind} has no finite epsilon")
+    if isinstance(task.mechanism, Partition):
+        return task.mechanism.groups
     if budget is None:
         return wanted
-    if isinstance(task.mechanism, FedAvg):
-        raise ValueError("ensemble.max_epsilon needs a mechanism with noise: fedavg has no finite epsilon")
     most = Ledger.of(task.mechanism, config.mechanism.delta).affordable(budget, wanted)
     if most < 2:
         raise ValueError(
@@ -178,7 +181,7 @@ def _affordable(config: Config, task: Task) -> int:
 
 
 def _save_ledger(config: Config, task: Task, num_replicas: int, folder: Path) -> None:
-    if not isinstance(task.mechanism, FedAvg):
+    if is_private(task.mechanism):
         ledger = Ledger.of(task.mechanism, config.mechanism.delta).spend(num_replicas)
         save_ledger(ledger, folder / "ledger.json")
 
@@ -237,7 +240,7 @@ def _summary(
     seconds: dict[str, float],
 ) -> dict[str, Any]:
     """The headline numbers, as `--json` prints them."""
-    labels, delta = task.federation.test_labels, config.mechanism.delta
+    labels = task.federation.test_labels
     single = float(np.mean([np.mean(part.argmax(axis=-1) == labels) for part in scores]))
     summary: dict[str, Any] = {
         "data": task.federation.name,
@@ -261,15 +264,25 @@ def _summary(
             "max": max(sizes, default=None),
             "abstained": len(labels) - len(sizes),
         },
-        "epsilon": account(task.mechanism, delta),
-        "ensemble_epsilon": ensemble_account(task.mechanism, delta, len(scores)),
-        "delta": delta,
+        **_privacy(config, task, len(scores), curves),
         "failure_probability": certificate.failure_probability,
         "method": certificate.settings.method.value,
         "bound": certificate.settings.bound.value,
         "threat": {"unit": certificate.threat.unit.value, "relation": certificate.threat.relation.value},
         "sound": certificate.sound,
         "reasons": list(certificate.reasons),
+    }
+
+
+def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve, ...]) -> dict[str, Any]:
+    """What the training costs and what the paper makes of it; nothing where there is no privacy."""
+    if not is_private(task.mechanism):
+        return {}
+    delta = config.mechanism.delta
+    return {
+        "epsilon": account(task.mechanism, delta),
+        "ensemble_epsilon": ensemble_account(task.mechanism, delta, num_replicas),
+        "delta": delta,
         "paper_largest_size": next(len(c.accuracy) - 2 for c in curves if c.method == "paper"),
     }
 

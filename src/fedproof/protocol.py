@@ -292,6 +292,86 @@ class InstanceFedAvg:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CohortOnce:
+    """A cohort drawn once, then `rounds` rounds of training in which exactly its members take part.
+
+    Without noise (`noise_multiplier` 0) nothing is clipped and there is no privacy; the model is robust
+    because adversaries matter only when they are drawn. With noise it is the hybrid: every round is the
+    clipped, noised sum of `UserFedAvg`, all rounds on one and the same sample. `pooled` trains on the
+    instances of all members as one data set, each step being a round of FedSGD among them, without noise.
+
+    Guarantee (noise): given the cohort, `rounds` Gaussian queries compose to one with √rounds times the
+    shift, so an observer sees one query of noise multiplier σ/√rounds on units sampled once.
+    Reference: theory.md, section 3, "Certificates from sampling alone, and the hybrid".
+
+    >>> once = CohortOnce(rounds=4, noise_multiplier=3.0, sampling=FixedSize(cohort=10, users=1000))
+    >>> once.queries[0].noise_multiplier, once.queries[0].count
+    (1.5, 1)
+    """
+
+    rounds: int
+    sampling: Poisson | FixedSize
+    noise_multiplier: float = 0.0
+    clip_norm: float = 1.0
+    pooled: bool = False
+    rule: str = "mean"
+    unit: ClassVar[Unit] = Unit.USER
+
+    def __post_init__(self) -> None:
+        check.count(rounds=self.rounds)
+        check.not_negative(noise_multiplier=self.noise_multiplier)
+        check.positive(clip_norm=self.clip_norm)
+        if not isinstance(self.sampling, Poisson | FixedSize):
+            raise ValueError(
+                f"sampling = {self.sampling!r} must be Poisson or FixedSize: drawing everyone protects nobody"
+            )
+        if self.pooled and self.noise_multiplier:
+            raise ValueError(
+                f"noise_multiplier = {self.noise_multiplier!r} must be 0 for pooled training, which does not "
+                "bound what one user adds to a step"
+            )
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """What an observer of the whole training sees; empty without noise, when all is seen."""
+        if not self.noise_multiplier:
+            return ()
+        together = self.noise_multiplier / math.sqrt(self.rounds)
+        return (Query(noise_multiplier=together, sampling=self.sampling, count=1),)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the guarantee would only be heuristic; without noise any rule of the server will do."""
+        return _rule_reasons(self.rule) if self.noise_multiplier else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """Users split once into `groups` disjoint groups; replica g trains on group g alone, without noise.
+
+    Which group a user belongs to depends on its number and the seed, not on anybody's data nor on how many
+    users there are. Poisoning a user, or adding one, thus changes one model of the ensemble. There is no
+    privacy. `pooled` trains on a group's instances as one data set. A federation whose users hold one
+    instance each is deep partition aggregation of instances.
+
+    Reference: Cao, Zhang, Jia, Gong 2022 (FLCert-D), arXiv:2210.00584; Levine, Feizi 2021 (DPA),
+    arXiv:2006.14768.
+    """
+
+    groups: int
+    rounds: int = 1
+    pooled: bool = False
+    unit: ClassVar[Unit] = Unit.USER
+    reasons: ClassVar[tuple[str, ...]] = ()
+    queries: ClassVar[tuple[Query, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check.count(groups=self.groups, rounds=self.rounds)
+        if self.groups < 2:
+            raise ValueError(f"groups = {self.groups} must be at least 2: one model has nobody to outvote it")
+
+
+@dataclass(frozen=True, kw_only=True)
 class FedAvg:
     """Federated averaging without privacy: no noise, hence no guarantee."""
 
@@ -313,8 +393,8 @@ class Queries:
     reasons: tuple[str, ...] = ()
 
 
-PrivateMechanism = UserFedAvg | InstanceFedSGD | InstanceFedAvg | Queries
-Mechanism = PrivateMechanism | FedAvg
+PrivateMechanism = UserFedAvg | InstanceFedSGD | InstanceFedAvg | CohortOnce | Queries
+Mechanism = PrivateMechanism | Partition | FedAvg
 
 # --- what a user does with its own data -------------------------------------------------------------------
 
@@ -325,6 +405,11 @@ class LocalTraining:
 
     `epochs` passes over the data in batches of `batch_size`, the last one possibly smaller. DP-SGD mechanisms
     take their number of steps from the mechanism and `batch_size` as the divisor of the noisy sum.
+
+    `cosine` lowers the learning rate from epoch to epoch of a round along half a cosine. `shift` moves the
+    images of every step by up to so many pixels each way, `flip` mirrors those of every other step on
+    average; which step does what follows from the seed, alike for all users and replicas. DP-SGD uses none
+    of the three.
     """
 
     epochs: int = 1
@@ -332,9 +417,13 @@ class LocalTraining:
     learning_rate: float = 0.1
     momentum: float = 0.0
     weight_decay: float = 0.0
+    cosine: bool = False
+    shift: int = 0
+    flip: bool = False
 
     def __post_init__(self) -> None:
         check.count(epochs=self.epochs, batch_size=self.batch_size)
+        check.not_negative_count(shift=self.shift)
         check.positive(learning_rate=self.learning_rate)
         check.not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
         if self.momentum >= 1:

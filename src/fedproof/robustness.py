@@ -11,7 +11,7 @@ from fedproof.certificates import Certificate
 from fedproof.config import AttackSection, Config
 from fedproof.ensemble import Task
 from fedproof.experiment import certify_scores, make_task
-from fedproof.protocol import FedAvg
+from fedproof.protocol import FedAvg, Partition
 from fedproof.threat import Unit
 
 Progress = Callable[[str, int, int], None]
@@ -33,6 +33,8 @@ def attack(
     Attackers are chosen by `attack.seed`, those of a smaller size among those of a larger one.
     """
     task = make_task(config, device)
+    if isinstance(task.mechanism, Partition):
+        raise ValueError("mechanism.kind = 'partition': attacks on disjoint groups are not trained yet")
     unit = config.threat.unit
     attacks = [(kind, _build(config.attack, kind, size, unit, task)) for kind in kinds for size in sizes]
 

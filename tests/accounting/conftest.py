@@ -19,6 +19,12 @@ def neyman_pearson(clean: Floats, poisoned: Floats, probabilities: Floats) -> Fl
     return np.interp(probabilities, p, q)
 
 
+@pytest.fixture(scope="session")
+def exact_curve():
+    """The curve of two discrete laws."""
+    return neyman_pearson
+
+
 def mixture_cells(weights: Floats, means: Floats, edges: Floats) -> Floats:
     """Masses of Σ w_j N(mean_j, 1) between edges."""
     return np.diff(ndtr(edges[:, None] - np.asarray(means)), axis=0) @ np.asarray(weights)

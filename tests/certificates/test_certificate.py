@@ -48,6 +48,8 @@ VALUES = [
         rounds=5, noise_multiplier=1.5, sampling=FixedSize(cohort=3, users=9), batch_probability=0.1
     ),
     InstanceFedAvg(rounds=5, local_steps=7, noise_multiplier=1.5, batch_probability=0.1),
+    protocol.CohortOnce(rounds=2, sampling=FixedSize(cohort=3, users=9), pooled=True),
+    protocol.Partition(groups=5),
     protocol.FedAvg(rounds=2, sampling=Everyone()),
     ApproximateDP(epsilon=0.63, delta=0.0029),
     ThreatModel(unit="instance", relation="join"),

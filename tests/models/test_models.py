@@ -13,7 +13,14 @@ from fedproof.models import NAMES, build
 from fedproof.models.layout import layout_of, load
 from fedproof.models.module import from_module
 
-SHAPES = {"linear": (2, 3), "mlp": (5,), "mnist-cnn": (28, 28), "cifar-cnn": (3, 32, 32), "lstm": (4,)}
+SHAPES = {
+    "linear": (2, 3),
+    "mlp": (5,),
+    "mnist-cnn": (28, 28),
+    "lenet": (1, 28, 28),
+    "cifar-cnn": (3, 32, 32),
+    "lstm": (4,),
+}
 
 
 def federation(name: str, classes: int = 3) -> Federation:

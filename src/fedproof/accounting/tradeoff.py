@@ -22,7 +22,8 @@ from fedproof import check
 from fedproof.accounting.events import queries_of
 from fedproof.accounting.loss import LossDistribution
 from fedproof.accounting.pairs import dominating_pair, grid_step
-from fedproof.protocol import Everyone, Mechanism, Poisson, Query
+from fedproof.accounting.sampling import none_drawn, none_drawn_of_joined
+from fedproof.protocol import CohortOnce, Everyone, FixedSize, Mechanism, Poisson, Query
 from fedproof.threat import Relation, ThreatModel
 
 Floats = NDArray[np.float64]
@@ -174,7 +175,45 @@ def tradeoff(source: Mechanism | DpEvent, threat: ThreatModel, size: int) -> Tra
         raise ValueError(
             f"unit = '{threat.unit}' must be '{unit}': {type(source).__name__} protects one {unit}"
         )
+    if isinstance(source, CohortOnce) and not source.noise_multiplier:
+        return sampling_curve(source.sampling, threat.relation, int(size))
     return curve_of(queries_of(source), threat.relation, int(size), RESOLUTION)
+
+
+@lru_cache(maxsize=512)
+def sampling_curve(sampling: Poisson | FixedSize, relation: Relation, size: int) -> Tradeoff:
+    """The curve of units drawn once and trained on in any way, without noise.
+
+    Let w_0 be the probability that no adversary is drawn. Clean and poisoned training agree in that case and
+    may differ arbitrarily otherwise. `replace`: H_α <= 1 - w_0 for all α >= 1, hence L(p) = p - (1 - w_0).
+    `join`: P = R and Q = w_0 R + (1 - w_0) X with any X, so H_α(P || Q) = 1 - α w_0 and
+    H_α(Q || P) = 1 - w_0; it is read both ways, and the second time the adversaries are among the users
+    trained on. L is the largest convex curve below both readings.
+
+    Reference: theory.md, section 3, "Certificates from sampling alone"; Cao, Jia, Gong 2021 (Ensemble-FL),
+    arXiv:2102.01854 for votes under `replace`.
+
+    >>> curve = sampling_curve(FixedSize(cohort=5, users=1000), Relation.REPLACE, 20)
+    >>> round(float(curve.lower(1.0)), 4), round(float(curve.lower(0.95)), 4)
+    (0.9037, 0.8537)
+    """
+    if size == 0:
+        return IDENTITY
+    among = none_drawn(sampling, size)
+    if relation == Relation.REPLACE:
+        if isinstance(sampling, FixedSize) and size > sampling.users:
+            raise ValueError(f"size = {size} must be at most the number of users = {sampling.users}")
+        lost = np.array([1 - among])
+        return PiecewiseTradeoff(epsilons=np.zeros(1), forward=lost, backward=lost, full=among)
+    joined = none_drawn_of_joined(sampling, size)
+    steepest = math.log(joined / among) if among > 0 else 0.0
+    epsilons = np.array([0.0, steepest]) if steepest > 0 else np.zeros(1)
+    return PiecewiseTradeoff(
+        epsilons=epsilons,
+        forward=np.full(len(epsilons), 1 - among),
+        backward=np.maximum(1 - joined, 1 - among * np.exp(epsilons)),
+        full=joined,
+    )
 
 
 @lru_cache(maxsize=512)

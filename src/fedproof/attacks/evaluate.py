@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproof.accounting import is_private
 from fedproof.attacks.attack import Attack
 from fedproof.attacks.cost import costs
 from fedproof.attacks.outcome import Outcome, clean_task, run_attack, train
@@ -158,12 +159,14 @@ def _cost_bounds(
         delta=delta,
     )
     tight: Inefficacy = bound(method=CostMethod.MEAN)
-    paper: Inefficacy = bound(method=CostMethod.PAPER)
+    # Without privacy there is no ε for the paper's bounds.
+    private = settings.mechanism is None or is_private(settings.mechanism)
+    paper: Inefficacy | None = bound(method=CostMethod.PAPER) if private else None
     low, high = interval(after, cost_bound, failure_probability)
     return {
         "certified_lower": tight.lower[0],
         "certified_upper": tight.upper[0],
-        "paper_lower": paper.lower[0],
-        "paper_upper": paper.upper[0],
+        "paper_lower": paper.lower[0] if paper else None,
+        "paper_upper": paper.upper[0] if paper else None,
         "holds_on_cost": high >= tight.lower[0] and low <= tight.upper[0],
     }

@@ -11,6 +11,7 @@ from fedproof.attacks.attack import Attack, Craft, poisoned
 from fedproof.attacks.coalition import coalition_of, with_updates
 from fedproof.ensemble.memory import sizes_for
 from fedproof.ensemble.task import Task
+from fedproof.mechanisms.augment import Augment
 from fedproof.mechanisms.local import local_updates
 from fedproof.mechanisms.randomness import data_order, initial_seed
 from fedproof.mechanisms.rounds import State
@@ -73,9 +74,10 @@ def attacked_first_updates(task: Task, adversaries: tuple[int, ...], clean: Tens
     start = task.model.initial(initial_seed(task.seed)).to(device, task.dtype)
     order = torch.from_numpy(data_order(task.seed, 0, users.offsets, task.local.epochs)).to(device)
     members = np.array(sorted(adversaries, key=lambda user: (-users.sizes[user], user)), dtype=np.int64)
+    augment = Augment.of(task.local, task.seed, 0)
     updates, stack = clean.clone(), sizes_for(task).stack
     for begin in range(0, len(members), stack):
         some = members[begin : begin + stack]
-        own = local_updates(model, users, task.local, start.expand(len(some), -1), some, order)
+        own = local_updates(model, users, task.local, start.expand(len(some), -1), some, order, augment)
         updates[torch.from_numpy(some).to(updates.device)] = own.to(updates.device, updates.dtype)
     return updates

@@ -20,6 +20,7 @@ from fedproof.certificates.scores import (
     load,
 )
 from fedproof.certificates.soundness import assumptions_of, reasons_of
+from fedproof.protocol import Partition
 from fedproof.threat import ThreatModel
 
 Integers = NDArray[np.int64]
@@ -53,7 +54,8 @@ def certify(
 
     Scores and labels are arrays or paths of `.npy` or `.npz` files; files are read in parts. Give the
     `mechanism` (a description or a `DpEvent`), or `privacy` if only ε and δ of one unit are known. Method
-    `paper` with a mechanism accounts ε at `delta`. `bound` defaults to the method's own. `sequential` bets
+    `paper` with a mechanism accounts ε at `delta`. A `Partition` takes method vote and neither a bound nor a
+    failure probability. `bound` defaults to the method's own. `sequential` bets
     stay valid however one decides when to stop adding replicas.
 
     Guarantee: see `Certificate`.
@@ -65,6 +67,8 @@ def certify(
     """
     threat, chosen = threat or ThreatModel(), Method(method)
     mechanism = described(mechanism, threat)
+    if isinstance(mechanism, Partition):  # votes are counted: there is nothing to be unsure of
+        bound, failure_probability = Bound.NONE, 0.0
     settings = Settings(
         mechanism=mechanism,
         privacy=epsilon_delta(mechanism, privacy, wanted=chosen is Method.PAPER, delta=delta),
@@ -109,6 +113,8 @@ def certify_means(
     if chosen is Method.MARGIN:
         raise ValueError("method = 'margin' needs the scores of every replica, not means: use method mean")
     mechanism = described(mechanism, threat)
+    if isinstance(mechanism, Partition):
+        raise ValueError("a partition's votes are counted: give the scores of its groups, not means")
     settings = Settings(
         mechanism=mechanism,
         privacy=epsilon_delta(mechanism, privacy, wanted=chosen is Method.PAPER, delta=delta),

@@ -13,7 +13,7 @@ from fedproof import check
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.method import Group, Method
 from fedproof.certificates.privacy import ApproximateDP
-from fedproof.protocol import Mechanism
+from fedproof.protocol import Mechanism, Partition
 from fedproof.threat import ThreatModel
 
 
@@ -67,6 +67,8 @@ class Settings:
 
     def _check_combination(self) -> None:
         """Not every bound serves every method."""
+        if isinstance(self.mechanism, Partition) and self.method is not Method.VOTE:
+            raise ValueError(f"method = '{self.method}' must be vote for a partition: its votes are counted")
         votes = self.method in (Method.VOTE, Method.RENYI)
         if self.method is Method.MARGIN and self.bound not in (Bound.BETTING, Bound.LEVELS):
             raise ValueError(f"bound = '{self.bound}' must be betting or levels for method margin")

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.accounting import account
+from fedproof.accounting import account, is_private
 from fedproof.accounting.tradeoff import tradeoff
 from fedproof.certificates.closed_form import certified_size
 from fedproof.certificates.confidence import Bound, Spending, share
+from fedproof.certificates.partition import partition_sizes, vote_counts
 from fedproof.certificates.scores import Array
 from fedproof.certificates.tight import ClassBounds, class_bounds, mean_sizes, ranking
-from fedproof.protocol import FixedSize, Mechanism
+from fedproof.protocol import FixedSize, Mechanism, Partition
 from fedproof.threat import Relation, ThreatModel
 
 Integers = NDArray[np.int64]
@@ -25,7 +26,7 @@ class Curve:
     """Certified accuracy over the number of poisoned units, for one way of certifying.
 
     Attributes:
-        method: `paper` or `mean`.
+        method: `paper` or `mean`, and `vote` for the counted votes of a partition.
         relation: the threat; None for the paper's formula, whose relation is that of its accounting.
         failure_probability: of the Monte-Carlo bounds; None if the means are taken as exact.
         accuracy: share of the inputs predicted correctly and certified for size 0, 1, 2, …
@@ -59,18 +60,16 @@ def compare(
 ) -> tuple[Curve, ...]:
     """The paper's formula and the tight mean certificates, without and with Monte-Carlo confidence.
 
+    A mechanism without privacy has the tight ones only.
+
     The paper's bounds are Hoeffding's, each at the full failure probability; ours are betting bounds that
     share it soundly.
     """
-    epsilon = account(mechanism, delta, ["paper"])["paper"]
+    if isinstance(mechanism, Partition):
+        return (_counted(scores, labels, max_size),)
     exact = _exact(scores)
     num_classes = scores.shape[2]
     sure = class_bounds(scores, Bound.BETTING, share(failure_probability, num_classes, Spending.SOUND))
-    hoeffding = class_bounds(scores, Bound.HOEFFDING, share(failure_probability, num_classes, Spending.PAPER))
-
-    def paper(bounds: ClassBounds) -> Integers:
-        size = certified_size(bounds.top_lower, bounds.rival_upper, epsilon=epsilon, delta=delta)
-        return np.where(bounds.top_lower > bounds.rival_upper, np.minimum(size, max_size), -1)
 
     def tight(bounds: ClassBounds, relation: Relation) -> Integers:
         threat = ThreatModel(unit=mechanism.unit, relation=relation)
@@ -78,19 +77,22 @@ def compare(
         return mean_sizes(bounds.top_lower, bounds.rival_upper, curve, max_size)
 
     def drawn(sizes: Integers, bounds: ClassBounds) -> tuple[float, ...]:
-        correct = np.where(bounds.top == labels, sizes, -1)
-        top = max(0, int(correct.max()))
-        return tuple(float(np.mean(correct >= size)) for size in range(min(top + 1, max_size) + 1))
+        return _accuracies(np.where(bounds.top == labels, sizes, -1), max_size)
 
-    curves = [
-        Curve(
-            method="paper",
-            relation=None,
-            failure_probability=chance,
-            accuracy=drawn(paper(bounds), bounds),
-        )
-        for bounds, chance in ((exact, None), (hoeffding, failure_probability))
-    ]
+    curves = []
+    if is_private(mechanism):
+        epsilon = account(mechanism, delta, ["paper"])["paper"]
+        whole = share(failure_probability, num_classes, Spending.PAPER)
+        hoeffding = class_bounds(scores, Bound.HOEFFDING, whole)
+        curves += [
+            Curve(
+                method="paper",
+                relation=None,
+                failure_probability=chance,
+                accuracy=drawn(_paper(bounds, epsilon, delta, max_size), bounds),
+            )
+            for bounds, chance in ((exact, None), (hoeffding, failure_probability))
+        ]
     curves += [
         Curve(
             method="mean",
@@ -104,8 +106,32 @@ def compare(
     return tuple(curves)
 
 
+def _accuracies(correct: Integers, max_size: int) -> tuple[float, ...]:
+    """Certified accuracy at sizes 0, 1, … up to the first that is zero, from sizes (-1: wrong)."""
+    top = max(0, int(correct.max()))
+    return tuple(float(np.mean(correct >= size)) for size in range(min(top + 1, max_size) + 1))
+
+
+def _counted(scores: Array, labels: Integers, max_size: int) -> Curve:
+    top, sizes = partition_sizes(vote_counts(scores))
+    correct = np.where(top == labels, np.minimum(sizes, max_size), -1)
+    return Curve(
+        method="vote",
+        relation=Relation.REPLACE,
+        failure_probability=None,
+        accuracy=_accuracies(correct, max_size),
+    )
+
+
+def _paper(bounds: ClassBounds, epsilon: float, delta: float, max_size: int) -> Integers:
+    size = certified_size(bounds.top_lower, bounds.rival_upper, epsilon=epsilon, delta=delta)
+    return np.where(bounds.top_lower > bounds.rival_upper, np.minimum(size, max_size), -1)
+
+
 def _relations(mechanism: Mechanism) -> tuple[Relation, ...]:
+    """Those that the mechanism's curve is known for."""
     fixed = isinstance(getattr(mechanism, "sampling", None), FixedSize) and mechanism.unit == "user"
+    fixed = fixed and is_private(mechanism)
     return (Relation.REPLACE,) if fixed else (Relation.JOIN, Relation.REPLACE)
 
 

@@ -13,9 +13,11 @@ from fedproof.certificates.curves import curve_of, steps_per_unit
 from fedproof.certificates.margin import margin_sizes_by_levels
 from fedproof.certificates.margin_betting import margin_sizes_by_betting
 from fedproof.certificates.method import Method
+from fedproof.certificates.partition import partition_sizes, vote_counts
 from fedproof.certificates.renyi import renyi_sizes
 from fedproof.certificates.scores import Array
 from fedproof.certificates.tight import ClassBounds, class_bounds, mean_sizes, ranking
+from fedproof.protocol import Partition
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -37,6 +39,8 @@ class Outcome:
 
 def outcome_of(settings: Settings, scores: Array) -> Outcome:
     """The certified sizes for scores (replicas, inputs, classes) or exact means (inputs, classes)."""
+    if isinstance(settings.mechanism, Partition):
+        return _partition(settings.mechanism, settings.max_size, scores)
     if settings.method is Method.MARGIN:
         return _margin(settings, scores)
     bounds = (
@@ -52,6 +56,14 @@ def outcome_of(settings: Settings, scores: Array) -> Outcome:
             curve = curve_of(settings.mechanism, settings.privacy, settings.threat)
             sizes = mean_sizes(bounds.top_lower, bounds.rival_upper, curve, settings.max_size)
     return Outcome(top=bounds.top, leader=bounds.top, tied=bounds.tied, sizes=sizes, bounds=bounds, real=real)
+
+
+def _partition(mechanism: Partition, max_size: int, scores: Array) -> Outcome:
+    if len(scores) != mechanism.groups:
+        raise ValueError(f"scores are of {len(scores)} models, must be of groups = {mechanism.groups}")
+    top, sizes = partition_sizes(vote_counts(scores))
+    tied = np.zeros(len(top), dtype=np.bool_)  # the first of equal classes wins
+    return Outcome(top=top, leader=top, tied=tied, sizes=np.minimum(sizes, max_size), bounds=None, real=None)
 
 
 def _estimated(settings: Settings, scores: Array) -> ClassBounds:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.protocol import (
+    CohortOnce,
     Everyone,
     FedAvg,
     FixedSize,
@@ -15,6 +16,7 @@ from fedproof.protocol import (
     InstanceFedAvg,
     InstanceFedSGD,
     Median,
+    Partition,
     PerLayer,
     PerLayerMedian,
     Poisson,
@@ -29,6 +31,8 @@ _KINDS: dict[str, type] = {
     "user-fedavg": UserFedAvg,
     "instance-fedsgd": InstanceFedSGD,
     "instance-fedavg": InstanceFedAvg,
+    "cohort-once": CohortOnce,
+    "partition": Partition,
     "fedavg": FedAvg,
     "queries": Queries,
     "query": Query,

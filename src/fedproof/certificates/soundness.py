@@ -4,11 +4,17 @@ from fedproof.accounting.events import queries_of
 from fedproof.certificates.certificate import Settings
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.method import Group, Method
-from fedproof.protocol import FixedSize, Mechanism
+from fedproof.protocol import CohortOnce, FixedSize, Mechanism, Partition
 from fedproof.threat import Relation, ThreatModel
 
 _NO_BOUND = "the means over the replicas are taken as exact: no failure probability covers their error"
 _RELATION = "units are replaced, but the accounting is for adding or removing one"
+
+_PARTITION = (
+    "every model was trained on its own group alone, and the same group gives the same model again",
+    "the certified predictor is the class with most votes, the first of equal ones",
+    "which group a user belongs to depends on no data; no privacy is claimed",
+)
 
 
 def reasons_of(settings: Settings, *, exact: bool = False) -> tuple[str, ...]:
@@ -19,7 +25,7 @@ def reasons_of(settings: Settings, *, exact: bool = False) -> tuple[str, ...]:
         found += _paper_accounting(mechanism, settings.threat)
     if mechanism and settings.method is Method.RENYI and settings.group is Group.PAPER:
         found += _paper_group(mechanism, settings.threat)
-    if exact:
+    if exact or isinstance(mechanism, Partition):
         return tuple(found)
     if settings.bound is Bound.NONE:
         found.append(_NO_BOUND)
@@ -33,6 +39,8 @@ def reasons_of(settings: Settings, *, exact: bool = False) -> tuple[str, ...]:
 
 def assumptions_of(settings: Settings, *, exact: bool = False) -> tuple[str, ...]:
     """What the certificate takes for granted and nobody can check from the scores."""
+    if isinstance(settings.mechanism, Partition):
+        return _PARTITION
     votes = settings.method in (Method.VOTE, Method.RENYI)
     predictor = "most probable vote" if votes else "mean confidence"
     source = (
@@ -51,8 +59,14 @@ def assumptions_of(settings: Settings, *, exact: bool = False) -> tuple[str, ...
         )
     else:
         stated.append("training was executed exactly as the mechanism is described here")
-        stated.append("sums over a cohort are divided by a fixed number, not by the realised cohort's size")
+        stated.append(_cohort_assumption(settings.mechanism))
     return tuple(stated)
+
+
+def _cohort_assumption(mechanism: Mechanism) -> str:
+    if isinstance(mechanism, CohortOnce) and not mechanism.noise_multiplier:
+        return "each replica's cohort was drawn at random and nobody else took part; no privacy is claimed"
+    return "sums over a cohort are divided by a fixed number, not by the realised cohort's size"
 
 
 def cost_reasons(

@@ -134,9 +134,10 @@ def show(summary: dict[str, Any], out: Path) -> None:
         rows.append(("certified size, median / largest", f"{size['median']} / {size['max']}"))
         rows += [
             (f"ε of one model ({name}), δ = {summary['delta']:g}", f"{value:.3f}")
-            for name, value in summary["epsilon"].items()
+            for name, value in summary.get("epsilon", {}).items()
         ]
-        rows.append(("ε of the whole ensemble (pld)", f"{summary['ensemble_epsilon']['pld']:.2f}"))
+        cost = summary.get("ensemble_epsilon")
+        rows.append(("ε of the whole ensemble (pld)", f"{cost['pld']:.2f}" if cost else "none: no noise"))
     rows.append(("seconds", ", ".join(f"{name} {value:.1f}" for name, value in summary["seconds"].items())))
     title = (
         f"{summary['data']}: {summary['replicas']} replicas of {summary['users']} users, "

@@ -9,9 +9,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from fedproof import check
 from fedproof.ensemble.task import Task, shares_first_round
-from fedproof.mechanisms.sampling import expected_cohort
+from fedproof.mechanisms.sampling import cohort_size
 from fedproof.mechanisms.users import as_inputs
 from fedproof.models.model import StackedModel
+from fedproof.protocol import CohortOnce, Partition
 
 _PART_BYTES = 512 << 20  # models and scores of one part, on the host
 _CACHE_BYTES = 64 << 20  # what a core of a CPU works on at a time; measured: larger stacks are slower
@@ -55,11 +56,14 @@ def sizes_for(task: Task) -> Sizes:
     # Small stacks on a CPU, so that there is one for every core.
     working, most = (_CACHE_BYTES, 512) if device.type == "cpu" else (budget // 2, 4096)
     # Where round one is shared, a replica holds updates of its own from round two on.
+    pooled = isinstance(task.mechanism, CohortOnce | Partition) and task.mechanism.pooled
     alone = task.mechanism.rounds > 1 or not shares_first_round(task) or not shared_fits(task)
-    cohort = expected_cohort(task.mechanism.sampling, task.federation.num_users) if alone else 0
+    alone = alone and not pooled
+    cohort = cohort_size(task.mechanism, task.federation.num_users) if alone else 0
     model_bytes = task.model.layout.dim * torch.finfo(task.dtype).bits // 8
     instance_bytes = _instance_bytes(task)
-    batch = min(task.local.batch_size, int(task.federation.sizes.max()))
+    largest = task.federation.sizes.sum() if pooled else task.federation.sizes.max()
+    batch = min(task.local.batch_size, int(largest))
     return Sizes(
         stack=_fit(working, _WORKSPACE * (batch * instance_bytes + 2 * model_bytes), most),
         block=_fit(budget // 4, model_bytes * (2 * cohort + 8), 1024),

@@ -13,16 +13,20 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedproof.ensemble.task import Task
+from fedproof.mechanisms.augment import Augment
+from fedproof.mechanisms.local import at_epoch
 from fedproof.mechanisms.randomness import Purpose, Stream, data_order, initial_seed
-from fedproof.mechanisms.sampling import draw_cohorts
+from fedproof.mechanisms.sampling import cohort_size, cohorts_of
 from fedproof.mechanisms.users import as_inputs
 from fedproof.models.layout import load
 from fedproof.protocol import (
+    CohortOnce,
     FedAvg,
-    FixedSize,
+    Flat,
     InstanceFedAvg,
     InstanceFedSGD,
     Median,
+    Partition,
     PerLayer,
     PerLayerMedian,
     Quantile,
@@ -36,9 +40,15 @@ def train_one(task: Task, replica: int) -> Tensor:
     params = task.model.initial(initial_seed(task.seed)).to(task.device, task.dtype)
     for round in range(task.mechanism.rounds):
         members = np.flatnonzero(server.cohorts[round])
-        if isinstance(task.mechanism, UserFedAvg | FedAvg):
+        augment = Augment.of(task.local, task.seed, round)
+        if isinstance(task.mechanism, CohortOnce | Partition) and task.mechanism.pooled:
+            total = plain.update(params, server.pooled_order(members), augment) * server.divisor
+        elif isinstance(task.mechanism, UserFedAvg | FedAvg | CohortOnce | Partition):
             order = data_order(task.seed, round, task.federation.offsets, task.local.epochs)
-            updates = [plain.user_update(params, int(user), order) for user in members]
+            offsets = task.federation.offsets
+            updates = [
+                plain.update(params, order[:, offsets[user] : offsets[user + 1]], augment) for user in members
+            ]
             total = server.private_sum(updates, params)
         else:
             total = sum(_private_updates(plain, server, params, members), torch.zeros_like(params))
@@ -87,15 +97,17 @@ class _Plain:
             trained, local.learning_rate, momentum=local.momentum, weight_decay=local.weight_decay
         )
 
-    def user_update(self, params: Tensor, user: int, order: NDArray[np.int64]) -> Tensor:
-        """What a user's local training changes."""
+    def update(self, params: Tensor, order: NDArray[np.int64], augment: Augment) -> Tensor:
+        """What local training on rows in the given `order` (epochs, instances) changes."""
         module = self.fresh(params)
         optimizer = self.optimizer(module)
-        offsets, size = self.task.federation.offsets, self.task.local.batch_size
-        for epoch in torch.from_numpy(order).to(self.labels.device):
-            for batch in torch.split(epoch[offsets[user] : offsets[user + 1]], size):
+        local = self.task.local
+        for epoch, rows in enumerate(torch.from_numpy(order).to(self.labels.device)):
+            optimizer.param_groups[0]["lr"] = at_epoch(local, epoch).learning_rate
+            for step, batch in enumerate(torch.split(rows, local.batch_size) if len(rows) else ()):
                 optimizer.zero_grad()
-                loss = F.cross_entropy(module(self.features[batch]), self.labels[batch])
+                inputs = augment(self.features[batch], epoch, step)
+                loss = F.cross_entropy(module(inputs), self.labels[batch])
                 torch.autograd.backward(loss)
                 optimizer.step()
         return self.flat(module) - params
@@ -124,15 +136,15 @@ class _Server:
 
     @staticmethod
     def of(task: Task, replica: int) -> "_Server":
-        sampling, users = task.mechanism.sampling, task.federation.num_users
+        users = task.federation.num_users
         only = range(replica, replica + 1)
         device = torch.device(task.device)
         return _Server(
             task=task,
-            cohorts=draw_cohorts(sampling, users, task.mechanism.rounds, task.seed, only)[0],
+            cohorts=cohorts_of(task.mechanism, users, task.seed, only)[0],
             noise=Stream(task.seed, Purpose.NOISE, replica, device),
             batches=Stream(task.seed, Purpose.BATCH, replica, device),
-            divisor=sampling.cohort if isinstance(sampling, FixedSize) else sampling.probability * users,
+            divisor=cohort_size(task.mechanism, users),
             clip_norm=getattr(task.mechanism, "clip_norm", 1.0),
         )
 
@@ -145,23 +157,41 @@ class _Server:
     def private_sum(self, updates: list[Tensor], like: Tensor) -> Tensor:
         """Sum of the clipped updates plus noise, from the definitions; without privacy the sum alone."""
         mechanism = self.task.mechanism
-        if not isinstance(mechanism, UserFedAvg):
+        alone = isinstance(mechanism, CohortOnce) and not mechanism.noise_multiplier
+        if alone or isinstance(mechanism, Partition):
+            # the mean of those who are there
+            return sum(updates, torch.zeros_like(like)) * (self.divisor / max(1, len(updates)))
+        if not isinstance(mechanism, UserFedAvg | CohortOnce):
             return sum(updates, torch.zeros_like(like))
         total, noise = torch.zeros_like(like), self.normal(len(like), dtype=like.dtype)
-        layered = isinstance(mechanism.clipping, PerLayer | PerLayerMedian)
+        clipping = mechanism.clipping if isinstance(mechanism, UserFedAvg) else Flat()
+        layered = isinstance(clipping, PerLayer | PerLayerMedian)
         begin = 0
         for size in self.task.model.layout.layer_sizes if layered else (len(like),):
             part = slice(begin, begin + size)
             norms = [float(update[part].double().norm()) for update in updates]
-            from_cohort = isinstance(mechanism.clipping, Median | PerLayerMedian) and norms
+            from_cohort = isinstance(clipping, Median | PerLayerMedian) and norms
             bound = float(np.median(norms)) if from_cohort else self.clip_norm
             for update, norm in zip(updates, norms, strict=True):
                 total[part] += update[part] * min(1.0, bound / norm)
             total[part] += mechanism.noise_multiplier * bound * noise[part]
             begin += size
-        if isinstance(mechanism.clipping, Quantile):
-            self.adapt(mechanism.clipping, updates)
+        if isinstance(clipping, Quantile):
+            self.adapt(clipping, updates)
         return total
+
+    def pooled_order(self, members: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows `(epochs, instances)` of all members, in the order in which they are trained on."""
+        offsets = self.task.federation.offsets
+        rows = np.concatenate(
+            [np.arange(0), *(np.arange(offsets[user], offsets[user + 1]) for user in members)]
+        )
+        order = np.empty((self.task.local.epochs, len(rows)), dtype=np.int64)
+        for epoch in order:
+            keys = torch.empty(len(rows), dtype=torch.float64, device=self.task.device)
+            self.batches.uniform_(keys)
+            epoch[:] = rows[keys.argsort(stable=True).cpu().numpy()]
+        return order
 
     def adapt(self, clipping: Quantile, updates: list[Tensor]) -> None:
         """Take a step of the clip norm towards the target quantile."""

@@ -12,9 +12,18 @@ from fedproof.federation import Federation
 from fedproof.mechanisms import Attack, Trainable
 from fedproof.mechanisms.instance_fedavg import batch_probabilities
 from fedproof.mechanisms.randomness import initial_seed
-from fedproof.mechanisms.sampling import check_users
+from fedproof.mechanisms.sampling import check_users, groups_of
 from fedproof.models import Model
-from fedproof.protocol import FedAvg, InstanceFedAvg, LocalTraining, PerLayer, PerLayerMedian, UserFedAvg
+from fedproof.protocol import (
+    CohortOnce,
+    FedAvg,
+    InstanceFedAvg,
+    LocalTraining,
+    Partition,
+    PerLayer,
+    PerLayerMedian,
+    UserFedAvg,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +73,23 @@ class Task:
 def _check_mechanism(task: Task) -> None:
     """Refuse before training what would be refused in the middle of it."""
     mechanism, users = task.mechanism, task.federation.num_users
-    check_users(mechanism.sampling, users)
+    if isinstance(mechanism, Partition):
+        groups_of(mechanism.groups, users, task.seed)
+    else:
+        check_users(mechanism.sampling, users)
     if isinstance(mechanism, InstanceFedAvg):
         batch_probabilities(mechanism, task.local, task.federation.sizes)
     clipping = mechanism.clipping if isinstance(mechanism, UserFedAvg) else None
+    pooled = isinstance(mechanism, CohortOnce | Partition) and mechanism.pooled
+    if pooled and (task.aggregation is not mean or task.attack is not None):
+        raise ValueError(
+            "pooled = True has no updates for a rule or an attack to work on: use pooled = False"
+        )
+    if (task.local.shift or task.local.flip) and task.federation.features.ndim < 3:
+        raise ValueError(
+            f"shift = {task.local.shift} and flip = {task.local.flip} need images, "
+            f"{task.federation.name} has inputs of shape {task.federation.features.shape[1:]}"
+        )
     layers = task.model.layout.num_layers
     if isinstance(clipping, PerLayer | PerLayerMedian) and clipping.num_layers != layers:
         raise ValueError(
@@ -77,6 +99,8 @@ def _check_mechanism(task: Task) -> None:
 
 def shares_first_round(task: Task) -> bool:
     """Whether replicas share their round-one updates: not at instance level, where users add the noise."""
+    if isinstance(task.mechanism, CohortOnce | Partition):
+        return not task.mechanism.pooled  # pooled replicas train on data of their own
     return isinstance(task.mechanism, UserFedAvg | FedAvg)
 
 

@@ -12,7 +12,7 @@ from fedproof.ensemble.task import Task, shares_first_round
 from fedproof.mechanisms import RoundReport, Setting, State, Streams, play, user_fedavg
 from fedproof.mechanisms.cores import free_cores, on_cores
 from fedproof.mechanisms.randomness import Purpose, Stream, initial_seed
-from fedproof.mechanisms.sampling import draw_cohorts
+from fedproof.mechanisms.sampling import cohorts_of
 from fedproof.mechanisms.users import as_inputs, users_on
 from fedproof.models import Layout, Model
 
@@ -181,12 +181,9 @@ def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:
 
 def _streams(task: Task, block: range) -> Streams:
     device = torch.device(task.device)
-    mechanism = task.mechanism
     with_batches = () if shares_first_round(task) else block
     return Streams(
-        cohorts=draw_cohorts(
-            mechanism.sampling, task.federation.num_users, mechanism.rounds, task.seed, block
-        ),
+        cohorts=cohorts_of(task.mechanism, task.federation.num_users, task.seed, block),
         noise=[Stream(task.seed, Purpose.NOISE, replica, device) for replica in block],
         batches=[Stream(task.seed, Purpose.BATCH, replica, device) for replica in with_batches],
     )

@@ -2,13 +2,13 @@
 
 from torch import Tensor
 
-from fedproof.mechanisms import fedavg, instance_fedavg, instance_fedsgd, user_fedavg
+from fedproof.mechanisms import cohort_once, fedavg, instance_fedavg, instance_fedsgd, user_fedavg
 from fedproof.mechanisms.rounds import Attack, RoundReport, Setting, State, Streams
-from fedproof.protocol import FedAvg, InstanceFedAvg, InstanceFedSGD, UserFedAvg
+from fedproof.protocol import CohortOnce, FedAvg, InstanceFedAvg, InstanceFedSGD, Partition, UserFedAvg
 
 __all__ = ["Attack", "RoundReport", "Setting", "State", "Streams", "Trainable", "play"]
 
-Trainable = UserFedAvg | InstanceFedSGD | InstanceFedAvg | FedAvg
+Trainable = UserFedAvg | InstanceFedSGD | InstanceFedAvg | CohortOnce | Partition | FedAvg
 """Mechanisms that this package executes."""
 
 
@@ -19,6 +19,8 @@ def play(
     match mechanism:
         case UserFedAvg():
             return user_fedavg.play(mechanism, setting, state, streams, shared)
+        case CohortOnce() | Partition():
+            return cohort_once.play(mechanism, setting, state, streams, shared)
         case FedAvg():
             return fedavg.play(mechanism, setting, state, streams, shared)
         case InstanceFedSGD():

@@ -8,7 +8,9 @@ All randomness is derived from the task's seed through `numpy.random.SeedSequenc
 | order of a user's instances | `(ORDER, round, user)` | all replicas |
 | cohorts of all rounds | `(COHORT, replica)` | nobody |
 | noise of all rounds | `(NOISE, replica)` | nobody |
-| DP-SGD batches of all rounds | `(BATCH, replica)` | nobody |
+| DP-SGD batches, or order of pooled instances, of all rounds | `(BATCH, replica)` | nobody |
+| groups of a partition's users | `(GROUP, block of users)` | all replicas |
+| shift and flip of the images of a step | `(AUGMENT, round, epoch, step)` | all replicas and users |
 
 Local training is thus a function of the global model, the user and the round, and a replica's result does not
 depend on the replicas trained beside it. CPU streams are NumPy's PCG64. CUDA streams are Philox with a 64-bit
@@ -32,6 +34,8 @@ class Purpose(IntEnum):
     COHORT = 2
     NOISE = 3
     BATCH = 4
+    AUGMENT = 5
+    GROUP = 6
 
 
 class Stream:
@@ -70,6 +74,16 @@ def initial_seed(seed: int) -> int:
 def cohort_generator(seed: int, replica: int) -> np.random.Generator:
     """Generator of one replica's cohorts."""
     return np.random.default_rng(_sequence(seed, Purpose.COHORT, replica))
+
+
+def group_generator(seed: int, block: int) -> np.random.Generator:
+    """Generator of the groups of one block of users."""
+    return np.random.default_rng(_sequence(seed, Purpose.GROUP, block))
+
+
+def augment_generator(seed: int, round: int, epoch: int, step: int) -> np.random.Generator:
+    """Generator of what happens to the images of one step."""
+    return np.random.default_rng(_sequence(seed, Purpose.AUGMENT, round, epoch, step))
 
 
 def data_order(seed: int, round: int, offsets: NDArray[np.int64], epochs: int) -> NDArray[np.int64]:

@@ -3,8 +3,60 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.mechanisms.randomness import cohort_generator
-from fedproof.protocol import Everyone, FixedSize, Poisson, Sampling
+from fedproof.mechanisms.randomness import cohort_generator, group_generator
+from fedproof.protocol import (
+    CohortOnce,
+    Everyone,
+    FixedSize,
+    Mechanism,
+    Partition,
+    Poisson,
+    Queries,
+    Sampling,
+)
+
+
+def cohorts_of(mechanism: Mechanism, num_users: int, seed: int, replicas: range) -> NDArray[np.bool_]:
+    """Who takes part in which round of a mechanism, `(replicas, rounds, users)`.
+
+    Guarantee: the same users in every round of a replica where the cohort is drawn once, else anew in each.
+    """
+    assert not isinstance(mechanism, Queries)
+    if isinstance(mechanism, Partition):
+        if replicas.stop > mechanism.groups:
+            raise ValueError(f"replica {replicas.stop - 1} must be below groups = {mechanism.groups}")
+        wanted = np.arange(replicas.start, replicas.stop)[:, None, None]
+        own = groups_of(mechanism.groups, num_users, seed) == wanted
+        return np.asarray(own.repeat(mechanism.rounds, axis=1))
+    if isinstance(mechanism, CohortOnce):
+        once = draw_cohorts(mechanism.sampling, num_users, 1, seed, replicas)
+        return once.repeat(mechanism.rounds, axis=1)
+    return draw_cohorts(mechanism.sampling, num_users, mechanism.rounds, seed, replicas)
+
+
+def groups_of(groups: int, num_users: int, seed: int) -> NDArray[np.int64]:
+    """The group of each user; sizes differ by at most one.
+
+    Guarantee: a user's group depends on its number and the seed alone: each block of `groups` users is spread
+    over all groups in a random order of its own.
+
+    >>> groups_of(3, 7, seed=0)[:3].tolist() == groups_of(3, 100, seed=0)[:3].tolist()
+    True
+    """
+    if groups > num_users:
+        raise ValueError(f"groups = {groups} must be at most the number of users = {num_users}")
+    blocks = -(-num_users // groups)
+    return np.concatenate([group_generator(seed, block).permutation(groups) for block in range(blocks)])[
+        :num_users
+    ]
+
+
+def cohort_size(mechanism: Mechanism, num_users: int) -> float:
+    """Expected number of users in a round of the mechanism."""
+    assert not isinstance(mechanism, Queries)
+    if isinstance(mechanism, Partition):
+        return num_users / mechanism.groups
+    return expected_cohort(mechanism.sampling, num_users)
 
 
 def draw_cohorts(

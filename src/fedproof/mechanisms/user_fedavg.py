@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.aggregation import Contributions
+from fedproof.mechanisms.augment import Augment
 from fedproof.mechanisms.clipping import Bounded, bound, next_clip_norms
 from fedproof.mechanisms.cores import on_cores
 from fedproof.mechanisms.local import local_updates
@@ -92,12 +93,13 @@ def _train(setting: Setting, state: State, cohort: Cohort, home: torch.device) -
     updates = torch.zeros((*cohort.members.shape, dim), dtype=state.params.dtype, device=home)
     order = data_order(setting.seed, state.round, setting.users.offsets, setting.local.epochs)
     on_device = torch.from_numpy(order).to(device)
+    augment = Augment.of(setting.local, setting.seed, state.round)
 
     def train(pairs: NDArray[np.int64]) -> None:
         replica, slot = (torch.from_numpy(index[pairs]) for index in (cohort.replica, cohort.slot))
         start = state.params[replica.to(device)]
         trained = local_updates(
-            setting.model, setting.users, setting.local, start, cohort.user[pairs], on_device
+            setting.model, setting.users, setting.local, start, cohort.user[pairs], on_device, augment
         )
         updates[replica.to(home), slot.to(home)] = trained.to(home)
 

@@ -46,6 +46,13 @@ def max_pool_relu(images: Tensor, bias: Tensor) -> Tensor:
     return found.view(*images.shape[:2], *found.shape[1:])
 
 
+def disjoint_max_pool_relu(images: Tensor, bias: Tensor) -> Tensor:
+    """ReLU of `bias` (stack, channels) plus the maximum over disjoint windows of 2 by 2."""
+    stack, batch, height, width, channels = images.shape
+    windows = images.view(stack, batch, height // 2, 2, width // 2, 2, channels)
+    return F.relu(windows.amax((3, 5)) + _by_channel(bias))
+
+
 def average_pool_relu(images: Tensor, bias: Tensor) -> Tensor:
     """Mean of the ReLU of `images` plus `bias` (stack, channels) over disjoint windows of 2 by 2."""
     stack, batch, height, width, channels = images.shape

@@ -9,14 +9,14 @@ from pathlib import Path
 from torch import nn
 
 from fedproof.federation import Federation
-from fedproof.models.cnn import cifar_cnn, mnist_cnn
+from fedproof.models.cnn import cifar_cnn, lenet, mnist_cnn
 from fedproof.models.dense import linear, mlp
 from fedproof.models.lstm import lstm
 from fedproof.models.model import Model, StackedModel
 from fedproof.models.module import from_module
 from fedproof.models.weights import with_weights
 
-NAMES = ("linear", "mlp", "mnist-cnn", "cifar-cnn", "lstm")
+NAMES = ("linear", "mlp", "mnist-cnn", "lenet", "cifar-cnn", "lstm")
 
 
 def build(
@@ -51,6 +51,8 @@ def _built_in(name: str, federation: Federation, hidden: tuple[int, ...]) -> Sta
             return mlp(shape, classes, hidden or (64,))
         case "mnist-cnn":
             return mnist_cnn(shape, classes)
+        case "lenet":
+            return lenet(shape, classes)
         case "cifar-cnn":
             return cifar_cnn(shape, classes)
         case "lstm":

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fedproof.accounting import account
+from fedproof.accounting import account, is_private
 from fedproof.certificates import Certificate, Method
 from fedproof.protocol import FedAvg, Queries
 from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, numbers
@@ -153,7 +153,7 @@ def _bars(label: str, counts: Counter[int], sizes: range, tone: Tone) -> Bars:
 def spent_after(run: RunData, certificate: Certificate) -> dict[int, dict[str, float]]:
     """ε of one model after some of its rounds, the last among them, by accountant; empty if not known."""
     mechanism, delta = certificate.mechanism, run.config.mechanism.delta
-    if mechanism is None or isinstance(mechanism, FedAvg | Queries):
+    if mechanism is None or isinstance(mechanism, FedAvg | Queries) or not is_private(mechanism):
         return {}
     return {
         count: account(replace(mechanism, rounds=count), delta, ["pld", "paper"])

@@ -53,7 +53,7 @@ def tiles(run: RunData) -> Iterator[Markup]:
     yield _tile("accuracy", "Accuracy", percent(summary["accuracy"]), f"one replica alone: {single}")
     if "certified_size" not in summary:
         return
-    size, epsilon = summary["certified_size"], summary["epsilon"]
+    size, epsilon = summary["certified_size"], summary.get("epsilon")
     share = f"of {plural(summary['users'], 'user')}" if run.unit == "user" else "training instances"
     median, largest = size["median"], size["max"]
     yield _tile(
@@ -62,6 +62,9 @@ def tiles(run: RunData) -> Iterator[Markup]:
         "none" if median is None else str(median),
         f"{share}; largest {largest}" if largest is not None else "the ensemble abstains everywhere",
     )
+    if epsilon is None:
+        yield _tile("epsilon", "Privacy", "none", "no noise: the certificate comes from who was drawn")
+        return
     yield _tile(
         "epsilon",
         "Privacy of one model",
@@ -100,6 +103,8 @@ def soundness(run: RunData) -> Markup:
 def privacy(run: RunData) -> Markup:
     """ε of one model and of the ensemble under every accountant."""
     summary = run.summary
+    if "epsilon" not in summary:
+        return tag("p", "There is no noise, hence no privacy: no ε is finite.", class_="note")
     ensemble = summary["ensemble_epsilon"]
     names = [*(name for name in _ACCOUNTANTS if name in summary["epsilon"])]
     names += [name for name in summary["epsilon"] if name not in names]

@@ -1,0 +1,229 @@
+"""Cohorts drawn once: sampling alone and the hybrid, against closed forms and enumerated federations."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from dp_accounting import NonPrivateDpEvent, UnsupportedEventError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import comb, ndtr
+
+from fedproof.accounting import account, event_of, queries_of, tradeoff
+from fedproof.accounting.tradeoff import GaussianTradeoff
+from fedproof.certificates import certify_means
+from fedproof.protocol import CohortOnce, Everyone, FixedSize, Poisson, Query, UserFedAvg
+from fedproof.threat import Relation, ThreatModel
+
+PROBABILITIES = np.linspace(0, 1, 201)
+INNER = PROBABILITIES[1:-1]
+
+
+def once(sampling, noise=0.0, rounds=1):
+    return CohortOnce(rounds=rounds, noise_multiplier=noise, sampling=sampling)
+
+
+def fixed(cohort, users):
+    return FixedSize(cohort=cohort, users=users)
+
+
+def lower(mechanism, relation, size, at=PROBABILITIES):
+    return tradeoff(mechanism, ThreatModel(relation=relation), size).lower(at)
+
+
+# --- sampling alone ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sampling", "none"),
+    [
+        (fixed(5, 1000), comb(980, 5) / comb(1000, 5)),
+        (fixed(10, 1000), comb(980, 10) / comb(1000, 10)),
+        (Poisson(probability=0.01), 0.99**20),
+    ],
+)
+def test_replace_is_the_line_of_the_theory(sampling, none):
+    found = lower(once(sampling), "replace", 20)
+    assert found == pytest.approx(np.maximum(0, PROBABILITIES - (1 - none)), abs=1e-9)
+
+
+def test_a_lead_of_twice_the_chance_of_a_draw_is_certified_and_no_less():
+    # F_A - F_B > 2 (1 - w_0) with w_0 = C(980, 5)/C(1000, 5) = 0.9037 (theory.md, section 3)
+    gap = 2 * (1 - comb(980, 5) / comb(1000, 5))
+    means = [[0.5 + part / 2, 0.5 - part / 2] for part in (gap * 1.001, gap * 0.999)]
+    sizes = certify_means(means, mechanism=once(fixed(5, 1000)), method="vote").certified_size
+    assert sizes == (20, 19)
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(data=st.data())
+def test_no_training_beats_the_line_of_replace(exact_curve, data):
+    """Every cohort of a tiny federation may end in any of four models, and in any other when poisoned."""
+    users = data.draw(st.integers(2, 5))
+    cohort, size = data.draw(st.integers(1, users)), data.draw(st.integers(1, users))
+    cohorts = list(itertools.combinations(range(users), cohort))
+    outcome = st.integers(0, 3)
+    clean, poisoned = np.zeros(4), np.zeros(4)
+    for members in cohorts:
+        model = data.draw(outcome)
+        clean[model] += 1 / len(cohorts)
+        poisoned[data.draw(outcome) if min(members) < size else model] += 1 / len(cohorts)
+    exact = exact_curve(clean, poisoned, PROBABILITIES)
+    assert np.all(lower(once(fixed(cohort, users)), "replace", size) <= exact + 1e-9)
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(data=st.data())
+def test_no_training_beats_the_curve_of_join_in_either_reading(exact_curve, data):
+    users, size = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 2))
+    cohort = data.draw(st.integers(1, users))
+    outcome = st.integers(0, 3)
+    everybody = list(itertools.combinations(range(users + size), cohort))
+    honest = [members for members in everybody if max(members) < users]
+    without, joined = np.zeros(4), np.zeros(4)
+    for members in everybody:
+        model = data.draw(outcome)
+        joined[model] += 1 / len(everybody)
+        if members in honest:
+            without[model] += 1 / len(honest)
+    come = lower(once(fixed(cohort, users)), "join", size)
+    assert np.all(come <= exact_curve(without, joined, PROBABILITIES) + 1e-9)
+    gone = lower(once(fixed(cohort, users + size)), "join", size)
+    assert np.all(gone <= exact_curve(joined, without, PROBABILITIES) + 1e-9)
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(
+    users=st.integers(2, 300),
+    share=st.floats(0, 1),
+    size=st.integers(0, 40),
+    relation=st.sampled_from(Relation),
+)
+def test_curves_are_convex_increasing_and_fall_with_the_size(users, share, size, relation):
+    mechanism = once(fixed(max(1, int(share * users)), users))
+    size = min(size, users - 1)
+    now, worse = (lower(mechanism, relation, k) for k in (size, size + 1))
+    assert now[0] == 0
+    assert np.all(np.diff(now) >= -1e-12)
+    assert np.all(np.diff(now, 2) >= -1e-9)
+    assert np.all(worse <= now + 1e-12)
+
+
+@pytest.mark.parametrize("relation", list(Relation))
+def test_tangents_lie_below_and_touch(relation):
+    curve = tradeoff(once(fixed(3, 50)), ThreatModel(relation=relation), 4)
+    for at in (0.05, 0.3, 0.8, 0.999):
+        slope, intercept = curve.tangent(np.array([at]))
+        assert np.all(slope * PROBABILITIES + intercept <= curve.lower(PROBABILITIES) + 1e-12)
+        assert float(slope[0] * at + intercept[0]) == pytest.approx(float(curve.lower(at)), abs=1e-12)
+
+
+# --- the hybrid --------------------------------------------------------------------------------------------
+
+
+def test_rounds_on_one_sample_are_one_query():
+    mechanism = once(Poisson(probability=0.1), noise=6.0, rounds=9)
+    assert queries_of(mechanism) == (Query(noise_multiplier=2.0, sampling=Poisson(probability=0.1), count=1),)
+    single = UserFedAvg(rounds=1, noise_multiplier=2.0, sampling=Poisson(probability=0.1))
+    assert account(mechanism, 1e-3) == account(single, 1e-3)
+    assert event_of(mechanism) == event_of(single)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "relation"),
+    [
+        (Poisson(probability=0.02), "replace"),
+        (Poisson(probability=0.02), "join"),
+        (fixed(4, 200), "replace"),
+    ],
+)
+def test_without_noise_the_hybrid_is_sampling_alone(sampling, relation):
+    for size in (1, 10):
+        limit = lower(once(sampling, noise=0.01, rounds=5), relation, size, INNER)
+        assert limit == pytest.approx(lower(once(sampling), relation, size, INNER), abs=1e-5)
+
+
+def test_a_cohort_of_everybody_is_the_gaussian_mechanism():
+    found = lower(once(fixed(30, 30), noise=20.0, rounds=4), "replace", 3)
+    exact = GaussianTradeoff(shift=2 * 3 * math.sqrt(4) / 20.0).lower(PROBABILITIES)
+    assert np.all(found <= exact + 1e-9)
+    assert found == pytest.approx(exact, abs=2e-3)
+
+
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(
+    noise=st.floats(0.3, 20), rounds=st.integers(1, 20), size=st.integers(1, 30), cohort=st.integers(1, 40)
+)
+def test_noise_never_hurts_and_composition_on_one_sample_beats_sampling_alone(noise, rounds, size, cohort):
+    hybrid = lower(once(fixed(cohort, 100), noise, rounds), "replace", size)
+    assert np.all(hybrid >= lower(once(fixed(cohort, 100)), "replace", size) - 2e-3)
+
+
+def two_rounds(contributions, cohorts, weights, noise, edges):
+    """Masses of two rounds in which members move by values that depend on the sign of the first output."""
+    total = np.zeros((len(edges) - 1, len(edges) - 1))
+    negative = edges[1:] <= 0
+    for cohort, weight in zip(cohorts, weights, strict=True):
+        first, left, right = (sum(contributions[i][part] for i in cohort) / noise for part in range(3))
+        one, two_left, two_right = (np.diff(ndtr(edges - mean)) for mean in (first, left, right))
+        total += weight * one[:, None] * np.where(negative[:, None], two_left, two_right)
+    return total.ravel()
+
+
+@settings(derandomize=True, deadline=None, max_examples=15)
+@given(data=st.data())
+@pytest.mark.parametrize("kind", ["poisson", "fixed"])
+def test_no_adaptive_contributions_beat_the_hybrid(exact_curve, kind, data):
+    value = st.tuples(*[st.sampled_from([-1.0, -0.5, 0.0, 1.0])] * 3)
+    users = data.draw(st.integers(2, 4))
+    size = data.draw(st.integers(1, 2))
+    noise = data.draw(st.floats(0.5, 3))
+    before = data.draw(st.lists(value, min_size=users, max_size=users))
+    after = data.draw(st.lists(value, min_size=size, max_size=size)) + before[size:]
+    if kind == "poisson":
+        chance = data.draw(st.floats(0.1, 0.9))
+        cohorts = [c for n in range(users + 1) for c in itertools.combinations(range(users), n)]
+        weights = [chance ** len(c) * (1 - chance) ** (users - len(c)) for c in cohorts]
+        mechanism = once(Poisson(probability=chance), noise, rounds=2)
+    else:
+        cohort = data.draw(st.integers(1, users))
+        cohorts = list(itertools.combinations(range(users), cohort))
+        weights = [1 / len(cohorts)] * len(cohorts)
+        mechanism = once(fixed(cohort, users), noise, rounds=2)
+    edges = np.concatenate(([-np.inf], np.linspace(-16, 16, 129), [np.inf]))
+    clean, poisoned = (two_rounds(values, cohorts, weights, noise, edges) for values in (before, after))
+    # Cells coarsen the outputs, which can only raise the exact curve.
+    assert np.all(lower(mechanism, "replace", size, INNER) <= exact_curve(clean, poisoned, INNER) + 1e-9)
+
+
+# --- bad input ---------------------------------------------------------------------------------------------
+
+
+def test_there_is_no_privacy_without_noise():
+    mechanism = once(fixed(2, 10))
+    assert event_of(mechanism) == NonPrivateDpEvent()
+    with pytest.raises(UnsupportedEventError, match="CohortOnce without noise has no privacy guarantee"):
+        account(mechanism, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sampling": Everyone()}, "must be Poisson or FixedSize"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier = -1.0 must be zero or a positive number"),
+        ({"pooled": True, "noise_multiplier": 1.0}, "must be 0 for pooled training"),
+        ({"rounds": 0}, "rounds = 0"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, message):
+    values = {"rounds": 1, "sampling": fixed(2, 10)} | arguments
+    with pytest.raises(ValueError, match=message):
+        CohortOnce(**values)
+
+
+def test_bad_questions_are_refused():
+    with pytest.raises(ValueError, match="size = 11 must be at most the number of users = 10"):
+        lower(once(fixed(2, 10)), "replace", 11)
+    with pytest.raises(ValueError, match="'join' is not defined for cohorts of fixed size"):
+        lower(once(fixed(2, 10), noise=1.0), "join", 1)

@@ -1,0 +1,40 @@
+"""Certificates of ensembles whose cohorts are drawn once: files, soundness, all methods."""
+
+import numpy as np
+import pytest
+from dp_accounting import UnsupportedEventError
+
+from fedproof.certificates import certify, dumps, loads, verify
+from fedproof.protocol import CohortOnce, FixedSize, Poisson
+
+ALONE = CohortOnce(rounds=2, sampling=FixedSize(cohort=5, users=1000))
+HYBRID = CohortOnce(rounds=2, sampling=Poisson(probability=0.01), noise_multiplier=3.0, clip_norm=0.5)
+
+
+@pytest.fixture(scope="module")
+def scores():
+    generator = np.random.default_rng(0)
+    return generator.dirichlet([30, 1, 1], size=(300, 2))
+
+
+@pytest.mark.parametrize("mechanism", [ALONE, HYBRID], ids=["alone", "hybrid"])
+@pytest.mark.parametrize("method", ["vote", "mean", "margin"])
+def test_every_tight_method_certifies_and_verifies(scores, mechanism, method):
+    certificate = certify(scores, [0, 0], mechanism=mechanism, method=method, max_size=22)
+    assert certificate.sound
+    assert all(size is not None and size >= 20 for size in certificate.certified_size)
+    text = dumps(certificate)
+    assert loads(text) == certificate
+    assert verify(text, scores) == ()
+
+
+def test_the_certificate_says_whether_privacy_is_claimed(scores):
+    alone, hybrid = (certify(scores, mechanism=mechanism).assumptions for mechanism in (ALONE, HYBRID))
+    assert any("no privacy is claimed" in line for line in alone)
+    assert not any("no privacy is claimed" in line for line in hybrid)
+
+
+@pytest.mark.parametrize("method", ["paper", "renyi"])
+def test_methods_that_need_privacy_refuse_sampling_alone(scores, method):
+    with pytest.raises(UnsupportedEventError, match="has no privacy guarantee"):
+        certify(scores, mechanism=ALONE, method=method, delta=1e-5)

@@ -1,0 +1,110 @@
+"""Votes of disjoint groups: the certificate equals exhaustive enumeration, and files verify."""
+
+import itertools
+
+import numpy as np
+import pytest
+from dp_accounting import UnsupportedEventError
+
+from fedproof.accounting import account, tradeoff
+from fedproof.certificates import certify, certify_means, dumps, loads, verify
+from fedproof.certificates.partition import partition_sizes
+from fedproof.mechanisms.sampling import groups_of
+from fedproof.protocol import Partition
+from fedproof.threat import ThreatModel
+
+
+def winner(votes, classes):
+    return int(np.bincount(votes, minlength=classes).argmax())
+
+
+@pytest.mark.parametrize(("groups", "classes"), [(2, 2), (5, 2), (4, 3), (5, 3)])
+def test_the_certificate_equals_enumerating_every_change_of_votes(groups, classes):
+    outcomes = [np.array(votes) for votes in itertools.product(range(classes), repeat=groups)]
+    for votes in outcomes:
+        (top,), (size,) = partition_sizes(np.bincount(votes, minlength=classes)[None])
+        assert top == winner(votes, classes)
+        changing = [int((votes != other).sum()) for other in outcomes if winner(other, classes) != top]
+        assert size == min(changing) - 1
+
+
+@pytest.mark.parametrize("relation", ["replace", "join"])
+def test_no_poisoning_of_a_tiny_federation_beats_the_certificate(relation):
+    """Users hold one of three values, a model is any function of its group: every poisoning is tried."""
+    groups, users, classes = 3, 5, 3
+    generator = np.random.default_rng(0)
+    own = groups_of(groups, users + 2, seed=1)
+
+    def vote(function, group, values):
+        members = tuple(value for value, home in zip(values, own, strict=False) if home == group)
+        return function.setdefault((group, members), int(generator.integers(classes)))
+
+    for _ in range(30):
+        function: dict[tuple[int, tuple[int, ...]], int] = {}
+        clean = tuple(generator.integers(0, 3, users).tolist())
+        votes = np.array([vote(function, group, clean) for group in range(groups)])
+        (top,), (size,) = partition_sizes(np.bincount(votes, minlength=classes)[None])
+        for poisoned in poisonings(clean, int(size), relation):
+            again = np.array([vote(function, group, poisoned) for group in range(groups)])
+            assert winner(again, classes) == top
+
+
+def poisonings(clean, size, relation):
+    if relation == "join":
+        for extra in range(size + 1):
+            for values in itertools.product(range(3), repeat=extra):
+                yield (*clean, *values)
+        return
+    for chosen in itertools.combinations(range(len(clean)), size):
+        for values in itertools.product(range(3), repeat=size):
+            poisoned = list(clean)
+            for user, value in zip(chosen, values, strict=True):
+                poisoned[user] = value
+            yield tuple(poisoned)
+
+
+def test_groups_are_balanced_and_do_not_depend_on_who_joins():
+    few, many = groups_of(7, 25, seed=3), groups_of(7, 60, seed=3)
+    assert np.array_equal(few, many[:25])
+    assert np.ptp(np.bincount(many)) <= 1
+    assert not np.array_equal(few, groups_of(7, 25, seed=4))
+    with pytest.raises(ValueError, match="groups = 26 must be at most the number of users = 25"):
+        groups_of(26, 25, seed=0)
+
+
+@pytest.fixture(scope="module")
+def scores():
+    return np.random.default_rng(0).dirichlet([6, 1, 1], size=(21, 5)).astype(np.float32)
+
+
+@pytest.mark.parametrize("relation", ["replace", "join"])
+def test_certificates_are_certain_and_verify(scores, relation):
+    threat = ThreatModel(relation=relation)
+    certificate = certify(scores, [0] * 5, mechanism=Partition(groups=21), threat=threat, method="vote")
+    assert certificate.sound
+    assert certificate.failure_probability == 0
+    counts = (scores.argmax(2)[..., None] == np.arange(3)).sum(0)
+    assert certificate.certified_size == tuple(partition_sizes(counts)[1].tolist())
+    assert any("no privacy is claimed" in line for line in certificate.assumptions)
+    text = dumps(certificate)
+    assert loads(text) == certificate
+    assert verify(text, scores) == ()
+    assert any(
+        "certified_size" in line
+        for line in verify(text.replace('"certified_size": [', '"certified_size": [9'), scores)
+    )
+
+
+def test_bad_questions_are_refused(scores):
+    with pytest.raises(ValueError, match="groups = 1 must be at least 2"):
+        Partition(groups=1)
+    with pytest.raises(ValueError, match="scores are of 21 models, must be of groups = 20"):
+        certify(scores, mechanism=Partition(groups=20), method="vote")
+    with pytest.raises(ValueError, match="method = 'mean' must be vote for a partition"):
+        certify(scores, mechanism=Partition(groups=21), method="mean")
+    with pytest.raises(ValueError, match="give the scores of its groups"):
+        certify_means([[0.9, 0.1]], mechanism=Partition(groups=21), method="vote")
+    with pytest.raises(UnsupportedEventError, match="Partition adds no noise"):
+        account(Partition(groups=3), 1e-5)
+    with pytest.raises(UnsupportedEventError, match="Partition adds no noise"):
+        tradeoff(Partition(groups=3), ThreatModel(), 1)

@@ -1,0 +1,116 @@
+"""Cohorts drawn once: who takes part, how much, and that nobody else matters."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedproof.ensemble import Task, train_replicas
+from fedproof.mechanisms import play
+from fedproof.mechanisms.augment import Augment
+from fedproof.mechanisms.sampling import cohorts_of, groups_of
+from fedproof.models import build
+from fedproof.protocol import CohortOnce, FixedSize, LocalTraining, Partition, Poisson
+
+FIXED = FixedSize(cohort=4, users=10)
+
+
+@pytest.mark.parametrize("sampling", [FIXED, Poisson(probability=0.3)])
+def test_the_same_users_take_part_in_every_round(sampling):
+    chosen = cohorts_of(CohortOnce(rounds=3, sampling=sampling), 10, 0, range(50))
+    assert chosen.shape == (50, 3, 10)
+    assert np.all(chosen == chosen[:, :1])
+    assert len({tuple(row) for row in chosen[:, 0]}) > 10
+
+
+def constant(setting, norm):
+    updates = torch.zeros(10, setting.model.layout.dim)
+    updates[:, 0] = norm
+    return updates
+
+
+def test_without_noise_the_members_mean_is_taken(setting, begin):
+    mechanism = CohortOnce(rounds=1, sampling=Poisson(probability=0.3))
+    state, streams = begin(mechanism, range(30))
+    after, report = play(mechanism, setting, state, streams, constant(setting, 8.0))
+    some = report.cohort_size > 0
+    np.testing.assert_allclose(after.params[some, 0], 8.0, rtol=1e-6)
+    assert after.params[~some].eq(0).all()
+
+
+def test_with_noise_members_are_clipped_and_the_divisor_is_fixed(setting, begin):
+    mechanism = CohortOnce(rounds=1, sampling=Poisson(probability=0.3), noise_multiplier=1e-9, clip_norm=0.5)
+    state, streams = begin(mechanism, range(30))
+    after, report = play(mechanism, setting, state, streams, constant(setting, 8.0))
+    np.testing.assert_allclose(after.params[:, 0], report.cohort_size * 0.5 / 3, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_whoever_is_not_drawn_does_not_matter(federation, pooled, noise):
+    if pooled and noise:
+        pytest.skip("pooled training has no noise")
+    mechanism = CohortOnce(rounds=2, sampling=FIXED, pooled=pooled, noise_multiplier=noise)
+    task = Task(
+        federation=federation,
+        model=build("mlp", federation, hidden=(4,)),
+        mechanism=mechanism,
+        local=LocalTraining(epochs=2, batch_size=3, momentum=0.5),
+    )
+    user = 3
+    poisoned = federation.features.copy()
+    poisoned[federation.offsets[user] : federation.offsets[user + 1]] = 100.0
+    attacked = replace(task, federation=replace(federation, features=poisoned))
+    drawn = cohorts_of(mechanism, 10, task.seed, range(20))[:, 0, user]
+    clean, changed = (train_replicas(work, range(20)).params for work in (task, attacked))
+    same = (clean == changed).all(dim=1).numpy()
+    assert np.array_equal(same, ~drawn)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_user_of_a_partition_touches_one_model(federation, pooled):
+    mechanism = Partition(groups=4, rounds=2, pooled=pooled)
+    task = Task(
+        federation=federation,
+        model=build("mlp", federation, hidden=(4,)),
+        mechanism=mechanism,
+        local=LocalTraining(epochs=2, batch_size=3),
+    )
+    poisoned = federation.features.copy()
+    poisoned[federation.offsets[3] : federation.offsets[4]] = 100.0
+    attacked = replace(task, federation=replace(federation, features=poisoned))
+    clean, changed = (train_replicas(work, range(4)).params for work in (task, attacked))
+    same = (clean == changed).all(dim=1).numpy()
+    assert np.flatnonzero(~same).tolist() == [groups_of(4, 10, task.seed)[3]]
+    with pytest.raises(ValueError, match="replica 4 must be below groups = 4"):
+        train_replicas(task, range(5))
+
+
+def test_images_move_by_the_same_pixels_in_a_step_and_keep_their_border():
+    augment = Augment(shift=2, flip=False, seed=0, round=0)
+    images = torch.arange(2 * 3 * 5 * 5, dtype=torch.float32).reshape(2, 3, 5, 5)
+    seen = [augment(images, 0, step) for step in range(20)]
+    assert any(torch.equal(one, images) is False for one in seen)
+    for one in seen:
+        moves = one[0, 0] - images[0, 0]
+        assert torch.equal(one - images, moves.expand_as(one))
+        assert set(one[0, 0].flatten().tolist()) <= set(images[0, 0].flatten().tolist())
+    assert torch.equal(augment(images, 0, 3), seen[3])
+
+
+def test_flips_happen_half_of_the_time():
+    augment = Augment(shift=0, flip=True, seed=0, round=0)
+    image = torch.tensor([[0.0, 1.0]])
+    flipped = sum(bool(augment(image, 0, step)[0, 0] == 1) for step in range(400))
+    assert 140 < flipped < 260  # six standard deviations
+
+
+def test_pooled_training_refuses_rules_and_vectors_refuse_shifts(federation):
+    model = build("mlp", federation, hidden=(4,))
+    mechanism = CohortOnce(rounds=1, sampling=FIXED, pooled=True)
+    parts = {"federation": federation, "model": model, "mechanism": mechanism}
+    with pytest.raises(ValueError, match="pooled = True has no updates"):
+        Task(**parts, local=LocalTraining(), attack=lambda contributions, state: contributions)
+    with pytest.raises(ValueError, match="shift = 1 and flip = False need images"):
+        Task(**parts, local=LocalTraining(shift=1))
