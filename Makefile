@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench clean install
+.PHONY: demo test lint bench fuzz faults clean install
 
 demo: $(STAMP)
 	$(BIN)/fedproof demo --out runs/demo
@@ -19,6 +19,13 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/fedproof bench --json
+
+# A million hostile inputs for all readers together, and fifty runs killed at random moments.
+fuzz: $(STAMP)
+	FEDPROOF_FUZZ_EXAMPLES=53000 $(BIN)/python -m pytest -n 2 tests/hostile
+
+faults: $(STAMP)
+	FEDPROOF_KILLED_RUNS=50 $(BIN)/python -m pytest tests/faults
 
 install: $(STAMP)
 

@@ -150,7 +150,7 @@ def test_assumptions_are_stated(scores, poisson_mechanism):
     )
     stated = certify(scores, mechanism=poisson_mechanism).assumptions
     assert any("single replica has no certificate" in line for line in stated)
-    assert any("fixed number" in line for line in stated)
+    assert any("a number fixed beforehand" in line for line in stated)
     assert "exact expectations" in certify_means([[0.9, 0.1]], privacy=KNOWN).assumptions[0]
 
 

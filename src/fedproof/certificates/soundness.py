@@ -66,7 +66,7 @@ def assumptions_of(settings: Settings, *, exact: bool = False) -> tuple[str, ...
 def _cohort_assumption(mechanism: Mechanism) -> str:
     if isinstance(mechanism, CohortOnce) and not mechanism.noise_multiplier:
         return "each replica's cohort was drawn at random and nobody else took part; no privacy is claimed"
-    return "sums over a cohort are divided by a fixed number, not by the realised cohort's size"
+    return "sums over a cohort are divided by a number fixed beforehand, whoever is drawn or joins"
 
 
 def cost_reasons(
