@@ -15,7 +15,7 @@ from fedproof.accounting import tradeoff
 from fedproof.audit import audit, dependence, noise_rows
 from fedproof.certificates.confidence import binomial_lower
 from fedproof.ensemble import train
-from fedproof.mechanisms import instance, user_fedavg
+from fedproof.mechanisms import instance, sampling, user_fedavg
 from fedproof.mechanisms.randomness import Purpose, Stream
 from fedproof.mechanisms.sampling import expected_cohort
 from fedproof.protocol import (
@@ -159,10 +159,10 @@ def test_division_by_the_realised_cohort(monkeypatch):
 
 
 def test_sampling_that_is_accounted_but_not_done(monkeypatch):
-    def everyone(sampling, num_users, rounds, seed, replicas):
+    def everyone(drawn, num_users, rounds, seed, replicas):
         return np.ones((len(replicas), rounds, num_users), dtype=np.bool_)
 
-    monkeypatch.setattr(train, "draw_cohorts", everyone)
+    monkeypatch.setattr(sampling, "draw_cohorts", everyone)
     mechanism = user_mechanism(sampling=Poisson(probability=0.5))
     assert_caught(mechanism, REPLACE, (gaussian(-1, 1), gaussian(1, 1)))
 

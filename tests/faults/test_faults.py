@@ -127,7 +127,8 @@ def test_a_folder_without_permission_is_left_as_it_is(tmp_path):
 
 def test_control_c_keeps_the_parts(start, tmp_path):
     folder = tmp_path / "run"
-    process = start(folder, replicas=4000)
+    # A shell that starts tests in the background has them ignore Ctrl-C; here it must be heard.
+    process = start(folder, replicas=4000, prepare=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and len(stamps(folder)) < 3:
         time.sleep(0.01)
