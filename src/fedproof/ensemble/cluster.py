@@ -118,6 +118,7 @@ def _train_part(inputs: tuple[Task, Tensor | None], part: store.Part) -> store.P
 def _import_ray() -> Any:
     # Usage statistics are off unless the user turned them on: nothing leaves the machine unasked.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # tasks on a CPU leave GPUs visible
     try:
         import ray
     except ImportError as error:
