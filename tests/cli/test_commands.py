@@ -177,6 +177,13 @@ def test_inefficacy_bounds_the_attackers_cost(files):
     assert len(document["lower"]) == 6
 
 
+def test_inefficacy_as_a_page(files, tmp_path):
+    bound = ("--costs", files / "costs.npy", "--cost-bound", "0.5", "--tau", "2")
+    done = fedproof("inefficacy", *bound, *MECHANISM, "--page", tmp_path / "cost.html", check=0)
+    assert "at least" in done.stdout
+    assert "<svg" in (tmp_path / "cost.html").read_text()
+
+
 def test_tables_for_people(files):
     labels = ("--labels", files / "labels.npy")
     certified = fedproof("certify", "--scores", files / "scores.npy", *labels, *MECHANISM, check=0)

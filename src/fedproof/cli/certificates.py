@@ -208,6 +208,7 @@ def inefficacy(
     relation: RelationOption = Relation.REPLACE,
     method: Annotated[CostMethod | None, typer.Option(help="Which bound on the cost.")] = None,
     failure_probability: FailureProbability = 0.01,
+    page: Annotated[Path | None, typer.Option(help="Also write a page with the bounds as bands.")] = None,
     json: Json = False,
 ) -> None:
     """Bound what an attack with k units can achieve, and the units it needs."""
@@ -236,6 +237,19 @@ def inefficacy(
         negative=negative,
         **guarantee,
     )
+    if page is not None:
+        from fedproof.report import inefficacy_rows, write_inefficacy_page
+
+        write_inefficacy_page(
+            inefficacy_rows(result),
+            page,
+            cost=result.cost,
+            cost_bound=cost_bound,
+            unit=unit.value,
+            needed={result.settings.method.value: result.needed} if tau is not None else None,
+            tau=tau,
+            reasons=result.reasons,
+        )
     if json:
         print_json(
             {
