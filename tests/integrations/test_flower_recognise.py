@@ -144,7 +144,13 @@ def test_reason_nan(strategies, round_of):
 
 def test_reason_order(strategies, round_of, monkeypatch):
     wrapped = strategies.DifferentialPrivacyServerSideAdaptiveClipping(
-        strategies.FedAvg(), 0.1, 2, 1.0, 0.0, 1.0, 1e3
+        strategies.FedAvg(),
+        0.1,
+        2,
+        1.0,
+        0.0,
+        1.0,
+        10.0,  # noise that moves the norm, yet never overflows
     )
     used = []
     monkeypatch.setattr(
