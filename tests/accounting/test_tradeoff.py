@@ -315,7 +315,7 @@ def test_size_zero_is_the_identity():
 
 @pytest.mark.parametrize("noise", [0.3, 2.0, 50.0])
 @pytest.mark.parametrize("rounds", [1, 2000])
-@pytest.mark.parametrize("size", [1, 500])
+@pytest.mark.parametrize("size", [1, pytest.param(500, marks=pytest.mark.slow)])
 def test_extreme_parameters_stay_finite(noise, rounds, size):
     for probability, relation in itertools.product((1e-3, 0.1, 0.9), Relation):
         lower = tradeoff(user(noise, probability, rounds), ThreatModel(relation=relation), size).lower(

@@ -20,7 +20,7 @@ def certified(noise, sampling, rounds, top, rival, relation):
     return certify_means(means, mechanism=mechanism, threat=ThreatModel(relation=relation)).certified_size[0]
 
 
-@settings(derandomize=True, deadline=None, max_examples=12)
+@settings(derandomize=True, deadline=None, max_examples=6)
 @given(
     size=st.integers(1, 15),
     top=st.floats(0.7, 0.99),

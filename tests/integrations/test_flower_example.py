@@ -73,6 +73,7 @@ def simulated(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_a_simulation_ends_in_a_certificate_that_can_be_checked(simulated):
     certificate = loads((simulated / "certificate.json").read_text())
     assert certificate.sound
@@ -83,6 +84,7 @@ def test_a_simulation_ends_in_a_certificate_that_can_be_checked(simulated):
     assert ledger["epsilon"] == fp.ensemble_account(MECHANISM, 0.005, REPLICAS)
 
 
+@pytest.mark.slow
 def test_flower_and_the_local_engine_train_the_same_replicas(simulated):
     # Same seed: cohorts and noise are the same numbers, so the scores agree to rounding, replica by replica.
     scores, _ = local_scores(USERS, MECHANISM, REPLICAS, SEED)
@@ -95,6 +97,7 @@ def disagreement(left, right):
     return min(ks_2samp(left[:, i, 0], right[:, i, 0], method="exact").pvalue for i in pairs)
 
 
+@pytest.mark.slow
 def test_certificates_agree_within_monte_carlo_error(simulated):
     flower = np.load(simulated / "scores.npy")
     inputs = flower.shape[1]
@@ -113,6 +116,7 @@ def test_certificates_agree_within_monte_carlo_error(simulated):
     assert all(a == b for a, b in rows if a is not None and b is not None)
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_trained_again(simulated, example_path, flower, make_grid):
     server_app = import_module("digits_app.server_app")
     settings = server_app.Settings(
