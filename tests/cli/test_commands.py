@@ -295,6 +295,7 @@ def test_data_fetch_needs_nothing_for_built_in_data():
     assert as_json("data", "fetch", "digits") == {"name": "digits", "files": []}
 
 
+@pytest.mark.slow
 def test_pretrain_writes_weights(tmp_path):
     config = tmp_path / "pretrain.toml"
     config.write_text("[data]\nname = 'digits'\nclasses = [2, 3]\n[pretrain]\nepochs = 1\n")
@@ -305,6 +306,7 @@ def test_pretrain_writes_weights(tmp_path):
     assert "must end in .npz" in done.stderr
 
 
+@pytest.mark.slow
 def test_report_can_be_written_again(tmp_path):
     run = ("demo", "--out", tmp_path / "run", "--set", "ensemble.replicas=20")
     fedproof(*run, check=0)

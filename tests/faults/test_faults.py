@@ -52,6 +52,7 @@ def stamps(folder):
     return {path.name: path.stat().st_mtime_ns for path in folder.glob("parts/part-*.json")}
 
 
+@pytest.mark.slow
 def test_runs_killed_at_random_moments_resume_to_the_same_bytes(tmp_path):
     command = [sys.executable, "-m", "tests.faults.killing", str(KILLS), str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
