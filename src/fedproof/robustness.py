@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.attacks import Attack, Row, build_attack, choose_adversaries, evaluate_all
+from fedproof.attacks import Attack, Row, build_series, evaluate_all
 from fedproof.certificates import Certificate
 from fedproof.config import AttackSection, Config
 from fedproof.ensemble import Task
@@ -36,7 +36,7 @@ def attack(
     if isinstance(task.mechanism, Partition):
         raise ValueError("mechanism.kind = 'partition': attacks on disjoint groups are not trained yet")
     unit = config.threat.unit
-    attacks = [(kind, _build(config.attack, kind, size, unit, task)) for kind in kinds for size in sizes]
+    attacks = [one for kind in kinds for one in _series(config.attack, kind, sizes, unit, task)]
 
     def certifier(scores: NDArray[np.float32]) -> Certificate | None:
         if isinstance(task.mechanism, FedAvg):
@@ -55,13 +55,14 @@ def attack(
     )
 
 
-def _build(section: AttackSection, kind: str, size: int, unit: Unit, task: Task) -> Attack:
+def _series(
+    section: AttackSection, kind: str, sizes: Sequence[int], unit: Unit, task: Task
+) -> list[tuple[str, Attack]]:
+    """The attack with each number of poisoned units, with the options the configuration gives it."""
     options: dict[str, Any] = {
         name: getattr(section, name) for name in _OPTIONS if getattr(section, name) is not None
     }
-    num_users = task.federation.num_users
-    if unit == Unit.INSTANCE:
-        adversaries = choose_adversaries(num_users, min(size, 1), section.seed)
-        return build_attack(kind, adversaries=adversaries, instances=size, scale=section.scale, **options)
-    adversaries = choose_adversaries(num_users, size, section.seed)
-    return build_attack(kind, adversaries=adversaries, scale=section.scale, **options)
+    num_users, seed = task.federation.num_users, section.seed
+    return build_series(
+        kind, sizes, num_users=num_users, unit=unit, seed=seed, scale=section.scale, **options
+    )
