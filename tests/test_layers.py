@@ -85,6 +85,7 @@ LAYERS = [
     {"experiment", "pretrain"},
     {"sweep", "robustness"},
     {"report"},
+    {"reproduction"},
     {"integrations"},
     {"cli"},
 ]

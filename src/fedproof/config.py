@@ -63,11 +63,15 @@ class DataSection(Section):
 
 
 class ModelSection(Section):
-    """`[model]`: a built-in name or `module:function`, hidden widths, weights to start from."""
+    """`[model]`: a built-in name or `module:function`, hidden widths, weights to start from.
+
+    A head that the weights do not have starts from zero, or at random.
+    """
 
     name: str = "linear"
     hidden: tuple[Count, ...] = Field(default=(), strict=False)
     weights: str | None = None
+    head: Literal["zero", "random"] = "zero"
 
 
 class MechanismSection(Section):

@@ -132,8 +132,13 @@ def make_task(config: Config, device: str, federation: Federation | None = None)
     """Data, model and mechanism of a configuration: everything that decides the replicas."""
     if federation is None:
         federation = data.load(seed=config.ensemble.seed, **config.data.model_dump())
-    weights = None if config.model.weights is None else Path(config.model.weights)
-    model = build(config.model.name, federation, hidden=config.model.hidden, weights=weights)
+    model = build(
+        config.model.name,
+        federation,
+        hidden=config.model.hidden,
+        weights=_weights(config),
+        random_head=config.model.head == "random",
+    )
     mechanism = config.build_mechanism(
         user_sizes=federation.sizes.tolist(), num_layers=model.layout.num_layers
     )
@@ -150,6 +155,15 @@ def make_task(config: Config, device: str, federation: Federation | None = None)
             cohort=config.mechanism.cohort if config.mechanism.sampling == "fixed" else None,
         ),
     )
+
+
+def _weights(config: Config) -> Path | None:
+    """Where the weights to start from lie: as the path says, else inside the folder of all data."""
+    if config.model.weights is None:
+        return None
+    named = Path(config.model.weights)
+    kept = data.data_folder(config.data.data_dir) / named
+    return kept if kept.is_file() and not named.is_file() else named
 
 
 def _trainer(engine: str) -> Callable[..., Ensemble]:

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedproof.attacks import Attack, Row, build_series, evaluate_all
 from fedproof.certificates import Certificate
-from fedproof.config import AttackSection, Config
+from fedproof.config import Config
 from fedproof.ensemble import Task
 from fedproof.experiment import certify_scores, make_task
 from fedproof.protocol import FedAvg, Partition
-from fedproof.threat import Unit
 
 Progress = Callable[[str, int, int], None]
 
@@ -25,18 +25,20 @@ def attack(
     sizes: Sequence[int],
     *,
     device: str = "cpu",
+    task: Task | None = None,
+    first: Tensor | None = None,
     progress: Progress = lambda stage, done, total: None,
 ) -> list[Row]:
     """Rows of every attack of `kinds` with each number of `sizes` of poisoned units.
 
     The clean ensemble is trained once; honest users' first updates are shared with the attacked ones.
-    Attackers are chosen by `attack.seed`, those of a smaller size among those of a larger one.
+    Attackers are chosen by `attack.seed`, those of a smaller size among those of a larger one. Who has the
+    task and its first updates already can give them; `device` is then the task's.
     """
-    task = make_task(config, device)
+    task = task or make_task(config, device)
     if isinstance(task.mechanism, Partition):
         raise ValueError("mechanism.kind = 'partition': attacks on disjoint groups are not trained yet")
-    unit = config.threat.unit
-    attacks = [one for kind in kinds for one in _series(config.attack, kind, sizes, unit, task)]
+    attacks = [one for kind in kinds for one in series(config, kind, sizes, task)]
 
     def certifier(scores: NDArray[np.float32]) -> Certificate | None:
         if isinstance(task.mechanism, FedAvg):
@@ -51,18 +53,23 @@ def attack(
         cost_bound=config.attack.cost_bound,
         delta=config.mechanism.delta,
         relation=config.threat.relation,
+        first=first,
         progress=progress,
     )
 
 
-def _series(
-    section: AttackSection, kind: str, sizes: Sequence[int], unit: Unit, task: Task
-) -> list[tuple[str, Attack]]:
+def series(config: Config, kind: str, sizes: Sequence[int], task: Task) -> list[tuple[str, Attack]]:
     """The attack with each number of poisoned units, with the options the configuration gives it."""
+    section = config.attack
     options: dict[str, Any] = {
         name: getattr(section, name) for name in _OPTIONS if getattr(section, name) is not None
     }
-    num_users, seed = task.federation.num_users, section.seed
     return build_series(
-        kind, sizes, num_users=num_users, unit=unit, seed=seed, scale=section.scale, **options
+        kind,
+        sizes,
+        num_users=task.federation.num_users,
+        unit=config.threat.unit,
+        seed=section.seed,
+        scale=section.scale,
+        **options,
     )

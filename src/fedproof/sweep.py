@@ -32,7 +32,7 @@ def points(config: Config, variations: Iterable[str]) -> list[Point]:
     Raises:
         ValueError: a variation is not of that form, or gives an invalid configuration.
     """
-    axes = [_axis(text) for text in variations]
+    axes = [axis(text) for text in variations]
     if not axes:
         raise ValueError("--vary is missing: say what changes, as section.key=value1,value2")
     text = config.to_toml()
@@ -44,7 +44,8 @@ def points(config: Config, variations: Iterable[str]) -> list[Point]:
     return found
 
 
-def _axis(text: str) -> tuple[str, list[str]]:
+def axis(text: str) -> tuple[str, list[str]]:
+    """Key and values of `section.key=value1,value2`."""
     key, equals, values = text.partition("=")
     parts = [part.strip() for part in values.split(",")]
     if not equals or "." not in key or not all(parts):

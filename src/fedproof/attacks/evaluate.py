@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedproof.accounting import is_private
 from fedproof.attacks.attack import Attack
@@ -32,6 +33,7 @@ def evaluate_all(
     delta: float,
     relation: Relation = Relation.REPLACE,
     failure_probability: float = 1e-3,
+    first: Tensor | None = None,
     progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> list[Row]:
     """A row for every attack; the clean ensemble is trained once (for `join`, once for each attack).
@@ -45,10 +47,12 @@ def evaluate_all(
         delta: at which the paper's ε is accounted.
         relation: of the certificate: what the attack is compared with.
         failure_probability: of each comparison with a bound, for the attacked ensemble.
+        first: everybody's round-one updates in the clean task; None: computed here where replicas share them.
         progress: called with what is trained, how much is done and how much there is.
     """
     settings = {"cost_bound": cost_bound, "delta": delta, "failure_probability": failure_probability}
-    first = first_updates(task) if shares_first_round(task) else None
+    if first is None and shares_first_round(task):
+        first = first_updates(task)
     goals = [attack.goal(task.federation) for _, attack in attacks]
     rows: list[Row] = []
     base: Task | None = None
@@ -102,6 +106,9 @@ def evaluate(
         attack=name,
         adversaries=attack.size,
         replicas=len(attacked.scores),
+        clean_replica_accuracy=float(
+            np.mean([np.mean(one.argmax(axis=-1) == labels) for one in clean.scores])
+        ),
         clean_accuracy=accuracy(clean.scores, labels, votes=votes),
         accuracy=accuracy(attacked.scores, labels, votes=votes),
         clean_cost=float(before.mean()),

@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from fedproof import __version__
-from fedproof.cli import certificates, data, privacy, robustness, training
+from fedproof.cli import certificates, data, privacy, reproduction, robustness, training
 from fedproof.cli.common import stderr
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -31,6 +31,7 @@ for command in (
     privacy.account,
     privacy.plan,
     training.report,
+    reproduction.reproduce,
     training.pretrain,
     training.bench,
 ):

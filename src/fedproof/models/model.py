@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fedproof.models.layout import Layout, layout_of
-from fedproof.models.tape import Tape, Trace, Weights, squared_norms, traces, write_gradients
+from fedproof.models.precision import tensor_cores
+from fedproof.models.tape import Tape, Trace, Weights, squared_norms, traces, with_products, write_gradients
 
 
 class Model(Protocol):
@@ -70,6 +71,7 @@ class StackedModel:
         forward: `(weights, inputs, tape) -> logits`; every parameter is used by `tape.affine` alone.
         num_classes: number of classes.
         start: parameters to start from, `(dim,)`; None draws those of a fresh module.
+        drawn: parameters that are drawn anew although there is a `start`.
         frozen: tensors that are not trained, given to `forward` among the weights.
     """
 
@@ -78,6 +80,7 @@ class StackedModel:
     num_classes: int
     layout: Layout
     start: Tensor | None = None
+    drawn: tuple[str, ...] = ()
     frozen: Mapping[str, Tensor] = field(default_factory=dict)
 
     def module(self) -> nn.Module:
@@ -86,9 +89,15 @@ class StackedModel:
 
     def initial(self, seed: int) -> Tensor:
         """Initial parameters `(dim,)`: `start`, or those of a module made after `torch.manual_seed(seed)`."""
-        if self.start is not None:
+        if self.start is not None and not self.drawn:
             return self.start
-        return fresh_parameters(self.factory, self.layout, seed)
+        fresh = fresh_parameters(self.factory, self.layout, seed)
+        if self.start is None:
+            return fresh
+        whole = self.start.clone()
+        for name in self.drawn:
+            whole[self.layout.slices[name]] = fresh[self.layout.slices[name]]
+        return whole
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "StackedModel":
         """The model with its frozen tensors on `device`."""
@@ -101,18 +110,18 @@ class StackedModel:
     def gradient(self, params: Tensor, inputs: Tensor, labels: Tensor, factors: Tensor) -> Tensor:
         """Gradient `(stack, dim)` of each model's sum of cross-entropies times `factors`."""
         leaf = params.detach().requires_grad_(True)
-        with torch.enable_grad():
+        with torch.enable_grad(), tensor_cores(params.device):
             logits = self._run(leaf, inputs, None)
-        return torch.autograd.grad(logits, leaf, loss_gradient(logits, labels, factors))[0]
+            return torch.autograd.grad(logits, leaf, loss_gradient(logits, labels, factors))[0]
 
     def clipped_gradient(
         self, params: Tensor, inputs: Tensor, labels: Tensor, mask: Tensor, clip_norm: float
     ) -> ClippedGradient:
         """Sum of clipped per-instance gradients, from the traces of the affine maps."""
         tape: Tape = []
-        with torch.enable_grad():
+        with torch.enable_grad(), tensor_cores(params.device):
             logits = self._run(params.detach(), inputs, tape)
-        found = traces(logits, loss_gradient(logits, labels, mask), tape)
+            found = [with_products(one) for one in traces(logits, loss_gradient(logits, labels, mask), tape)]
         norms = torch.stack([squared_norms(trace) for trace in found]).sum(0).sqrt()
         factors, norms, finite = instance_factors(norms, clip_norm)
         if not bool(finite.all()):
@@ -169,5 +178,8 @@ def instance_factors(norms: Tensor, clip_norm: float) -> tuple[Tensor, Tensor, T
 def _without(trace: Trace, finite: Tensor) -> Trace:
     keep = finite[:, :, None, None]
     return replace(
-        trace, inputs=torch.where(keep, trace.inputs, 0), gradients=torch.where(keep, trace.gradients, 0)
+        trace,
+        inputs=torch.where(keep, trace.inputs, 0),
+        gradients=torch.where(keep, trace.gradients, 0),
+        products=None if trace.products is None else torch.where(keep, trace.products, 0),
     )

@@ -20,7 +20,12 @@ NAMES = ("linear", "mlp", "mnist-cnn", "lenet", "cifar-cnn", "lstm")
 
 
 def build(
-    name: str, federation: Federation, *, hidden: tuple[int, ...] = (), weights: Path | None = None
+    name: str,
+    federation: Federation,
+    *,
+    hidden: tuple[int, ...] = (),
+    weights: Path | None = None,
+    random_head: bool = False,
 ) -> Model:
     """The model called `name`, shaped for the inputs and classes of `federation`.
 
@@ -30,13 +35,14 @@ def build(
         federation: gives the shape of the inputs, the classes and, for text, the word vectors.
         hidden: widths of hidden layers; empty for the model's default.
         weights: `.npz` file with parameters to start from, by name.
+        random_head: whether a head that the file does not have is drawn by the seed, not zero.
     """
     if ":" in name:
         factory = partial(_load(name), federation)
         return replace(from_module(factory(), federation.num_classes), factory=factory)
     model = _built_in(name, federation, hidden)
     head = model.layout.names[-1].rpartition(".")[0]
-    return model if weights is None else with_weights(model, weights, head)
+    return model if weights is None else with_weights(model, weights, head, random_head=random_head)
 
 
 def _built_in(name: str, federation: Federation, hidden: tuple[int, ...]) -> StackedModel:

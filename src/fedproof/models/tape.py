@@ -8,7 +8,7 @@ steps) Li, Tramèr, Liang, Hashimoto 2022, arXiv:2110.05679v6, section 4.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import torch
@@ -77,12 +77,14 @@ class Trace:
         weight, bias: names of the map's parameters.
         inputs: `(stack, batch, positions, in)`.
         gradients: `(stack, batch, positions, out)`, of the loss with respect to the outputs.
+        products: `(stack, batch, out, in)`, each instance's gradient of the weight; None: not computed.
     """
 
     weight: str
     bias: str
     inputs: Tensor
     gradients: Tensor
+    products: Tensor | None = None
 
 
 def traces(logits: Tensor, gradient: Tensor, tape: Tape) -> list[Trace]:
@@ -103,24 +105,39 @@ def _by_instance(rows: Tensor, batch: int) -> Tensor:
     return rows.reshape(rows.shape[0], batch, -1, rows.shape[2])
 
 
+def with_products(trace: Trace) -> Trace:
+    """The trace with each instance's gradient of the weight, where having it costs less than doing without.
+
+    For a map at many positions the gradient is smaller than what it is made of. Clipping then bounds these
+    very numbers, so they may have been multiplied with few digits.
+    """
+    a, g = trace.inputs, trace.gradients
+    if a.shape[2] ** 2 < a.shape[3] * g.shape[3]:
+        return trace
+    products = g.flatten(0, 1).mT @ a.flatten(0, 1)
+    return replace(trace, products=products.view(*a.shape[:2], *products.shape[1:]))
+
+
 def squared_norms(trace: Trace) -> Tensor:
     """Squared norm `(stack, batch)` of each instance's gradient with respect to the map's weight and bias."""
     a, g = trace.inputs, trace.gradients
-    positions, width, height = a.shape[2], a.shape[3], g.shape[3]
-    if positions == 1:
+    if trace.products is not None:
+        weight: Tensor = torch.linalg.vector_norm(trace.products, dim=(2, 3)).square()
+        return weight + g.sum(2).square().sum(2)
+    if a.shape[2] == 1:
         return (g.square().sum((2, 3))) * (a.square().sum((2, 3)) + 1)
-    bias = g.sum(2).square().sum(2)
+    # ‖Σ g aᵀ‖² = Σ (a·a')(g·g') over pairs of positions: cheaper than the gradient if positions are few.
     flat_a, flat_g = a.flatten(0, 1), g.flatten(0, 1)
-    if positions**2 < width * height:
-        # ‖Σ g aᵀ‖² = Σ (a·a')(g·g') over pairs of positions: cheaper than the gradient if positions are few.
-        weight = ((flat_a @ flat_a.mT) * (flat_g @ flat_g.mT)).sum((1, 2)).clamp(min=0)
-    else:
-        weight = torch.linalg.vector_norm(flat_g.mT @ flat_a, dim=(1, 2)).square()
-    return weight.reshape(bias.shape) + bias
+    weight = ((flat_a @ flat_a.mT) * (flat_g @ flat_g.mT)).sum((1, 2)).clamp(min=0)
+    return weight.reshape(a.shape[:2]) + g.sum(2).square().sum(2)
 
 
 def weighted_gradients(trace: Trace, factors: Tensor) -> tuple[Tensor, Tensor]:
     """Sum over instances of gradient times factor `(stack, batch)`: of weight `(stack, out, in)` and bias."""
+    if trace.products is not None:
+        weight = factors.unsqueeze(1) @ trace.products.flatten(2)
+        bias = factors.unsqueeze(1) @ trace.gradients.sum(2)
+        return weight.view(len(factors), *trace.products.shape[2:]), bias.squeeze(1)
     scaled = (trace.gradients * factors[:, :, None, None]).flatten(1, 2)
     return scaled.mT @ trace.inputs.flatten(1, 2), scaled.sum(1)
 

@@ -72,7 +72,14 @@ def _write_drawings(chart: Chart, destination: Path) -> list[Path]:
 
 @contextmanager
 def new_axes() -> Iterator[Any]:
-    """Empty axes of matplotlib in our style; no window system, and no global state as with pyplot."""
+    """Empty axes of matplotlib in our style."""
+    with new_figure(_SIZE) as drawing:
+        yield drawing.add_subplot()
+
+
+@contextmanager
+def new_figure(size: tuple[float, float]) -> Iterator[Any]:
+    """An empty figure of matplotlib, so many inches wide and high; no window system, no global state."""
     try:
         import matplotlib as mpl
     except ModuleNotFoundError as error:
@@ -81,18 +88,23 @@ def new_axes() -> Iterator[Any]:
     from matplotlib.figure import Figure
 
     with mpl.rc_context(_STYLE):
-        drawing = Figure(figsize=_SIZE, layout="constrained")
+        drawing = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(drawing)
-        yield drawing.add_subplot()
+        yield drawing
 
 
 def save(axes: Any, path: Path) -> None:
-    """Write a drawing as the kind of file that its name says."""
+    """Write the figure of these axes as the kind of file that its name says."""
+    save_figure(axes.figure, path)
+
+
+def save_figure(figure: Any, path: Path, dpi: int = 200) -> None:
+    """Write a figure as the kind of file that its name says."""
     kind = path.suffix.removeprefix(".").lower()
     if kind not in FORMATS:
         raise ValueError(f"{path}: a figure's name must end in .png, .pdf or .svg")
     path.parent.mkdir(parents=True, exist_ok=True)
-    axes.figure.savefig(path, dpi=200, metadata=_METADATA[kind])
+    figure.savefig(path, dpi=dpi, metadata=_METADATA[kind])
 
 
 def draw(chart: Chart, axes: Any) -> None:

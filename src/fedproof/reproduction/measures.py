@@ -1,0 +1,298 @@
+"""What is measured of an experiment: plain numbers, small enough to be committed."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof.accounting import account, ensemble_account, is_private
+from fedproof.accounting.epsilon import dopamine_epsilon
+from fedproof.accounting.renyi import paper_epsilon
+from fedproof.attacks import costs
+from fedproof.attacks.outcome import Outcome, train
+from fedproof.certificates import CostMethod, Method, certify, inefficacy
+from fedproof.certificates.closed_form import inefficacy_bounds, real_size
+from fedproof.certificates.comparison import compare
+from fedproof.config import Config
+from fedproof.ensemble import Task
+from fedproof.experiment import SharedWork
+from fedproof.protocol import FedAvg, FixedSize, InstanceFedAvg, InstanceFedSGD, Poisson, UserFedAvg
+from fedproof.reproduction.published import Published
+from fedproof.reproduction.study import Panel
+from fedproof.robustness import attack, series
+from fedproof.threat import Relation, ThreatModel
+
+Result = dict[str, Any]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a measurement may use.
+
+    Attributes:
+        panel: what is asked for.
+        config: the experiment; None where nothing is trained.
+        task: its training.
+        shared: data and first updates that neighbouring points have in common.
+        published: the paper's numbers.
+    """
+
+    panel: Panel
+    config: Config
+    task: Task
+    shared: SharedWork
+    published: Published
+
+
+def certified(work: Work) -> Result:
+    """Accuracy, and certified accuracy over k: the paper's way and ours, from the same scores."""
+    config, task = work.config, work.task
+    scores = _clean(work).scores
+    result = _accuracies(task, scores)
+    if isinstance(task.mechanism, FedAvg):
+        return result
+    start = time.perf_counter()
+    chance = config.certificate.failure_probability
+    curves = compare(
+        scores,
+        task.federation.test_labels,
+        mechanism=task.mechanism,
+        delta=config.mechanism.delta,
+        failure_probability=chance,
+        max_size=config.certificate.max_size,
+    )
+    return result | {
+        "curves": [
+            {
+                "method": curve.method,
+                "relation": curve.relation.value if curve.relation else None,
+                "failure_probability": curve.failure_probability,
+                "accuracy": _rounded(curve.accuracy),
+            }
+            for curve in curves
+        ]
+        + [_margin(work, scores, relation, chance) for relation in Relation],
+        "paper_largest": _paper_largest(work, scores),
+        "certify_seconds": round(time.perf_counter() - start, 3),
+        **_privacy(work),
+    }
+
+
+def accuracy(work: Work) -> Result:
+    """Accuracy alone."""
+    return _accuracies(work.task, _clean(work).scores) | _privacy(work)
+
+
+def _margin(work: Work, scores: NDArray[np.float32], relation: Relation, chance: float) -> Result:
+    """The default certificate of fedproof, for one relation."""
+    task, most = work.task, work.config.certificate.max_size
+    fixed = isinstance(getattr(task.mechanism, "sampling", None), FixedSize)
+    if fixed and relation is Relation.JOIN:
+        return {"method": "margin", "relation": relation, "failure_probability": chance, "accuracy": []}
+    certificate = certify(
+        scores,
+        task.federation.test_labels,
+        mechanism=task.mechanism,
+        threat=ThreatModel(unit=task.mechanism.unit, relation=relation),
+        method=Method.MARGIN,
+        failure_probability=chance,
+        max_size=most,
+    )
+    accuracy = certificate.certified_accuracy(range(most + 1))
+    return {
+        "method": "margin",
+        "relation": relation.value,
+        "failure_probability": chance,
+        "accuracy": _until_zero(accuracy),
+    }
+
+
+def _paper_largest(work: Work, scores: NDArray[np.float32]) -> float:
+    """The largest real K of the paper's formula over the test inputs, with means taken as exact."""
+    means = np.sort(scores.mean(axis=0, dtype=np.float64), axis=-1)
+    delta = work.config.mechanism.delta
+    epsilon = account(work.task.mechanism, delta, ["paper"])["paper"]
+    return round(float(real_size(means[:, -1], means[:, -2], epsilon=epsilon, delta=delta).max()), 3)
+
+
+def attacked(work: Work) -> Result:
+    """Attacked ensembles beside the bounds, for every attack and number of poisoned units."""
+    config, task = work.config, work.task
+    first = work.shared.first_updates(config, task)
+    rows = attack(config, work.panel.attacks, work.panel.sizes, task=task, first=first)
+    kept = [row.values() | {"reasons": list(row.reasons)} for row in rows]
+    return {
+        "accuracy": rows[0].clean_replica_accuracy,
+        "attacks": [_with_paper_bound(work, row) for row in kept],
+        "cost_bound": config.attack.cost_bound,
+        **_privacy(work),
+    }
+
+
+def _with_paper_bound(work: Work, row: Result) -> Result:
+    """The row with the paper's lower bound as the paper draws it: from the mean, without confidence."""
+    delta, bound = work.config.mechanism.delta, work.config.attack.cost_bound
+    if not is_private(work.task.mechanism):
+        return row
+    epsilon = account(work.task.mechanism, delta, ["paper"])["paper"]
+    lower, _ = inefficacy_bounds(
+        row["clean_cost"], row["adversaries"], cost_bound=bound, epsilon=epsilon, delta=delta
+    )
+    return row | {"paper_lower_exact": float(lower)}
+
+
+def needed(work: Work) -> Result:
+    """How many units it takes to divide the attacker's cost by τ: the paper's bound and ours."""
+    config, task = work.config, work.task
+    [(_, goal_of)] = series(config, work.panel.attacks[0], [1], task)
+    outcome = _clean(work, goal_of.goal(task.federation))
+    found = costs(outcome.losses[0], config.attack.cost_bound)
+
+    def units(tau: float, method: CostMethod, bound: str) -> float | None:
+        return inefficacy(
+            found,
+            cost_bound=config.attack.cost_bound,
+            mechanism=task.mechanism,
+            threat=config.threat_model,
+            sizes=(),
+            method=method,
+            bound=bound,
+            failure_probability=config.certificate.failure_probability,
+            tau=tau,
+            delta=config.mechanism.delta,
+        ).needed
+
+    return {
+        **_accuracies(task, outcome.scores),
+        "cost": float(found.mean()),
+        "taus": list(work.panel.taus),
+        "paper": [units(tau, CostMethod.PAPER, "none") for tau in work.panel.taus],
+        "tight": [units(tau, CostMethod.MEAN, "betting") for tau in work.panel.taus],
+        **_privacy(work),
+    }
+
+
+def run_time(work: Work) -> Result:
+    """Seconds of a round of one replica, without and with clipping and noise, and of a certificate."""
+    task, count = work.task, work.config.ensemble.replicas
+    assert isinstance(task.mechanism, UserFedAvg)
+    plain = replace(task, mechanism=FedAvg(rounds=task.mechanism.rounds, sampling=task.mechanism.sampling))
+    seconds = {}
+    for name, one in {"fedavg": plain, "user-dp-fedavg": task}.items():
+        train(one, 2, ())  # warm up
+        start = time.perf_counter()
+        scores = train(one, count, ()).scores
+        seconds[name] = (time.perf_counter() - start) / (count * task.mechanism.rounds)
+    start = time.perf_counter()
+    certify(scores, mechanism=task.mechanism, threat=work.config.threat_model)
+    return {"seconds_per_round": seconds, "certify_seconds": time.perf_counter() - start}
+
+
+def budgets(panel: Panel, published: Published) -> Result:
+    """Every ε that the paper prints, beside ours to four decimals."""
+    rows = []
+    for entry in published.budgets():
+        mechanism: UserFedAvg | InstanceFedAvg
+        if entry.local_steps is None:
+            mechanism = UserFedAvg(
+                rounds=entry.rounds, noise_multiplier=entry.sigma, sampling=Poisson(probability=entry.rate)
+            )
+        else:
+            mechanism = InstanceFedAvg(
+                rounds=entry.rounds,
+                local_steps=entry.local_steps,
+                noise_multiplier=entry.sigma,
+                batch_probability=entry.rate,
+            )
+        rows.append(
+            {
+                "experiment": entry.experiment,
+                "sigma": entry.sigma,
+                "rounds": entry.rounds,
+                "published": entry.epsilon,
+                "paper": round(paper_epsilon(mechanism, entry.delta), 4),
+                "pld": round(account(mechanism, entry.delta, ["pld"])["pld"], 4),
+            }
+        )
+    return {"rows": rows}
+
+
+def dopamine(panel: Panel, published: Published) -> Result:
+    """ε over the rounds of InsDP-FedSGD, by its own accounting and by Dopamine's."""
+    setting, curves = published.dopamine, []
+    for cohort in setting.cohorts:
+        rounds = list(range(10, setting.rounds + 1, 10))
+        mechanisms = [
+            InstanceFedSGD(
+                rounds=count,
+                noise_multiplier=setting.sigma,
+                clip_norm=setting.clip_norm,
+                sampling=FixedSize(cohort=cohort, users=setting.users),
+                batch_probability=setting.batch_probability,
+            )
+            for count in rounds
+        ]
+        curves.append(
+            {
+                "cohort": cohort,
+                "rounds": rounds,
+                "InsDP-FedSGD": [round(paper_epsilon(one, setting.delta), 4) for one in mechanisms],
+                "Dopamine": [round(dopamine_epsilon(one, setting.delta), 4) for one in mechanisms],
+                "pld": [round(account(one, setting.delta, ["pld"])["pld"], 4) for one in mechanisms[-1:]],
+            }
+        )
+    return {"curves": curves}
+
+
+MEASURES: dict[str, Callable[[Work], Result]] = {
+    "certified": certified,
+    "accuracy": accuracy,
+    "attacked": attacked,
+    "needed": needed,
+    "run-time": run_time,
+}
+COMPUTED: dict[str, Callable[[Panel, Published], Result]] = {"budgets": budgets, "dopamine": dopamine}
+
+
+def _clean(work: Work, *goals: Any) -> Outcome:
+    first = work.shared.first_updates(work.config, work.task)
+    return train(work.task, work.config.ensemble.replicas, goals, first=first)
+
+
+def _accuracies(task: Task, scores: NDArray[np.float32]) -> Result:
+    labels = task.federation.test_labels
+    single = [float(np.mean(one.argmax(axis=-1) == labels)) for one in scores]
+    together = scores.mean(axis=0, dtype=np.float64).argmax(axis=-1)
+    return {
+        "accuracy": round(float(np.mean(single)), 5),
+        "accuracy_std": round(float(np.std(single)), 5),
+        "ensemble_accuracy": round(float(np.mean(together == labels)), 5),
+    }
+
+
+def _privacy(work: Work) -> Result:
+    mechanism, delta = work.task.mechanism, work.config.mechanism.delta
+    if not is_private(mechanism):
+        return {}
+    replicas = work.config.ensemble.replicas
+    return {
+        "epsilon": {name: round(value, 6) for name, value in account(mechanism, delta).items()},
+        "ensemble_epsilon": {
+            name: round(value, 4) for name, value in ensemble_account(mechanism, delta, replicas).items()
+        },
+        "delta": delta,
+    }
+
+
+def _rounded(values: Any) -> list[float]:
+    return [round(float(value), 5) for value in values]
+
+
+def _until_zero(values: Any) -> list[float]:
+    """The values up to the first that is zero."""
+    found = _rounded(values)
+    return found[: found.index(0.0) + 1] if 0.0 in found else found

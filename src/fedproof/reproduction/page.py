@@ -1,0 +1,230 @@
+"""The page: every figure and table of the paper, published beside measured, made from the rows alone."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fedproof.files import replace_file
+from fedproof.reproduction.clean import Comparison, compare_clean
+from fedproof.reproduction.figures import curve, draw_panel, label_of
+from fedproof.reproduction.published import Published
+from fedproof.reproduction.rows import Row, Rows
+from fedproof.reproduction.statements import at, statements
+from fedproof.reproduction.study import Panel, Study, rows_key
+
+PAGE = "reproduction.md"
+IMAGES = "images/reproduction"
+
+_INTRODUCTION = """\
+# The paper, reproduced
+
+Every figure and table of Xie et al., *Unraveling the connections between privacy and certified robustness in
+federated learning against poisoning attacks* (CCS 2023), from our own trainings, with the published number
+beside ours where the paper prints one. `fedproof reproduce all --device cuda` makes the rows,
+`python docs/build.py` this page from them; nothing on it is typed in by hand. O is the number of replicas.
+"""
+
+_LEGEND = """
+Paper: its formula with the means as they are. Others: with the confidence of the row, 99 % unless said
+otherwise; the last column is fedproof's default certificate, for adversaries that join / replace.
+"""
+
+
+def write_page(studies: Sequence[Study], experiments: Path, rows: Rows, folder: Path) -> Path:
+    """Write the page and its figures into `folder`; return the page."""
+    for study in studies:
+        for panel in study.panel:
+            drawn_panel(study, panel, rows, folder)
+    path = folder / PAGE
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(path, page(studies, experiments, rows).encode())
+    return path
+
+
+def drawn_panel(study: Study, panel: Panel, rows: Rows, folder: Path) -> bool:
+    """Draw one panel; False where there is nothing to draw."""
+    return draw_panel(panel.measure, panel.title, shown(study, panel, rows), folder / _image(study, panel))
+
+
+def page(studies: Sequence[Study], experiments: Path, rows: Rows) -> str:
+    """The page as Markdown; studies without rows are left out."""
+    published = Published.read(experiments)
+    clean = compare_clean(studies, rows, published)
+    parts = [_INTRODUCTION, *_summary(rows, clean)]
+    for study in studies:
+        parts += _section(study, rows, published)
+    parts += _clean_table(clean)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def shown(study: Study, panel: Panel, rows: Rows) -> list[Row]:
+    """The rows of a panel, with only its attacks where it shows rows of another."""
+    found = rows.under(rows_key(study, panel))
+    if panel.rows_of is None or not panel.attacks:
+        return found
+    return [
+        row
+        | {
+            "result": row["result"]
+            | {"attacks": [one for one in row["result"]["attacks"] if one["attack"] in panel.attacks]}
+        }
+        for row in found
+    ]
+
+
+def _summary(rows: Rows, clean: Sequence[Comparison]) -> Iterator[str]:
+    yield "\n## The paper's conclusions, computed\n"
+    yield "| conclusion | holds | from |\n|---|---|---|"
+    for one in statements(rows, clean):
+        yield f"| {one.claim} | {'yes' if one.holds else '**no**'} | {one.evidence} |"
+
+
+def _section(study: Study, rows: Rows, published: Published) -> Iterator[str]:
+    panels = [(panel, shown(study, panel, rows)) for panel in study.panel]
+    panels = [(panel, found) for panel, found in panels if found]
+    if not panels:
+        return
+    yield f"\n## {study.title}\n"
+    yield f"*In the paper:* {study.shows}\n"
+    if study.reason:
+        yield f"*What differs:* {study.reason}\n"
+    for panel, found in panels:
+        yield from _panel(study, panel, found, published)
+
+
+def _panel(study: Study, panel: Panel, found: Sequence[Row], published: Published) -> Iterator[str]:
+    if panel.measure in ("certified", "attacked", "needed", "dopamine"):
+        yield f"![{panel.title}]({_image(study, panel)})\n"
+    if panel.substitute:
+        yield f"*Data:* {panel.substitute}.\n"
+    yield from {
+        "certified": _certified_table,
+        "attacked": _attacked_table,
+        "needed": _needed_table,
+        "run-time": _seconds,
+        "budgets": _budgets,
+        "dopamine": _dopamine,
+        "accuracy": _nothing,
+    }[panel.measure](found, published)
+    yield _provenance(found)
+
+
+def _nothing(found: Sequence[Row], published: Published) -> Iterator[str]:
+    yield from ()
+
+
+def _certified_table(found: Sequence[Row], published: Published) -> Iterator[str]:
+    yield "| | accuracy | paper's K | paper, k = 2 | join, k = 10 | replace, k = 10 | fedproof, k = 10 |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in found:
+        result = row["result"]
+        name = "without noise" if "baseline" in row["values"] else label_of(row)
+        cells = [f"{result['accuracy']:.2%}"]
+        if "curves" in result:
+            ways = (("paper", None, False), ("mean", "join", True), ("mean", "replace", True))
+            paper, join, replace = (curve(row, *way) for way in ways)
+            best = (curve(row, "margin", relation, True) for relation in ("join", "replace"))
+            cells += [f"{result['paper_largest']:.2f}", f"{at(paper, 2):.1%}"]
+            cells += [f"{at(join, 10):.1%}" if join else "-", f"{at(replace, 10):.1%}"]
+            cells.append(" / ".join(f"{at(one, 10):.1%}" if one else "-" for one in best))
+        else:
+            cells += ["-"] * 5
+        yield f"| {name} | {' | '.join(cells)} |"
+    yield _LEGEND
+
+
+def _attacked_table(found: Sequence[Row], published: Published) -> Iterator[str]:
+    yield "| | attack | k | accuracy | published | certified | J(D) | J(D') | lower bound | paper's |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for row in found:
+        for one in row["result"]["attacks"]:
+            sure = one.get("certified_lower") is not None
+            cells = [one["attack"], str(one["adversaries"]), f"{one['accuracy']:.2%}"]
+            theirs = published.robust_accuracy(_competitor(row), one["attack"], one["adversaries"])
+            cells += ["-" if theirs is None else f"{theirs:.2f}%"]
+            cells += [f"{one['certified_accuracy']:.1%}" if sure else "-"]
+            cells += [f"{one['clean_cost']:.4f}", f"{one['cost']:.4f}"]
+            cells += [f"{one['certified_lower']:.4f}" if sure else "-"]
+            cells += [f"{one['paper_lower_exact']:.4f}" if "paper_lower_exact" in one else "-"]
+            yield f"| {label_of(row)} | {' | '.join(cells)} |"
+    yield ""
+
+
+def _competitor(row: Row) -> str:
+    """What the row's server is called in the paper's table of defences."""
+    rule = row["values"].get("aggregation.rule")
+    if rule is not None:
+        return str({"mean": "fedavg", "geometric-median": "rfa"}.get(rule, rule))
+    return f"user-dp eps {row['result'].get('epsilon', {}).get('paper', 0):.4g}"
+
+
+def _needed_table(found: Sequence[Row], published: Published) -> Iterator[str]:
+    taus = found[0]["result"]["taus"]
+    yield f"| units for τ (tight / paper) | {' | '.join(f'{tau:g}' for tau in taus)} |"
+    yield "|---" * (len(taus) + 1) + "|"
+    for row in found:
+        pairs = zip(row["result"]["tight"], row["result"]["paper"], strict=True)
+        cells = [f"{'> 200' if tight is None else f'{tight:g}'} / {paper:.1f}" for tight, paper in pairs]
+        yield f"| {label_of(row)} | {' | '.join(cells)} |"
+    yield ""
+
+
+def _seconds(found: Sequence[Row], published: Published) -> Iterator[str]:
+    theirs = published.values["runtime"]
+    ours = found[0]["result"]
+    yield "| | published | ours |\n|---|---|---|"
+    for name, value in theirs["sent140 seconds per round"].items():
+        measured = ours["seconds_per_round"][name]
+        yield f"| seconds of a round of one replica, {name} | {value} | {measured:.4f} |"
+    given = theirs["certification seconds given scores"]
+    yield f"| seconds of a certificate, given the scores | {given} | {ours['certify_seconds']:.2f} |\n"
+
+
+def _budgets(found: Sequence[Row], published: Published) -> Iterator[str]:
+    yield "| training | σ | rounds | published ε | ours | by privacy-loss distributions |"
+    yield "|---|---|---|---|---|---|"
+    for one in found[0]["result"]["rows"]:
+        cells = [one["experiment"], f"{one['sigma']:g}", str(one["rounds"])]
+        cells += [f"{one['published']:g}", f"{one['paper']:g}", f"{one['pld']:g}"]
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _dopamine(found: Sequence[Row], published: Published) -> Iterator[str]:
+    theirs = published.values["fedsgd_vs_dopamine"]["q=10/30"]
+    yield "| after 200 rounds | published, 10 of 30 | ours, 10 of 30 | ours, 20 of 30 |\n|---|---|---|---|"
+    curves = found[0]["result"]["curves"]
+    for name in ("InsDP-FedSGD", "Dopamine"):
+        yield f"| {name} | {theirs[name]} | " + " | ".join(f"{one[name][-1]:.3f}" for one in curves) + " |"
+    yield "| InsDP-FedSGD, sound | - | " + " | ".join(f"{one['pld'][-1]:.3f}" for one in curves) + " |\n"
+
+
+def _clean_table(clean: Sequence[Comparison]) -> Iterator[str]:
+    yield "\n## Clean accuracies\n"
+    yield "Mean over the replicas, in percent.\n"
+    yield "| training | σ | rounds | published | ours | difference | replicas |"
+    yield "|---|---|---|---|---|---|---|"
+    for one in clean:
+        entry = one.published
+        assert entry.accuracy is not None
+        mark = "*" if one.substitute else ""
+        difference = one.measured - entry.accuracy
+        shown = f"{difference:+.2f}" if one.close else f"**{difference:+.2f}**"
+        yield (
+            f"| {entry.experiment}{mark} | {entry.sigma:g} | {entry.rounds} | {entry.accuracy:.2f} | "
+            f"{one.measured:.2f} | {shown} | {one.replicas} |"
+        )
+    if any(one.substitute for one in clean):
+        yield "\n\\* not the paper's data: real tweets over synthetic users."
+
+
+def _provenance(found: Sequence[Row]) -> str:
+    replicas = sorted({row["replicas"] for row in found if row["replicas"]})
+    counted = f"O = {' and '.join(map(str, replicas))}; " if replicas else ""
+    seconds = sum(row["seconds"] for row in found)
+    hashes = ", ".join(dict.fromkeys(row["settings_sha256"][:8] for row in found[:3]))
+    more = " …" if len(found) > 3 else ""
+    return f"<sub>{counted}{found[0]['hardware']}, {seconds:.0f} s; settings {hashes}{more}</sub>\n"
+
+
+def _image(study: Study, panel: Panel) -> str:
+    return f"{IMAGES}/{study.name}-{panel.name}.svg"

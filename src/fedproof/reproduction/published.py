@@ -1,0 +1,109 @@
+"""The numbers the paper prints, from `paper_values.json`."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+FILE = "paper_values.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """One printed ε, the accuracy of its models where that is printed too, and the training behind it."""
+
+    experiment: str
+    sigma: float
+    rounds: int
+    epsilon: float | None
+    accuracy: float | None
+    rate: float
+    local_steps: int | None
+    delta: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DopamineSetting:
+    """The comparison of InsDP-FedSGD with Dopamine."""
+
+    sigma: float
+    clip_norm: float
+    batch_probability: float
+    rounds: int
+    users: int
+    cohorts: tuple[int, ...]
+    delta: float
+
+
+@dataclass(frozen=True)
+class Published:
+    """The paper's numbers as this package asks for them."""
+
+    values: dict[str, Any]
+
+    @classmethod
+    def read(cls, experiments: Path) -> "Published":
+        """From the folder of experiments."""
+        return cls(json.loads((experiments / FILE).read_text(encoding="utf-8")))
+
+    @cached_property
+    def table(self) -> tuple[Budget, ...]:
+        """Every point of the paper's experiments, those without noise too."""
+        return tuple(self._entries())
+
+    def budgets(self) -> list[Budget]:
+        """Those with a printed ε."""
+        return [entry for entry in self.table if entry.epsilon is not None]
+
+    def find(self, experiment: str | None, sigma: float, rounds: int) -> Budget | None:
+        """The entry with this noise multiplier (0: none) and number of rounds."""
+        for entry in self.table:
+            if (entry.experiment, entry.sigma, entry.rounds) == (experiment, sigma, rounds):
+                return entry
+        return None
+
+    @property
+    def dopamine(self) -> DopamineSetting:
+        """Setting of the comparison; N is that of its q, δ is not printed and ours."""
+        found = self.values["fedsgd_vs_dopamine"]
+        return DopamineSetting(
+            sigma=found["sigma"],
+            clip_norm=found["clip_norm"],
+            batch_probability=found["batch_sampling"],
+            rounds=found["rounds"],
+            users=30,
+            cohorts=(10, 20),
+            delta=1e-4,
+        )
+
+    def robust_accuracy(self, server: str, attack: str, size: int) -> float | None:
+        """Accuracy on CIFAR under attack, in percent, where it is printed."""
+        table = self.values["robust_accuracy_cifar"]
+        row = table.get(f"k={size}", {}).get(server)
+        columns = [name.partition(" gamma")[0] for name in table["columns"]]
+        return row[columns.index(attack)] if row and attack in columns else None
+
+    def _entries(self) -> Iterator[Budget]:
+        # ε of the instance level follow from 26 steps a round at 50/1266, and 100 at 50/1000.
+        steps = {"instance-mnist": (26, 50 / 1266), "instance-cifar": (100, 50 / 1000)}
+        for table in self.values["epsilon_and_accuracy"]:
+            setup = self.values["setup"][table["exp"]]
+            local, rate = steps.get(table["exp"], (None, setup["cohort"] / setup["users"]))
+            for index, epsilon in enumerate(table["epsilon"]):
+                accuracies = table["accuracy"]
+                yield Budget(
+                    experiment=table["exp"],
+                    sigma=float(_at(table["sigma"], index)),
+                    rounds=int(_at(table["rounds"], index)),
+                    epsilon=epsilon,
+                    accuracy=accuracies[index] if accuracies else None,
+                    rate=rate,
+                    local_steps=local,
+                    delta=setup["delta"],
+                )
+
+
+def _at(value: Any, index: int) -> Any:
+    return value[index] if isinstance(value, list) else value

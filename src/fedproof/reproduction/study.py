@@ -1,0 +1,196 @@
+"""A figure or table of the paper as a TOML file: panels, each an experiment whose keys vary."""
+
+import hashlib
+import itertools
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from fedproof.config import Config, Count, Section, load_config, validated
+from fedproof.sweep import axis
+
+FOLDER = "paper"  # inside the folder of experiments
+_THIN = 0.1  # below this scale, of a list of values only some are run
+
+Strings = Annotated[tuple[str, ...], Field(default=(), strict=False)]
+
+
+class Panel(Section):
+    """`[[panel]]`: one experiment, what is varied, and what is measured.
+
+    Attributes:
+        name: of its rows and its figure.
+        title: what stands above the figure.
+        measure: see `measures.MEASURES`.
+        experiment: the file of the experiment, without its ending.
+        set: keys that differ from that file, as on the command line.
+        vary: keys and their values, as for `fedproof sweep`.
+        baseline: keys of one more point, the one without noise.
+        attacks: kinds of attacks that are trained, or of the rows shown again.
+        sizes: numbers of poisoned units.
+        taus: by which the attacker wants to divide the cost.
+        rows_of: `study/panel` whose rows are shown again; nothing is trained.
+        published: name of the paper's experiment, for its ε and accuracies.
+        substitute: what stands in for data that are not to be had.
+    """
+
+    name: str
+    title: str
+    measure: Literal["certified", "accuracy", "attacked", "needed", "run-time", "budgets", "dopamine"]
+    experiment: str | None = None
+    set: Strings
+    vary: Strings
+    baseline: Strings
+    attacks: Strings
+    sizes: Annotated[tuple[Count, ...], Field(default=(), strict=False)]
+    taus: Annotated[tuple[float, ...], Field(default=(), strict=False)]
+    rows_of: str | None = None
+    published: str | None = None
+    substitute: str | None = None
+
+
+class Study(Section):
+    """A whole file.
+
+    Attributes:
+        title: of the figure or table.
+        order: its place on the page.
+        shows: what the paper shows with it.
+        reason: why our numbers differ from the published ones, where they do.
+    """
+
+    title: str
+    order: int
+    shows: str
+    reason: str = ""
+    panel: Annotated[tuple[Panel, ...], Field(strict=False)]
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One row that is to be measured.
+
+    Attributes:
+        key: `study/panel/values`, by which a row is found again.
+        config: what is trained; None where nothing is.
+        settings_sha256: of every key that the files say, and of what is measured; defaults are not in it, so
+            that a new key with a default does not make rows old.
+    """
+
+    key: str
+    panel: Panel
+    values: dict[str, str]
+    config: Config | None
+
+    @property
+    def settings_sha256(self) -> str:
+        """SHA-256 of all that the files say about this point."""
+        said = self.panel.model_dump(mode="json", include={"measure", "attacks", "sizes", "taus"})
+        if self.config is not None:
+            said["config"] = self.config.model_dump(mode="json", exclude_unset=True)
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def load_studies(experiments: Path) -> list[Study]:
+    """Every study of the folder, in the order of the page.
+
+    Raises:
+        ValueError: there is no such folder, or a file is wrong.
+    """
+    folder = experiments / FOLDER
+    paths = sorted(folder.glob("*.toml"))
+    if not paths:
+        raise ValueError(
+            f"{folder}: there are no studies; run this in a checkout of fedproof, or give --experiments"
+        )
+    return sorted((_load(path) for path in paths), key=lambda study: study.order)
+
+
+def _load(path: Path) -> Study:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: not valid TOML: {error}") from error
+    return validated(Study, document | {"name": path.stem}, str(path))
+
+
+def chosen(studies: Sequence[Study], name: str) -> list[Study]:
+    """The study called `name`, or `all`."""
+    found = [study for study in studies if name in ("all", study.name)]
+    if not found:
+        known = ", ".join(study.name for study in studies)
+        raise ValueError(f"study = {name!r} must be all or one of {known}")
+    return found
+
+
+def points_of(study: Study, experiments: Path, scale: float = 1.0) -> list[Point]:
+    """What is to be trained for a study; `scale` multiplies the replicas.
+
+    Below a tenth, lists of values are thinned too: noise multipliers to the first, the middle and the last,
+    everything else to the last, so that all studies together are a matter of minutes.
+    """
+    return [
+        point
+        for panel in study.panel
+        if panel.rows_of is None
+        for point in _points(study, panel, experiments, scale)
+    ]
+
+
+def _points(study: Study, panel: Panel, experiments: Path, scale: float) -> list[Point]:
+    prefix = f"{study.name}/{panel.name}"
+    if panel.experiment is None:
+        return [Point(key=prefix, panel=panel, values={}, config=None)]
+    if scale < _THIN:
+        panel = panel.model_copy(update={"sizes": panel.sizes[-1:], "attacks": panel.attacks[-1:]})
+    axes = [_thinned(axis(text), scale) for text in panel.vary]
+    combinations = [
+        dict(zip((key for key, _ in axes), values, strict=True))
+        for values in itertools.product(*(values for _, values in axes))
+    ]
+    changed = [([f"{key}={value}" for key, value in values.items()], values) for values in combinations]
+    if panel.baseline:
+        changed.append((list(panel.baseline), {"baseline": "without noise"}))
+    path = experiments / f"{panel.experiment}.toml"
+    return [
+        Point(
+            key="/".join([prefix, *(f"{key.rpartition('.')[2]}={value}" for key, value in values.items())]),
+            panel=panel,
+            values=values,
+            config=_scaled(load_config(path, [*panel.set, *overrides]), scale),
+        )
+        for overrides, values in changed
+    ]
+
+
+def _scaled(config: Config, scale: float) -> Config:
+    if scale == 1:
+        return config
+    replicas = max(2, round(scale * config.ensemble.replicas))
+    ensemble = config.ensemble.model_copy(update={"replicas": replicas})
+    return config.model_copy(update={"ensemble": ensemble})
+
+
+def _thinned(values: tuple[str, list[str]], scale: float) -> tuple[str, list[str]]:
+    key, all_values = values
+    if scale >= _THIN:
+        return values
+    if not key.endswith("noise_multiplier"):
+        return key, all_values[-1:]
+    return key, list(dict.fromkeys([all_values[0], all_values[len(all_values) // 2], all_values[-1]]))
+
+
+def rows_key(study: Study, panel: Panel) -> str:
+    """The beginning of the keys of the rows that a panel shows."""
+    return panel.rows_of or f"{study.name}/{panel.name}"
+
+
+def described(document: dict[str, Any]) -> str:
+    """Values of the varied keys, for a legend."""
+    return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in document.items())

@@ -1,0 +1,158 @@
+"""Studies become rows, rows become the page: nothing is measured twice, nothing is typed in by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedproof.reproduction import Rows, load_studies, reproduce, write_page
+from fedproof.reproduction.clean import compare_clean
+from fedproof.reproduction.page import page
+from fedproof.reproduction.published import Published
+from fedproof.reproduction.statements import statements
+from fedproof.reproduction.study import chosen, points_of
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+
+@pytest.fixture(scope="session")
+def measured(experiments, tmp_path_factory):
+    out = tmp_path_factory.mktemp("rows")
+    return reproduce(load_studies(experiments), experiments, out)
+
+
+def test_every_point_has_a_row_with_hash_hardware_and_seconds(measured, experiments):
+    [study] = load_studies(experiments)
+    points = points_of(study, experiments)
+    assert len(points) == 7
+    for point in points:
+        row = measured.find(point)
+        assert row["settings_sha256"] == point.settings_sha256
+        assert row["seconds"] >= 0
+        assert row["hardware"].startswith("CPU")
+
+
+def test_a_second_reproduction_measures_nothing(measured, experiments):
+    before = measured.path.read_text()
+    told = []
+    reproduce(
+        load_studies(experiments),
+        experiments,
+        measured.path.parent,
+        progress=lambda stage, done, total: told.append((stage, done)),
+    )
+    assert measured.path.read_text() == before
+    assert told == [("reproduced", 7)]
+
+
+def test_a_half_written_last_line_is_measured_again(measured, experiments, tmp_path):
+    lines = measured.path.read_text().split("\n")
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines[:-2]) + "\n" + lines[-2][:40])
+    found = reproduce(load_studies(experiments), experiments, tmp_path)
+    assert {row["key"] for row in found.under("small")} == {row["key"] for row in measured.under("small")}
+
+
+def test_a_wrong_line_in_the_middle_is_named(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"key": "a"}\nnot json\n{"key": "b"}\n')
+    with pytest.raises(ValueError, match=r"rows\.jsonl:2: not a row"):
+        Rows(tmp_path / "rows.jsonl")
+
+
+def test_changed_settings_are_measured_again(measured, experiments):
+    [study] = load_studies(experiments)
+    point = points_of(study, experiments, scale=0.5)[0]
+    assert point.config.ensemble.replicas == 20
+    assert measured.find(point) is None
+
+
+def test_the_scale_multiplies_replicas_and_thins_lists():
+    studies = {study.name: study for study in load_studies(EXPERIMENTS)}
+    study = studies["certified-user-epsilon"]
+    full, small = (points_of(study, EXPERIMENTS, scale) for scale in (1.0, 0.02))
+    assert len(small) < len(full)
+    assert {point.config.ensemble.replicas for point in small} == {2, 20}
+    assert {point.key for point in small} <= {point.key for point in full}
+
+
+def test_certified_rows_certify_the_same_scores_several_ways(measured):
+    row = next(row for row in measured.under("small/certified") if "baseline" not in row["values"])
+    ways = {(one["method"], one["relation"], one["failure_probability"]) for one in row["result"]["curves"]}
+    assert ways == {
+        (method, relation, chance)
+        for method, relation in (("paper", None), ("mean", "join"), ("mean", "replace"))
+        for chance in (None, 0.01)
+    } | {("margin", "join", 0.01), ("margin", "replace", 0.01)}
+    for one in row["result"]["curves"]:
+        assert one["accuracy"] == sorted(one["accuracy"], reverse=True)
+
+
+def test_the_page_shows_every_panel_and_its_figures(measured, experiments, tmp_path):
+    studies = load_studies(experiments)
+    text = write_page(studies, experiments, measured, tmp_path).read_text()
+    for panel in studies[0].panel:
+        if panel.measure in ("certified", "attacked", "needed", "dopamine"):
+            drawing = f"images/reproduction/small-{panel.name}.svg"
+            assert f"]({drawing})" in text
+            assert (tmp_path / drawing).stat().st_size > 1000
+    assert "0.87" in text  # the published ε of InsDP-FedSGD
+
+
+def test_numbers_of_the_page_come_from_the_rows(measured, experiments, tmp_path):
+    changed = json.loads(measured.path.read_text().split("\n")[0])
+    changed["result"]["accuracy"] = 0.12345
+    (tmp_path / "rows.jsonl").write_text(json.dumps(changed) + "\n")
+    text = page(load_studies(experiments), experiments, Rows(tmp_path / "rows.jsonl"))
+    assert "12.35%" in text or "12.34%" in text
+
+
+def test_statements_can_be_false(tmp_path):
+    row = {"key": "privacy-budgets/all", "values": {}, "result": {"rows": [{"paper": 1.0, "published": 2.0}]}}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    [found] = statements(Rows(tmp_path / "rows.jsonl"), [])
+    assert not found.holds
+    assert found.evidence == "0 of 1"
+
+
+def test_an_unknown_study_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="study = 'figure-1' must be all or one of certified-user-epsilon"):
+        chosen(load_studies(EXPERIMENTS), "figure-1")
+
+
+def test_a_folder_without_studies_says_what_to_do(tmp_path):
+    with pytest.raises(ValueError, match="there are no studies; run this in a checkout"):
+        load_studies(tmp_path)
+
+
+@pytest.mark.parametrize("scale", [0, -1, 1.5])
+def test_scales_that_make_no_sense_are_refused(scale, tmp_path):
+    with pytest.raises(ValueError, match="must be above 0 and at most 1"):
+        reproduce([], EXPERIMENTS, tmp_path, scale=scale)
+
+
+# --- what is committed ------------------------------------------------------------------------------------------
+
+
+def test_every_point_of_every_study_is_a_valid_experiment():
+    studies = load_studies(EXPERIMENTS)
+    keys = [point.key for study in studies for point in points_of(study, EXPERIMENTS)]
+    assert len(keys) == len(set(keys)) > 200
+    names = {f"{study.name}/{panel.name}" for study in studies for panel in study.panel}
+    assert {panel.rows_of for study in studies for panel in study.panel} - {None} <= names
+
+
+def test_published_accuracies_are_found_by_noise_and_rounds():
+    published = Published.read(EXPERIMENTS)
+    assert published.find("user-mnist", 1.8, 3).accuracy == 97.42
+    assert published.find("user-cifar", 0.0, 1).accuracy == 81.9
+    assert published.find("user-cifar", 1.8, 1) is None
+    assert published.robust_accuracy("krum", "min-max", 3) == 85.12
+    assert published.robust_accuracy("user-dp eps 0.648", "label-flip", 10) == 85.85
+    assert published.robust_accuracy("krum", "min-max", 4) is None
+    assert len(published.budgets()) == 81
+
+
+def test_committed_rows_are_compared_with_the_paper():
+    rows = Rows(EXPERIMENTS / "results" / "rows.jsonl")
+    clean = compare_clean(load_studies(EXPERIMENTS), rows, Published.read(EXPERIMENTS))
+    assert len(clean) > 30
+    assert all(0 < one.measured <= 100 for one in clean)
