@@ -65,6 +65,25 @@ def test_the_summary_has_the_documented_keys(finished):
     assert json.loads((finished.folder / "summary.json").read_text()) == finished.summary
 
 
+def test_secure_noise_is_stated_kept_and_not_repeated(finished, tmp_path):
+    secure = tiny("ensemble.secure_noise=true")
+    runs = [run(secure, tmp_path / name) for name in ("one", "two")]
+    assert all(one.summary["secure_noise"] for one in runs)
+    assert not finished.summary["secure_noise"]
+    assert outputs(tmp_path / "one")["scores.npy"] != outputs(tmp_path / "two")["scores.npy"]
+    for part in (tmp_path / "one" / "parts").glob("part-00002.*"):
+        part.unlink()
+    before = np.load(tmp_path / "one" / "scores.npy")
+    run(secure, tmp_path / "one", resume=True)
+    after = np.load(tmp_path / "one" / "scores.npy")
+    kept = np.arange(40) // 10 != 2
+    np.testing.assert_array_equal(after[kept], before[kept])
+    assert not np.array_equal(after[~kept], before[~kept])
+    text = (tmp_path / "one" / "certificate.json").read_text()
+    assert verify(text, after) == ()
+    assert len(predict(tmp_path / "one", np.zeros((1, 64), dtype=np.float32)).prediction) == 1
+
+
 def test_the_certificate_on_disk_verifies(finished):
     text = (finished.folder / "certificate.json").read_text()
     assert loads(text) == finished.certificate

@@ -159,7 +159,7 @@ def test_division_by_the_realised_cohort(monkeypatch):
 
 
 def test_sampling_that_is_accounted_but_not_done(monkeypatch):
-    def everyone(drawn, num_users, rounds, seed, replicas):
+    def everyone(drawn, num_users, rounds, seed, replicas, secure):
         return np.ones((len(replicas), rounds, num_users), dtype=np.bool_)
 
     monkeypatch.setattr(sampling, "draw_cohorts", everyone)
@@ -196,7 +196,7 @@ def test_a_median_that_nobody_hides(monkeypatch):
     ids=["user", "instance"],
 )
 def test_replicas_that_share_their_noise(monkeypatch, shared_by, mechanism, users):
-    def shared(seed, purpose, replica, device):
+    def shared(seed, purpose, replica, device, secure):
         return Stream(seed, purpose, replica // shared_by if purpose is Purpose.NOISE else replica, device)
 
     monkeypatch.setattr(train, "Stream", shared)
