@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench fuzz faults clean install
+.PHONY: demo test lint bench fuzz faults audit sbom clean install
 
 demo: $(STAMP)
 	$(BIN)/fedproof demo --out runs/demo
@@ -26,6 +26,10 @@ fuzz: $(STAMP)
 
 faults: $(STAMP)
 	FEDPROOF_KILLED_RUNS=50 $(BIN)/python -m pytest tests/faults
+
+# Bill of materials and hashes of the tested set: after a change of constraints.txt, in the environment it gives.
+sbom: $(STAMP)
+	$(BIN)/python tools/sbom.py
 
 install: $(STAMP)
 
