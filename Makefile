@@ -24,6 +24,10 @@ bench: $(STAMP)
 fuzz: $(STAMP)
 	FEDPROOF_FUZZ_EXAMPLES=53000 $(BIN)/python -m pytest -n 2 tests/hostile
 
+# A thousand trainings with each planted mistake: how many does the audit catch?
+audit: $(STAMP)
+	FEDPROOF_AUDIT_SEEDS=1000 $(BIN)/python -m pytest -n 2 tests/audit
+
 faults: $(STAMP)
 	FEDPROOF_KILLED_RUNS=50 $(BIN)/python -m pytest tests/faults
 
