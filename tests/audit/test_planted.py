@@ -311,7 +311,7 @@ def test_replicas_that_share_their_noise_are_caught_whatever_the_seed(share_nois
     assert_mostly_caught([dependence(row) < FALSE_ALARM for row in rows], name, record_property)
 
 
-@pytest.mark.parametrize("share", [0.003, 0.01, 0.1])
+@pytest.mark.parametrize("share", [0.001, 0.003, 0.1])
 def test_a_part_of_the_noise_that_replicas_share_is_caught(share):
     rng = np.random.default_rng(0)
     trials = 100
@@ -321,4 +321,4 @@ def test_a_part_of_the_noise_that_replicas_share_is_caught(share):
         caught.append(dependence(np.sqrt(1 - share) * own + np.sqrt(share) * common) < FALSE_ALARM)
     low, high = binom.interval(1 - FALSE_ALARM, trials, shared_power(share))
     assert low <= sum(caught) <= high
-    assert shared_power(share) >= POWER or share < 0.01  # a hundredth of the variance is always seen
+    assert shared_power(share) >= POWER or share < 0.003  # of the variance

@@ -20,6 +20,7 @@ With `secure` what privacy rests on, cohorts, noise and batches, comes from the 
 (`fedproof.secure`), and the seed decides the rest: what is public anyway. Such numbers are drawn on the host.
 """
 
+from collections.abc import Callable
 from enum import IntEnum
 from itertools import pairwise
 
@@ -65,24 +66,23 @@ class Stream:
         if isinstance(self._generator, torch.Generator):
             out.normal_(generator=self._generator)
         else:
-            host = out.cpu().numpy()  # `out` itself unless it lies on another device
-            self._generator.standard_normal(dtype=host.dtype, out=host)
-            _bring(host, out)
+            _fill(out, self._generator.standard_normal)
 
     def uniform_(self, out: Tensor) -> None:
         """Fill the contiguous `out` with uniform numbers in [0, 1)."""
         if isinstance(self._generator, torch.Generator):
             out.uniform_(generator=self._generator)
         else:
-            host = out.cpu().numpy()
-            self._generator.random(dtype=host.dtype, out=host)
-            _bring(host, out)
+            _fill(out, self._generator.random)
 
 
-def _bring(numbers: NDArray[np.floating], out: Tensor) -> None:
-    """Copy what was drawn on the host to the device of `out`."""
-    if out.device.type != "cpu":
-        out.copy_(torch.from_numpy(numbers))
+def _fill(out: Tensor, draw: Callable[..., object]) -> None:
+    """Draw on the host, and copy to the device of `out` where that is another."""
+    host = out if out.device.type == "cpu" else torch.empty(out.shape, dtype=out.dtype)
+    numbers = host.numpy()
+    draw(dtype=numbers.dtype, out=numbers)
+    if host is not out:
+        out.copy_(host)
 
 
 def initial_seed(seed: int) -> int:
