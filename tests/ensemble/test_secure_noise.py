@@ -38,9 +38,9 @@ def secure_task(task, request):
 
 
 def test_two_trainings_of_one_seed_differ(secure_task):
-    first, second = (train_replicas(secure_task, range(3)) for _ in range(2))
-    assert not torch.equal(first.params, second.params)
-    assert len({row.numpy().tobytes() for row in torch.cat([first.params, second.params])}) > 3
+    # Pooled training adds no noise: two cohorts that agree, one time in 64, give one model. Not twenty times.
+    first, second = (train_replicas(secure_task, range(20)).params for _ in range(2))
+    assert len({row.numpy().tobytes() for row in torch.cat([first, second])}) > 20
 
 
 def test_all_that_differs_comes_from_the_operating_system(secure_task, known_bits):
@@ -85,7 +85,7 @@ def test_global_generators_are_neither_read_nor_moved(secure_task):
     found = []
     for _ in range(2):
         torch.manual_seed(1)
-        found.append(train_replicas(secure_task, range(1)).params)
+        found.append(train_replicas(secure_task, range(20)).params)
         assert torch.equal(torch.get_rng_state(), torch.Generator().manual_seed(1).get_state())
     torch.set_rng_state(before)
     assert not torch.equal(*found)
