@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench fuzz faults clean install
+.PHONY: demo test lint bench fuzz faults audit sbom clean install
 
 demo: $(STAMP)
 	$(BIN)/fedproof demo --out runs/demo
@@ -24,8 +24,16 @@ bench: $(STAMP)
 fuzz: $(STAMP)
 	FEDPROOF_FUZZ_EXAMPLES=53000 $(BIN)/python -m pytest -n 2 tests/hostile
 
+# A thousand trainings with each planted mistake: how many does the audit catch?
+audit: $(STAMP)
+	FEDPROOF_AUDIT_SEEDS=1000 $(BIN)/python -m pytest -n 2 tests/audit
+
 faults: $(STAMP)
 	FEDPROOF_KILLED_RUNS=50 $(BIN)/python -m pytest tests/faults
+
+# Bill of materials and hashes of the tested set: after a change of constraints.txt, in the environment it gives.
+sbom: $(STAMP)
+	$(BIN)/python tools/sbom.py
 
 install: $(STAMP)
 

@@ -3,6 +3,7 @@
 Usage: python docs/build.py. A test fails if the committed pages are not what this writes.
 """
 
+import inspect
 import re
 import types
 from enum import Enum
@@ -30,7 +31,7 @@ def configuration_page() -> str:
         section = field.annotation
         assert isinstance(section, type)
         assert issubclass(section, Section)
-        about = (section.__doc__ or "").partition(": ")[2]
+        about = (inspect.getdoc(section) or "").partition(": ")[2]
         lines += [
             "",
             f"## [{name}]",

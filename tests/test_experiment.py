@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fedproof.certificates import loads, verify
+from fedproof.cli.training import show
 from fedproof.config import parse_config
 from fedproof.experiment import predict, run
 from fedproof.report import write_report
@@ -63,6 +64,35 @@ def test_the_summary_has_the_documented_keys(finished):
     assert wanted <= set(finished.summary)
     assert set(finished.summary["epsilon"]) == {"paper", "rdp", "pld"}
     assert json.loads((finished.folder / "summary.json").read_text()) == finished.summary
+
+
+def test_secure_noise_is_stated_kept_and_not_repeated(finished, tmp_path):
+    secure = tiny("ensemble.secure_noise=true")
+    runs = [run(secure, tmp_path / name) for name in ("one", "two")]
+    assert all(one.summary["secure_noise"] for one in runs)
+    assert not finished.summary["secure_noise"]
+    assert outputs(tmp_path / "one")["scores.npy"] != outputs(tmp_path / "two")["scores.npy"]
+    for part in (tmp_path / "one" / "parts").glob("part-00002.*"):
+        part.unlink()
+    before = np.load(tmp_path / "one" / "scores.npy")
+    run(secure, tmp_path / "one", resume=True)
+    after = np.load(tmp_path / "one" / "scores.npy")
+    kept = np.arange(40) // 10 != 2
+    np.testing.assert_array_equal(after[kept], before[kept])
+    assert not np.array_equal(after[~kept], before[~kept])
+    text = (tmp_path / "one" / "certificate.json").read_text()
+    assert verify(text, after) == ()
+    assert len(predict(tmp_path / "one", np.zeros((1, 64), dtype=np.float32)).prediction) == 1
+
+
+def test_secure_noise_is_said_to_people(finished, tmp_path, capsys):
+    one = run(tiny("ensemble.secure_noise=true", "ensemble.replicas=4"), tmp_path / "one")
+    said = []
+    for summary, folder in ((one.summary, one.folder), (finished.summary, finished.folder)):
+        show(summary, folder)
+        said.append("the seed does not repeat this run" in "".join(capsys.readouterr()))
+        said.append("came from the operating system" in write_report(folder).read_text())
+    assert said == [True, True, False, False]
 
 
 def test_the_certificate_on_disk_verifies(finished):

@@ -143,10 +143,16 @@ class ThreatSection(Section):
 
 
 class EnsembleSection(Section):
-    """`[ensemble]`: how many trainings, from which seed, and the most privacy they may cost together."""
+    """`[ensemble]`: how many trainings, from which seed, and the most privacy they may cost together.
+
+    With `secure_noise` cohorts, noise and batches come from the operating system, as they should for models
+    that are given away. The seed then decides initial model, data order and partition alone, and a run cannot
+    be repeated: with `--resume` finished parts are kept, and missing ones get numbers of their own.
+    """
 
     replicas: Count = 1000
     seed: Annotated[int, Field(ge=0)] = 0
+    secure_noise: bool = False
     part_size: Count | None = None
     max_epsilon: Positive | None = None
 

@@ -63,7 +63,7 @@ def run(
     """Train the replicas of `config` on `device`, certify, and write the run directory `out`.
 
     A run that was interrupted goes on with `resume`: finished parts are kept, and the certificate is the same
-    byte for byte.
+    byte for byte. With `ensemble.secure_noise` missing parts get fresh randomness.
 
     Raises:
         ValueError: the directory belongs to another configuration, or something is wrong with the data.
@@ -148,6 +148,7 @@ def make_task(config: Config, device: str, federation: Federation | None = None)
         mechanism=mechanism,
         local=config.local_training,
         seed=config.ensemble.seed,
+        secure_noise=config.ensemble.secure_noise,
         device=device,
         aggregation=build_rule(
             config.aggregation.rule,
@@ -263,6 +264,7 @@ def _summary(
         "replicas": len(scores),
         "accuracy": float(np.mean(scores.mean(axis=0, dtype=np.float64).argmax(axis=-1) == labels)),
         "replica_accuracy": single,
+        "secure_noise": task.secure_noise,
         "class_names": list(task.federation.class_names),
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
         "peak_memory_bytes": peak_memory(),

@@ -64,6 +64,21 @@ def test_canaries_at_user_level_do_not_exceed_what_is_accounted(clipping, sampli
     assert found.contradictions(accounted(mechanism, relation)).size == 0
 
 
+@pytest.mark.parametrize("mechanism", [user_fedavg(sampling=Poisson(probability=0.5)), FEDSGD, FEDAVG])
+def test_nor_do_they_with_noise_from_the_operating_system(mechanism):
+    users = 1 if mechanism is FEDAVG else 4
+    found = audit(mechanism, REPLACE, num_users=users, secure_noise=True)
+    assert found.contradictions(accounted(mechanism, REPLACE)).size == 0
+
+
+def test_noise_from_the_operating_system_reaches_what_is_accounted():
+    mechanism = user_fedavg()
+    found = audit(mechanism, REPLACE, num_users=1, num_replicas=8000, secure_noise=True)
+    exact = accounted(mechanism, REPLACE)
+    assert found.contradictions(exact).size == 0
+    assert found.contradictions(GaussianTradeoff(shift=0.85 * exact.shift)).size > 0
+
+
 @pytest.mark.parametrize("sampling", [Poisson(probability=0.5), Everyone()], ids=str)
 @pytest.mark.parametrize("crowd", [-0.1, -1.0])
 def test_nor_do_they_where_the_others_pull_against_them(sampling, crowd):

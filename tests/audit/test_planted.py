@@ -1,15 +1,20 @@
 """Mistakes planted into the real code: the audit must catch each, with probability at least 0.999.
 
-The law of the statistic under each mistake is known in closed form. `power` computes from it the chance that
-the audit, at FALSE_ALARM, contradicts the guarantee; what is asserted is both the power and the catch itself.
+The law of the statistic under each mistake is known in closed form. `power` and `shared_power` compute from
+it the chance that the audit, at FALSE_ALARM, speaks up; what is asserted is the power, the catch itself, and
+how many of FEDPROOF_AUDIT_SEEDS trainings were caught (`make audit` tries a thousand of each).
 """
 
-from dataclasses import replace
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 import torch
+from scipy.special import betainc
 from scipy.stats import binom, norm
+from scipy.stats import f as f_distribution
 
 from fedproof.accounting import tradeoff
 from fedproof.audit import audit, dependence, noise_rows
@@ -33,6 +38,8 @@ from fedproof.threat import Relation, ThreatModel
 FALSE_ALARM = 1e-6
 CLIP_NORM = 1e-4
 REPLICAS, THRESHOLDS = 8000, 32
+POWER = 0.999
+SEEDS = int(os.environ.get("FEDPROOF_AUDIT_SEEDS", "10"))
 JOIN, REPLACE = Relation.JOIN, Relation.REPLACE
 
 
@@ -74,43 +81,22 @@ def user_mechanism(**changes):
     )
 
 
-def assert_caught(mechanism, relation, laws, **settings):
-    curve = accounted(mechanism, relation)
-    assert power(curve, *laws)
-    assert audit(mechanism, relation, num_replicas=REPLICAS, **settings).contradictions(curve).size > 0
+# --- the mistakes -------------------------------------------------------------------------------------------
 
 
-def test_noise_too_small_at_user_level(monkeypatch):
+def small_noise_of_users(monkeypatch):
     real = user_fedavg.add_noise
     monkeypatch.setattr(
         user_fedavg, "add_noise", lambda total, std, sizes, streams: real(total, 0.8 * std, sizes, streams)
     )
-    assert_caught(user_mechanism(), REPLACE, (gaussian(-1, 0.8), gaussian(1, 0.8)))
 
 
-@pytest.mark.parametrize(
-    "mechanism",
-    [
-        InstanceFedSGD(
-            rounds=1,
-            noise_multiplier=1.0,
-            sampling=FixedSize(cohort=1, users=1),
-            batch_probability=1.0,
-            clip_norm=CLIP_NORM,
-        ),
-        InstanceFedAvg(
-            rounds=1, local_steps=1, noise_multiplier=1.0, batch_probability=1.0, clip_norm=CLIP_NORM
-        ),
-    ],
-    ids=lambda mechanism: type(mechanism).__name__,
-)
-def test_noise_too_small_at_instance_level(monkeypatch, mechanism):
+def small_noise_of_instances(monkeypatch):
     real = instance._noise
     monkeypatch.setattr(instance, "_noise", lambda *arguments: 0.8 * real(*arguments))
-    assert_caught(mechanism, REPLACE, (gaussian(-1, 0.8), gaussian(1, 0.8)), num_users=1)
 
 
-def test_clipping_after_summing(monkeypatch):
+def clipping_after_summing(monkeypatch):
     real_bound, real_noise = user_fedavg.bound, user_fedavg.add_noise
 
     def whole(contributions, clipping, clip_norms):
@@ -124,11 +110,9 @@ def test_clipping_after_summing(monkeypatch):
 
     monkeypatch.setattr(user_fedavg, "bound", whole)
     monkeypatch.setattr(user_fedavg, "add_noise", clip_then_noise)
-    # The others pull to -1; one canary, ten times as strong as each of them, turns the whole sum to +1.
-    assert_caught(user_mechanism(), JOIN, (gaussian(-1, 1), gaussian(1, 1)), crowd=-0.1)
 
 
-def test_division_by_the_realised_cohort(monkeypatch):
+def division_by_the_realised_cohort(monkeypatch):
     real = user_fedavg.play
 
     def play(mechanism, setting, state, streams, shared):
@@ -138,39 +122,122 @@ def test_division_by_the_realised_cohort(monkeypatch):
         return replace(after, params=state.params + (after.params - state.params) * factor), report
 
     monkeypatch.setattr(user_fedavg, "play", play)
-    # All pull to -1 and so does the canary's opposite: whoever is drawn, the average is -1. The canary is the
-    # only one who moves it, and no longer hidden among the random number of the others.
-    users, chance, noise = 20, 0.5, 0.5
-
-    def law(canary):
-        def above(t):
-            found = np.zeros_like(t)
-            for drawn in (0, 1):
-                for crowd in range(users + 1):
-                    weight = binom.pmf(drawn, 1, chance) * binom.pmf(crowd, users, chance)
-                    factor = chance * (users + 1) / max(1, drawn + crowd)
-                    found += weight * norm.sf(t, (canary * drawn - crowd) * factor, noise * factor)
-            return found
-
-        return above
-
-    mechanism = user_mechanism(noise_multiplier=noise, sampling=Poisson(probability=chance))
-    assert_caught(mechanism, REPLACE, (law(-1), law(1)), crowd=-1.0, num_users=users)
 
 
-def test_sampling_that_is_accounted_but_not_done(monkeypatch):
-    def everyone(drawn, num_users, rounds, seed, replicas):
+def averaged(canary, users=20, chance=0.5, noise=0.5):
+    """Chance of being above t for a canary that pulls to `canary` and `users` others that pull to -1."""
+
+    def above(t):
+        found = np.zeros_like(t)
+        for drawn in (0, 1):
+            for crowd in range(users + 1):
+                weight = binom.pmf(drawn, 1, chance) * binom.pmf(crowd, users, chance)
+                factor = chance * (users + 1) / max(1, drawn + crowd)
+                found += weight * norm.sf(t, (canary * drawn - crowd) * factor, noise * factor)
+        return found
+
+    return above
+
+
+def no_sampling(monkeypatch):
+    def everyone(drawn, num_users, rounds, seed, replicas, secure):
         return np.ones((len(replicas), rounds, num_users), dtype=np.bool_)
 
     monkeypatch.setattr(sampling, "draw_cohorts", everyone)
-    mechanism = user_mechanism(sampling=Poisson(probability=0.5))
-    assert_caught(mechanism, REPLACE, (gaussian(-1, 1), gaussian(1, 1)))
 
 
-def test_layers_that_are_accounted_as_one(monkeypatch):
+def one_layer(monkeypatch):
     monkeypatch.setattr(PerLayer, "sensitivity", 1.0)
-    mechanism = user_mechanism(clipping=PerLayer(num_layers=2))
-    assert_caught(mechanism, REPLACE, (gaussian(-(2**0.5), 1), gaussian(2**0.5, 1)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """How to make it, where it shows, and the law (clean, poisoned) that the audit's statistic then has."""
+
+    plant: Callable
+    laws: tuple
+    mechanism: object = field(default_factory=user_mechanism)
+    relation: Relation = REPLACE
+    settings: dict = field(default_factory=dict)
+
+    def caught(self, curve, seed):
+        found = audit(self.mechanism, self.relation, num_replicas=REPLICAS, seed=seed, **self.settings)
+        return found.contradictions(curve).size > 0
+
+
+FEDSGD = InstanceFedSGD(
+    rounds=1,
+    noise_multiplier=1.0,
+    sampling=FixedSize(cohort=1, users=1),
+    batch_probability=1.0,
+    clip_norm=CLIP_NORM,
+)
+FEDAVG = InstanceFedAvg(
+    rounds=1, local_steps=1, noise_multiplier=1.0, batch_probability=1.0, clip_norm=CLIP_NORM
+)
+SMALLER = (gaussian(-1, 0.8), gaussian(1, 0.8))
+MISTAKES = {
+    "noise too small, users": Mistake(plant=small_noise_of_users, laws=SMALLER),
+    "noise too small, FedSGD": Mistake(
+        plant=small_noise_of_instances, laws=SMALLER, mechanism=FEDSGD, settings={"num_users": 1}
+    ),
+    "noise too small, FedAvg": Mistake(
+        plant=small_noise_of_instances, laws=SMALLER, mechanism=FEDAVG, settings={"num_users": 1}
+    ),
+    # The others pull to -1; one canary, ten times as strong as each of them, turns the whole sum to +1.
+    "clipping after summing": Mistake(
+        plant=clipping_after_summing,
+        laws=(gaussian(-1, 1), gaussian(1, 1)),
+        relation=JOIN,
+        settings={"crowd": -0.1},
+    ),
+    # All pull to -1 and so does the canary's opposite: whoever is drawn, the average is -1. The canary is the
+    # only one who moves it, and no longer hidden among the random number of the others.
+    "division by the realised cohort": Mistake(
+        plant=division_by_the_realised_cohort,
+        laws=(averaged(-1), averaged(1)),
+        mechanism=user_mechanism(noise_multiplier=0.5, sampling=Poisson(probability=0.5)),
+        settings={"crowd": -1.0, "num_users": 20},
+    ),
+    "sampling that is accounted but not done": Mistake(
+        plant=no_sampling,
+        laws=(gaussian(-1, 1), gaussian(1, 1)),
+        mechanism=user_mechanism(sampling=Poisson(probability=0.5)),
+    ),
+    "layers that are accounted as one": Mistake(
+        plant=one_layer,
+        laws=(gaussian(-(2**0.5), 1), gaussian(2**0.5, 1)),
+        mechanism=user_mechanism(clipping=PerLayer(num_layers=2)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_planted_mistake_is_caught(monkeypatch, name):
+    mistake = MISTAKES[name]
+    mistake.plant(monkeypatch)
+    curve = accounted(mistake.mechanism, mistake.relation)
+    assert power(curve, *mistake.laws)
+    assert mistake.caught(curve, seed=0)
+
+
+def assert_mostly_caught(caught, name, record_property):
+    """As many as POWER promises; a power below it would be seen with more seeds, one far below with few."""
+    record_property("planted", name)
+    record_property("caught", sum(caught))
+    record_property("trained", len(caught))
+    assert sum(caught) >= binom.ppf(FALSE_ALARM, len(caught), POWER)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_planted_mistake_is_caught_whatever_the_seed(monkeypatch, name, record_property):
+    mistake = MISTAKES[name]
+    mistake.plant(monkeypatch)
+    curve = accounted(mistake.mechanism, mistake.relation)
+    # Each audit takes two seeds; those of the test above are not used again.
+    caught = [mistake.caught(curve, seed) for seed in range(2, 2 + 2 * SEEDS, 2)]
+    assert_mostly_caught(caught, name, record_property)
 
 
 def test_a_median_that_nobody_hides(monkeypatch):
@@ -181,32 +248,77 @@ def test_a_median_that_nobody_hides(monkeypatch):
     assert found.contradictions(accounted(mechanism, JOIN)).size > 0
 
 
-@pytest.mark.parametrize("shared_by", [2, 1000], ids=["pairs", "all"])
-@pytest.mark.parametrize(
-    ("mechanism", "users"),
-    [
-        (user_mechanism(), 4),
-        (
-            InstanceFedAvg(
-                rounds=1, local_steps=1, noise_multiplier=1.0, batch_probability=1.0, clip_norm=CLIP_NORM
-            ),
-            1,
-        ),
-    ],
-    ids=["user", "instance"],
-)
-def test_replicas_that_share_their_noise(monkeypatch, shared_by, mechanism, users):
-    def shared(seed, purpose, replica, device):
-        return Stream(seed, purpose, replica // shared_by if purpose is Purpose.NOISE else replica, device)
+# --- the last mistake: noise that replicas share ----------------------------------------------------------
 
-    monkeypatch.setattr(train, "Stream", shared)
-    # Equal rows have |cos| = 1 but for rounding: caught with probability one.
-    assert dependence(noise_rows(mechanism, num_users=users)) < FALSE_ALARM
+ROWS, DIM = 1000, 64
 
 
-def test_replicas_that_share_a_tenth_of_their_noise():
-    # 1,000 rows of 64: the mean of a common part of variance 0.1 is 100 times as long as that of chance.
-    rng = np.random.default_rng(0)
-    common = rng.normal(size=(1, 64))
-    rows = np.sqrt(0.9) * rng.normal(size=(1000, 64)) + np.sqrt(0.1) * common
+def shared_power(share, count=ROWS, dim=DIM):
+    """Chance that `dependence` is below FALSE_ALARM if all rows share a part of this variance.
+
+    Rows are √(1-share) zᵢ + √share c. Their mean has variance (1-share)/n + share in each entry, whatever is
+    left of a row when the mean is taken off has 1-share: the statistic, which follows an F law where nothing
+    is shared, is 1 + n share/(1-share) times as large.
+    """
+    degrees = dim, (count - 1) * dim
+    critical = f_distribution.isf(FALSE_ALARM / 2, *degrees)  # two tests share the false alarm
+    return f_distribution.sf(critical / (1 + count * share / (1 - share)), *degrees)
+
+
+def alike_power(rounding=1e-12, count=ROWS, dim=DIM):
+    """One if a pair of equal rows, whose 1 - cos² is no more than `rounding`, is caught, else zero."""
+    return float(2 * count * (count - 1) / 2 * betainc((dim - 1) / 2, 0.5, rounding) < FALSE_ALARM)
+
+
+SHARING = {
+    f"noise shared by {who}, {kind}": (mechanism, users, shared_by)
+    for who, shared_by in (("pairs", 2), ("all", ROWS))
+    for kind, mechanism, users in (("users", user_mechanism(), 4), ("instances", FEDAVG, 1))
+}
+
+
+@pytest.fixture
+def share_noise(monkeypatch):
+    def install(shared_by):
+        def shared(seed, purpose, replica, device, secure):
+            own = replica // shared_by if purpose is Purpose.NOISE else replica
+            return Stream(seed, purpose, own, device)
+
+        monkeypatch.setattr(train, "Stream", shared)
+
+    return install
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_replicas_that_share_their_noise_are_caught(share_noise, name):
+    mechanism, users, shared_by = SHARING[name]
+    share_noise(shared_by)
+    rows = noise_rows(mechanism, num_users=users, num_replicas=ROWS)
+    assert rows.shape == (ROWS, DIM)
+    assert (rows[0] == rows[1]).all()  # bit by bit, hence 1 - cos² is the rounding of one division
+    assert alike_power() >= POWER
     assert dependence(rows) < FALSE_ALARM
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHARING)
+def test_replicas_that_share_their_noise_are_caught_whatever_the_seed(share_noise, name, record_property):
+    mechanism, users, shared_by = SHARING[name]
+    share_noise(shared_by)
+    rows = (
+        noise_rows(mechanism, num_users=users, num_replicas=ROWS, seed=seed) for seed in range(1, 1 + SEEDS)
+    )
+    assert_mostly_caught([dependence(row) < FALSE_ALARM for row in rows], name, record_property)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.003, 0.1])
+def test_a_part_of_the_noise_that_replicas_share_is_caught(share):
+    rng = np.random.default_rng(0)
+    trials = 100
+    caught = []
+    for _ in range(trials):
+        common, own = rng.normal(size=(1, DIM)), rng.normal(size=(ROWS, DIM))
+        caught.append(dependence(np.sqrt(1 - share) * own + np.sqrt(share) * common) < FALSE_ALARM)
+    low, high = binom.interval(1 - FALSE_ALARM, trials, shared_power(share))
+    assert low <= sum(caught) <= high
+    assert shared_power(share) >= POWER or share < 0.003  # of the variance

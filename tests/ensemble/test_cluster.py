@@ -2,7 +2,7 @@
 
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -87,3 +87,20 @@ def test_a_cluster_that_is_not_there_is_one_clear_line(address):
     with pytest.raises(ValueError, match=r"Ray at .*127\.0\.0\.1:1 cannot be reached") as caught:
         check_reachable(address)
     assert "\n" not in str(caught.value)
+
+
+def test_secure_noise_on_a_cluster_is_kept_when_finished_and_fresh_when_not(federation, tmp_path):
+    from fedproof.ensemble.cluster import train_on_cluster
+
+    task = replace(make_task(federation, None), secure_noise=True)
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        first = train_on_cluster(task, 6, tmp_path / "a", part_size=2).scores()
+        (tmp_path / "a" / "part-00001.json").unlink()
+        resumed = train_on_cluster(task, 6, tmp_path / "a", part_size=2).scores()
+    finally:
+        ray.shutdown()
+    assert len({replica.tobytes() for replica in first}) == 6
+    kept = [0, 1, 4, 5]
+    np.testing.assert_array_equal(resumed[kept], first[kept])
+    assert not np.allclose(resumed[2:4], first[2:4])

@@ -280,6 +280,32 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_happened(
     assert again.sent == []  # a finished training is not repeated
 
 
+def test_without_a_seed_nothing_is_repeated_and_finished_rounds_are_kept(
+    make_strategy, make_grid, nodes, initial, tmp_path
+):
+    first, second = (make_strategy(seed=None).start(make_grid(nodes), initial) for _ in range(2))
+    assert not np.array_equal(vector(first), vector(second))
+    begun = make_strategy(seed=None, folder=tmp_path).start(make_grid(nodes), initial, num_rounds=2)
+    resumed = make_strategy(seed=None, folder=tmp_path)
+    result = resumed.start(make_grid(nodes), initial)
+    assert resumed.executed == MECHANISM
+    for done in (1, 2):
+        assert result.train_metrics_clientapp[done] == begun.train_metrics_clientapp[done]
+    assert not np.array_equal(vector(result), vector(begun))
+
+
+def test_without_a_seed_a_newcomer_is_drawn_once(make_strategy, make_grid, nodes, initial):
+    from flwr.app import ConfigRecord
+
+    strategy = make_strategy(replace(MECHANISM, rounds=1), seed=None, num_users=1, replicas=range(200))
+    rows = []
+    for _ in range(2):
+        strategy.configure_train(1, initial, ConfigRecord(), make_grid(nodes))
+        rows.append(strategy._invitation.rows)
+    for node in nodes:
+        np.testing.assert_array_equal(rows[0][node], rows[1][node])
+
+
 def test_a_folder_of_another_training_is_refused(make_strategy, make_grid, nodes, initial, tmp_path):
     make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
     with pytest.raises(ValueError, match="holds another training"):

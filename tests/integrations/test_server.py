@@ -1,5 +1,7 @@
 """The server's half of DP-FedAvg in NumPy against the engine, and against its own statement."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -115,6 +117,24 @@ def test_noise_has_the_stated_scale_in_an_empty_round():
     low, high = chi2.interval(1 - FALSE_ALARM, df=20_000)
     assert low < statistic < high
     assert statistic / 1.1**2 < low  # noise 10 % too small would be caught
+
+
+@pytest.mark.parametrize("clipping", [Flat(), Quantile()], ids=repr)
+def test_without_a_seed_noise_and_cohorts_come_from_the_operating_system(clipping, known_bits):
+    plan = replace(make_plan(clipping=clipping), seed=None)
+    start = server.start(plan, np.zeros(2000, dtype=np.float32))
+    found = []
+    for key in ("a", "a", "b"):
+        known_bits(key)
+        noise = server.noise_streams(plan, replace(start, round=3))  # nothing to go back to
+        after = play(plan, start, np.zeros((3, 1, 2000)), (2000,), noise)
+        found.append((after.params, after.clip_norms, server.draw_cohorts(plan)))
+    assert all(np.array_equal(first, second) for first, second in zip(found[0], found[1], strict=True))
+    assert not np.array_equal(found[0][0], found[2][0])
+    assert not np.array_equal(found[0][2], found[2][2])
+    unit = found[0][0] / server.noise_std(plan, 0.7)
+    low, high = chi2.interval(1 - FALSE_ALARM, df=unit.size)
+    assert low < float(np.square(unit).sum()) < high
 
 
 @pytest.mark.parametrize("clipping", [Flat(), Quantile()], ids=repr)

@@ -49,6 +49,7 @@ def audit(
     num_users: int = 4,
     num_replicas: int = 4000,
     seed: int = 0,
+    secure_noise: bool = False,
     false_alarm: float = 1e-6,
 ) -> Evidence:
     """Evidence on what `size` canaries do to the model, from `num_replicas` trainings with and without them.
@@ -64,10 +65,11 @@ def audit(
         num_users: users beside the canaries.
         num_replicas: trainings of each federation.
         seed: of the first federation; the second takes the next one.
+        secure_noise: whether noise and cohorts come from the operating system instead.
         false_alarm: chance of evidence against a mechanism that has done no wrong.
     """
     tasks = canary_pair(mechanism, relation, size=size, crowd=crowd, num_users=num_users, seed=seed)
-    clean, poisoned = (statistics(task, num_replicas) for task in tasks)
+    clean, poisoned = (statistics(replace(task, secure_noise=secure_noise), num_replicas) for task in tasks)
     return evidence(clean, poisoned, false_alarm=false_alarm)
 
 

@@ -146,6 +146,8 @@ def show(summary: dict[str, Any], out: Path) -> None:
     print_table(title, ("", ""), rows)
     say(headline(summary))
     say_soundness(summary["sound"], summary["reasons"])
+    if summary["secure_noise"]:
+        say("secure noise: its numbers came from the operating system, the seed does not repeat this run")
     say(f"the page to look at is {out / 'report.html'}; everything is in {out}")
 
 

@@ -2,7 +2,8 @@
 
 The task travels once; a worker sends the bytes of a finished part, which the driver writes and forgets, so no
 shared disk is needed and the driver's memory does not grow with the number of replicas. If a worker dies, Ray
-runs its part again elsewhere; randomness belongs to the replica, so the result is the same.
+runs its part again elsewhere; randomness belongs to the replica, so the result is the same. Secure noise
+comes from the machine that trains: the part that is run again is another one, and one of the two is kept.
 """
 
 import os

@@ -138,12 +138,12 @@ class _Server:
     def of(task: Task, replica: int) -> "_Server":
         users = task.federation.num_users
         only = range(replica, replica + 1)
-        device = torch.device(task.device)
+        device, secure = torch.device(task.device), task.secure_noise
         return _Server(
             task=task,
-            cohorts=cohorts_of(task.mechanism, users, task.seed, only)[0],
-            noise=Stream(task.seed, Purpose.NOISE, replica, device),
-            batches=Stream(task.seed, Purpose.BATCH, replica, device),
+            cohorts=cohorts_of(task.mechanism, users, task.seed, only, secure=secure)[0],
+            noise=Stream(task.seed, Purpose.NOISE, replica, device, secure=secure),
+            batches=Stream(task.seed, Purpose.BATCH, replica, device, secure=secure),
             divisor=cohort_size(task.mechanism, users),
             clip_norm=getattr(task.mechanism, "clip_norm", 1.0),
         )

@@ -36,6 +36,8 @@ class Task:
         mechanism: what is executed and accounted.
         local: how a drawn user trains.
         seed: all randomness follows from it and the replica's index, see `mechanisms.randomness`.
+        secure_noise: cohorts, noise and batches come from the operating system, not from the seed; no
+            training can then be repeated, and nobody who knows the seed can take the noise off.
         device: `cpu`, `cuda` or `cuda:1`.
         dtype: of parameters and features.
         aggregation: rule of the server.
@@ -47,6 +49,7 @@ class Task:
     mechanism: Trainable
     local: LocalTraining
     seed: int = 0
+    secure_noise: bool = False
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
     aggregation: Aggregation = mean
@@ -113,6 +116,8 @@ def fingerprint(task: Task) -> str:
             (*parts, task.model.layout, task.model.module(), _name(task.aggregation), _name(task.attack))
         ).encode()
     )
+    if task.secure_noise:  # said only here: parts that were stored without this option stay valid
+        digest.update(b"secure noise")
     federation = task.federation
     arrays = (federation.features, federation.labels, federation.offsets, federation.test_features)
     start = task.model.initial(initial_seed(task.seed)).numpy()

@@ -1,5 +1,6 @@
 """Replicas of a task, trained as stacks."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -52,7 +53,8 @@ def train_replicas(
     """The given replicas of `task`.
 
     A replica's result depends on the task and its index alone, not on the range or the stack it is trained
-    in, up to the order in which floating point numbers are added.
+    in, up to the order in which floating point numbers are added. With `task.secure_noise` it has the same
+    law each time, and another value.
 
     Args:
         task: what is trained.
@@ -180,12 +182,16 @@ def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:
 
 
 def _streams(task: Task, block: range) -> Streams:
-    device = torch.device(task.device)
+    device, secure, users = torch.device(task.device), task.secure_noise, task.federation.num_users
     with_batches = () if shares_first_round(task) else block
+
+    def streams(purpose: Purpose, replicas: Iterable[int]) -> list[Stream]:
+        return [Stream(task.seed, purpose, replica, device, secure=secure) for replica in replicas]
+
     return Streams(
-        cohorts=cohorts_of(task.mechanism, task.federation.num_users, task.seed, block),
-        noise=[Stream(task.seed, Purpose.NOISE, replica, device) for replica in block],
-        batches=[Stream(task.seed, Purpose.BATCH, replica, device) for replica in with_batches],
+        cohorts=cohorts_of(task.mechanism, users, task.seed, block, secure=secure),
+        noise=streams(Purpose.NOISE, block),
+        batches=streams(Purpose.BATCH, with_batches),
     )
 
 

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from fedproof import check
 from fedproof.protocol import Everyone, FixedSize, Flat, PerLayer, Poisson, Quantile, UserFedAvg
+from fedproof.secure import SecureGenerator
 
 Floats = NDArray[np.float64]
 Params = NDArray[np.floating]
+Numbers = np.random.Generator | SecureGenerator
 
 # First entries of the spawn keys, as in `mechanisms.randomness.Purpose`.
 _COHORT, _NOISE = 2, 3
@@ -29,6 +31,7 @@ class Plan:
     """What is executed and accounted: `mechanism` over `num_users` users, for each of `replicas`.
 
     The seed decides cohorts and noise. Whoever knows it can take the noise off: keep it on the server.
+    Without one, both come from the operating system: nobody can take the noise off or repeat the training.
 
     >>> from fedproof.protocol import UserFedAvg
     >>> fedavg = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
@@ -38,12 +41,13 @@ class Plan:
 
     mechanism: UserFedAvg
     num_users: int
-    seed: int
+    seed: int | None
     replicas: range = range(1)
 
     def __post_init__(self) -> None:
         check.count(num_users=self.num_users)
-        check.not_negative_count(seed=self.seed)
+        if self.seed is not None:
+            check.not_negative_count(seed=self.seed)
         if not len(self.replicas) or self.replicas.start < 0 or self.replicas.step != 1:
             raise ValueError(f"replicas = {self.replicas!r} must be a range like range(0, 10)")
         sampling, clipping = self.mechanism.sampling, self.mechanism.clipping
@@ -125,7 +129,7 @@ def draw_cohorts(plan: Plan) -> NDArray[np.bool_]:
     if isinstance(sampling, Everyone):
         return chosen
     for row, replica in enumerate(plan.replicas):
-        numbers = _generator(plan.seed, _COHORT, replica).random((rounds, users))
+        numbers = _generator(plan, _COHORT, replica).random((rounds, users))
         if isinstance(sampling, Poisson):
             chosen[row] = numbers < sampling.probability
         else:
@@ -144,7 +148,7 @@ def draw_newcomer(plan: Plan, user: int) -> NDArray[np.bool_]:
     sampling, rounds = plan.mechanism.sampling, plan.mechanism.rounds
     if isinstance(sampling, FixedSize):
         return np.zeros((len(plan.replicas), rounds), dtype=np.bool_)
-    rows = [_generator(plan.seed, _COHORT, replica, user).random(rounds) for replica in plan.replicas]
+    rows = [_generator(plan, _COHORT, replica, user).random(rounds) for replica in plan.replicas]
     return np.stack(rows) < sampling.probability
 
 
@@ -187,7 +191,7 @@ def release(
     total: Floats,
     below: NDArray[np.int64],
     replied: NDArray[np.int64],
-    noise: Sequence[np.random.Generator],
+    noise: Sequence[Numbers],
 ) -> State:
     """The state after a round in which bounded updates added up to `total` (replicas, dim).
 
@@ -216,10 +220,10 @@ def release(
     return State(round=state.round + 1, params=params, clip_norms=clip_norms)
 
 
-def noise_streams(plan: Plan, state: State) -> list[np.random.Generator]:
+def noise_streams(plan: Plan, state: State) -> Sequence[Numbers]:
     """A generator of noise for each replica, standing where `state.round` rounds have left it."""
-    streams = [_generator(plan.seed, _NOISE, replica) for replica in plan.replicas]
-    for stream in streams:
+    streams = [_generator(plan, _NOISE, replica) for replica in plan.replicas]
+    for stream in () if plan.seed is None else streams:
         for _ in range(state.round):
             stream.standard_normal(state.params.shape[1], dtype=_noise_dtype(state.params))
             if isinstance(plan.mechanism.clipping, Quantile):
@@ -249,8 +253,10 @@ def _noise_dtype(params: Params) -> type[np.float32] | type[np.float64]:
     return np.float64 if params.dtype == np.float64 else np.float32
 
 
-def _generator(seed: int, *path: int) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=path))
+def _generator(plan: Plan, *path: int) -> Numbers:
+    if plan.seed is None:
+        return SecureGenerator()
+    return np.random.default_rng(np.random.SeedSequence(plan.seed, spawn_key=path))
 
 
 def noise_std(plan: Plan, clip_norm: float) -> float:

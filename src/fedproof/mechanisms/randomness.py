@@ -15,8 +15,12 @@ All randomness is derived from the task's seed through `numpy.random.SeedSequenc
 Local training is thus a function of the global model, the user and the round, and a replica's result does not
 depend on the replicas trained beside it. CPU streams are NumPy's PCG64. CUDA streams are Philox with a 64-bit
 seed from the same sequence: the numbers differ between the two kinds of device, not between two runs on one.
+
+With `secure` what privacy rests on, cohorts, noise and batches, comes from the operating system instead
+(`fedproof.secure`), and the seed decides the rest: what is public anyway. Such numbers are drawn on the host.
 """
 
+from collections.abc import Callable
 from enum import IntEnum
 from itertools import pairwise
 
@@ -24,6 +28,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from fedproof.secure import SecureGenerator
+
+Numbers = np.random.Generator | SecureGenerator
+"""What uniform and normal numbers are drawn from."""
 
 
 class Purpose(IntEnum):
@@ -41,14 +50,15 @@ class Purpose(IntEnum):
 class Stream:
     """The random numbers of one replica for one purpose, on one device."""
 
-    def __init__(self, seed: int, purpose: Purpose, replica: int, device: torch.device) -> None:
-        sequence = _sequence(seed, purpose, replica)
-        self._generator: np.random.Generator | torch.Generator
-        if device.type == "cpu":
+    def __init__(
+        self, seed: int, purpose: Purpose, replica: int, device: torch.device, *, secure: bool = False
+    ) -> None:
+        self._generator: Numbers | torch.Generator
+        if secure or device.type == "cpu":
             # Not torch's own, which on a CPU keeps 32 bits of its seed only.
-            self._generator = np.random.default_rng(sequence)
+            self._generator = _private_numbers(seed, purpose, replica, secure=secure)
         else:
-            word = int(sequence.generate_state(1, np.uint64)[0])
+            word = int(_sequence(seed, purpose, replica).generate_state(1, np.uint64)[0])
             self._generator = torch.Generator(device=device).manual_seed(word)
 
     def normal_(self, out: Tensor) -> None:
@@ -56,14 +66,23 @@ class Stream:
         if isinstance(self._generator, torch.Generator):
             out.normal_(generator=self._generator)
         else:
-            self._generator.standard_normal(dtype=out.numpy().dtype, out=out.numpy())
+            _fill(out, self._generator.standard_normal)
 
     def uniform_(self, out: Tensor) -> None:
         """Fill the contiguous `out` with uniform numbers in [0, 1)."""
         if isinstance(self._generator, torch.Generator):
             out.uniform_(generator=self._generator)
         else:
-            self._generator.random(dtype=out.numpy().dtype, out=out.numpy())
+            _fill(out, self._generator.random)
+
+
+def _fill(out: Tensor, draw: Callable[..., object]) -> None:
+    """Draw on the host, and copy to the device of `out` where that is another."""
+    host = out if out.device.type == "cpu" else torch.empty(out.shape, dtype=out.dtype)
+    numbers = host.numpy()
+    draw(dtype=numbers.dtype, out=numbers)
+    if host is not out:
+        out.copy_(host)
 
 
 def initial_seed(seed: int) -> int:
@@ -71,9 +90,9 @@ def initial_seed(seed: int) -> int:
     return int(_sequence(seed, Purpose.INITIAL).generate_state(1)[0])
 
 
-def cohort_generator(seed: int, replica: int) -> np.random.Generator:
+def cohort_generator(seed: int, replica: int, *, secure: bool = False) -> Numbers:
     """Generator of one replica's cohorts."""
-    return np.random.default_rng(_sequence(seed, Purpose.COHORT, replica))
+    return _private_numbers(seed, Purpose.COHORT, replica, secure=secure)
 
 
 def group_generator(seed: int, block: int) -> np.random.Generator:
@@ -93,6 +112,10 @@ def data_order(seed: int, round: int, offsets: NDArray[np.int64], epochs: int) -
         generator = np.random.default_rng(_sequence(seed, Purpose.ORDER, round, user))
         generator.permuted(order[:, start:stop], axis=1, out=order[:, start:stop])
     return order
+
+
+def _private_numbers(seed: int, purpose: Purpose, replica: int, *, secure: bool) -> Numbers:
+    return SecureGenerator() if secure else np.random.default_rng(_sequence(seed, purpose, replica))
 
 
 def _sequence(seed: int, purpose: Purpose, *path: int) -> np.random.SeedSequence:

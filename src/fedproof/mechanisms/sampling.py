@@ -16,8 +16,13 @@ from fedproof.protocol import (
 )
 
 
-def cohorts_of(mechanism: Mechanism, num_users: int, seed: int, replicas: range) -> NDArray[np.bool_]:
+def cohorts_of(
+    mechanism: Mechanism, num_users: int, seed: int, replicas: range, *, secure: bool = False
+) -> NDArray[np.bool_]:
     """Who takes part in which round of a mechanism, `(replicas, rounds, users)`.
+
+    The groups of a partition follow from the seed even where all that is secret is `secure`: all replicas
+    must agree on them, and nothing rests on their being unknown.
 
     Guarantee: the same users in every round of a replica where the cohort is drawn once, else anew in each.
     """
@@ -29,9 +34,9 @@ def cohorts_of(mechanism: Mechanism, num_users: int, seed: int, replicas: range)
         own = groups_of(mechanism.groups, num_users, seed) == wanted
         return np.asarray(own.repeat(mechanism.rounds, axis=1))
     if isinstance(mechanism, CohortOnce):
-        once = draw_cohorts(mechanism.sampling, num_users, 1, seed, replicas)
+        once = draw_cohorts(mechanism.sampling, num_users, 1, seed, replicas, secure=secure)
         return once.repeat(mechanism.rounds, axis=1)
-    return draw_cohorts(mechanism.sampling, num_users, mechanism.rounds, seed, replicas)
+    return draw_cohorts(mechanism.sampling, num_users, mechanism.rounds, seed, replicas, secure=secure)
 
 
 def groups_of(groups: int, num_users: int, seed: int) -> NDArray[np.int64]:
@@ -60,7 +65,7 @@ def cohort_size(mechanism: Mechanism, num_users: int) -> float:
 
 
 def draw_cohorts(
-    sampling: Sampling, num_users: int, rounds: int, seed: int, replicas: range
+    sampling: Sampling, num_users: int, rounds: int, seed: int, replicas: range, *, secure: bool = False
 ) -> NDArray[np.bool_]:
     """Whether a user takes part, `(replicas, rounds, users)`."""
     check_users(sampling, num_users)
@@ -68,7 +73,7 @@ def draw_cohorts(
         return np.ones((len(replicas), rounds, num_users), dtype=np.bool_)
     chosen = np.empty((len(replicas), rounds, num_users), dtype=np.bool_)
     for row, replica in enumerate(replicas):
-        numbers = cohort_generator(seed, replica).random((rounds, num_users))
+        numbers = cohort_generator(seed, replica, secure=secure).random((rounds, num_users))
         chosen[row] = _chosen(sampling, numbers)
     return chosen
 

@@ -121,6 +121,8 @@ def privacy(run: RunData) -> Markup:
         "predictor is the whole ensemble: loss distributions compose all its rounds, the paper multiplies by "
         "the number of models."
     )
+    if summary.get("secure_noise"):
+        note += " Cohorts and noise came from the operating system: no seed gives them away or repeats them."
     header = ("Accountant", "ε of one model", f"ε of all {summary['replicas']:,} models")
     if run.certificate is not None and run.certificate.mechanism and run.certificate.mechanism.reasons:
         note += " It is no guarantee here: see above what is not met."

@@ -3,7 +3,7 @@
 """Flower strategy for user-level DP-FedAvg, of one model or of many replicas at once."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -39,7 +39,7 @@ class UserFedAvgStrategy(Strategy):
     read, and there is no evaluation on nodes: it would be a release without noise.
 
     Assumes: one node is one user (`--enable-supernode-auth` makes the operator register each), and nobody but
-    the server knows the seed.
+    the server knows the seed, if there is one.
 
     With several `replicas` one message carries a node's models of all replicas that have drawn it; its
     ClientApp needs `replicas_mod`. The result then has the replicas as the first axis of every array.
@@ -51,7 +51,7 @@ class UserFedAvgStrategy(Strategy):
         *,
         num_users: int,
         delta: float,
-        seed: int,
+        seed: int | None = None,
         replicas: range = range(1),
         max_epsilon: float | None = None,
         folder: Path | str | None = None,
@@ -66,7 +66,8 @@ class UserFedAvgStrategy(Strategy):
             mechanism: what is executed and accounted.
             num_users: N of the divisor, and who may be drawn; users that are not connected count as silent.
             delta: δ at which ε is stated.
-            seed: of cohorts and noise; a secret of the server, not to be used again with other data.
+            seed: of cohorts and noise; a secret of the server, not to be used again with other data. None
+                takes them from the operating system: there is no secret to keep, and nothing can be repeated.
             replicas: which replicas of the ensemble are trained.
             max_epsilon: training stops before the ε of all `replicas` together would exceed it.
             folder: where the state and the ledger are kept after every round; a training that is found there
@@ -97,7 +98,8 @@ class UserFedAvgStrategy(Strategy):
         self._state: server.State | None = None
         self._invitation: Invitation | None = None
         self._cohorts = server.draw_cohorts(self.plan)
-        self._noise: list[np.random.Generator] = []
+        self._newcomers: dict[int, NDArray[np.bool_]] = {}
+        self._noise: Sequence[server.Numbers] = ()
         self._epsilon = lru_cache(maxsize=None)(self._compute_epsilon)
 
     # --- what has been done and what it cost --------------------------------------------------------------
@@ -298,7 +300,9 @@ class UserFedAvgStrategy(Strategy):
     def _drawn(self, user: int) -> NDArray[np.bool_]:
         if user < self.plan.num_users:
             return self._cohorts[:, :, user]
-        return server.draw_newcomer(self.plan, user)
+        if user not in self._newcomers:  # once: without a seed another draw would be another cohort
+            self._newcomers[user] = server.draw_newcomer(self.plan, user)
+        return self._newcomers[user]
 
     def _messages(self, invitation: Invitation, config: ConfigRecord) -> list[Message]:
         assert self._state is not None

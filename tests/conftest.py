@@ -1,0 +1,21 @@
+import hashlib
+import os
+
+import pytest
+
+
+@pytest.fixture
+def known_bits(monkeypatch):
+    """`known_bits(key)` makes `os.urandom` start a sequence that the key decides; gives the counts asked."""
+
+    def install(key):
+        asked = []
+
+        def known(count):
+            asked.append(count)
+            return hashlib.shake_256(f"{key} {len(asked)}".encode()).digest(count)
+
+        monkeypatch.setattr(os, "urandom", known)
+        return asked
+
+    return install

@@ -1,0 +1,162 @@
+"""Streams of different purposes, replicas, rounds and seeds have nothing in common.
+
+Two keys that gave one state would give one sequence of numbers: noise that is drawn twice is no noise. States
+are compared exactly, sequences by the audit's test of dependence (FALSE_ALARM is its chance to fail).
+"""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from fedproof.attacks import attack
+from fedproof.audit import dependence
+from fedproof.ensemble import Task, train_replicas
+from fedproof.integrations import server
+from fedproof.mechanisms import randomness
+from fedproof.mechanisms.randomness import Purpose, Stream, data_order
+from fedproof.models import build
+from fedproof.protocol import (
+    CohortOnce,
+    FixedSize,
+    InstanceFedAvg,
+    InstanceFedSGD,
+    LocalTraining,
+    Partition,
+    Poisson,
+    UserFedAvg,
+)
+
+FALSE_ALARM = 1e-6
+CPU = torch.device("cpu")
+POISSON, FIXED = Poisson(probability=0.5), FixedSize(cohort=4, users=10)
+MECHANISMS = [
+    UserFedAvg(rounds=2, noise_multiplier=1.0, sampling=POISSON),
+    InstanceFedAvg(rounds=2, local_steps=2, noise_multiplier=1.0, batch_probability=1.0),
+    InstanceFedSGD(rounds=2, noise_multiplier=1.0, sampling=FIXED, batch_probability=0.5),
+    CohortOnce(rounds=2, sampling=FIXED, noise_multiplier=0.0, pooled=True),
+    Partition(groups=3, rounds=2, pooled=True),
+]
+SECRET = (Purpose.COHORT, Purpose.NOISE, Purpose.BATCH)
+LENGTHS = {"INITIAL": 0, "ORDER": 2, "COHORT": 1, "NOISE": 1, "BATCH": 1, "AUGMENT": 3, "GROUP": 1}
+
+
+def state(seed, *key):
+    """What a generator with this key starts from: 256 bits."""
+    return np.random.SeedSequence(seed, spawn_key=key).generate_state(4, np.uint64).tobytes()
+
+
+def keys():
+    """Keys of a small federation, those of attacks and of Flower's newcomers included."""
+    for purpose in Purpose:
+        yield from ((int(purpose), *path) for path in product(range(4), repeat=LENGTHS[purpose.name]))
+    yield from ((attack._KEY, *path) for path in [(), (1, 0), (1, 1), (2,)])
+    yield from ((server._COHORT, *path) for path in product(range(4), repeat=2))
+
+
+def test_purposes_have_numbers_of_their_own():
+    assert len(Purpose) == len(Purpose.__members__) == len(set(map(int, Purpose)))  # an alias would share one
+    assert attack._KEY not in set(Purpose)
+    assert (server._COHORT, server._NOISE) == (Purpose.COHORT, Purpose.NOISE)
+    assert set(LENGTHS) == set(Purpose.__members__)
+
+
+def test_no_two_keys_share_a_state():
+    every = list(keys())
+    assert len(set(every)) == len(every)
+    seeds = [*range(40), 2**31, 2**32, 2**32 + 1, 2**63, 2**64]
+    assert len({state(seed, *key) for seed in seeds for key in every}) == len(seeds) * len(every)
+
+
+def test_replicas_far_apart_do_not_share_a_state():
+    replicas = [*range(5000), 10**6, 2**31, 2**32 - 1]
+    found = {state(0, int(purpose), replica) for purpose in SECRET for replica in replicas}
+    assert len(found) == len(SECRET) * len(replicas)
+
+
+def test_a_key_that_begins_another_does_not_share_its_state():
+    # Flower's newcomers have keys (COHORT, replica, user), the cohorts of all others (COHORT, replica).
+    every = [key for length in range(5) for key in product(range(3), repeat=length)]
+    assert len({state(7, *key) for key in every}) == len(every)
+
+
+@pytest.mark.parametrize("number", [7, 8, 50, 99, 101])
+def test_a_purpose_to_come_meets_none_that_is_there(number):
+    assert number not in {key[0] for key in keys()}
+    taken = {state(3, *key) for key in keys()}
+    new = {state(3, number, *path) for length in range(4) for path in product(range(4), repeat=length)}
+    assert not taken & new
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: type(mechanism).__name__)
+def test_a_training_opens_every_secret_stream_once(federation, monkeypatch, mechanism):
+    opened = []
+
+    def recorded(seed, purpose, *path):
+        opened.append((purpose, path))
+        return np.random.SeedSequence(seed, spawn_key=(int(purpose), *path))
+
+    monkeypatch.setattr(randomness, "_sequence", recorded)
+    task = Task(
+        federation=federation,
+        model=build("linear", federation),
+        mechanism=mechanism,
+        local=LocalTraining(epochs=2, batch_size=2),
+    )
+    train_replicas(task, range(3))
+    assert {len(path) for purpose, path in opened if purpose in SECRET} == {1}
+    assert all(len(path) == LENGTHS[purpose.name] for purpose, path in opened)
+    secret = [key for key in opened if key[0] in SECRET]
+    assert len(set(secret)) == len(secret)
+    assert {path for purpose, path in secret if purpose is Purpose.NOISE} == {(0,), (1,), (2,)}
+
+
+def sequences(count, *, seeds=(0, 1), replicas=range(12), rounds=3):
+    """Normal numbers `(streams, count)` of every purpose, replica and seed, and of later rounds of each."""
+    rows = torch.empty(len(seeds) * len(SECRET) * len(replicas) * rounds, count, dtype=torch.float64)
+    places = iter(rows)
+    for seed, purpose, replica in product(seeds, SECRET, replicas):
+        stream = Stream(seed, purpose, replica, CPU)
+        for _ in range(rounds):
+            stream.normal_(next(places))
+    return rows.numpy()
+
+
+def test_sequences_are_uncorrelated():
+    rows = sequences(5000)
+    assert dependence(rows) > FALSE_ALARM
+    # and the test would see one stream in another, a fifth of it at that
+    mixed = rows.copy()
+    mixed[-1] = np.sqrt(0.8) * rows[-1] + np.sqrt(0.2) * rows[0]
+    assert dependence(mixed) < FALSE_ALARM
+
+
+def test_no_sequence_is_a_later_stretch_of_another():
+    # 216 streams of 1,000 numbers with 52 random bits or more: an accidental pair has chance 1e-5.
+    rows = sequences(1000)
+    assert np.unique(rows).size == rows.size
+
+
+def test_uniform_numbers_that_choose_say_nothing_about_the_noise():
+    count = 200_000
+    chosen = randomness.cohort_generator(0, 0).random(count) < 0.3
+    noise, batch = torch.empty(count, dtype=torch.float64), torch.empty(count, dtype=torch.float64)
+    Stream(0, Purpose.NOISE, 0, CPU).normal_(noise)
+    Stream(0, Purpose.BATCH, 0, CPU).uniform_(batch)
+    bound = 4.9 / np.sqrt(count)  # standard normal beyond 4.9 with probability 1e-6, on both sides
+    for first, second in [(chosen, noise.numpy()), (batch.numpy(), noise.numpy()), (chosen, batch.numpy())]:
+        assert abs(np.corrcoef(first, second)[0, 1]) < bound
+
+
+def test_a_users_order_depends_on_neither_the_others_nor_other_rounds():
+    few, many = np.array([0, 6, 12]), np.array([0, 6, 12, 15, 60])
+    np.testing.assert_array_equal(data_order(1, 0, few, 3), data_order(1, 0, many, 3)[:, :12])
+    # Two users of one size, and two rounds of one user: each has an order of its own.
+    long = np.arange(9) * 50
+    orders = [
+        tuple(order[0, start : start + 50] - start)
+        for order in (data_order(1, round, long, 1) for round in range(20))
+        for start in range(0, 400, 50)
+    ]
+    assert len(set(orders)) == 20 * 8
