@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,3 +89,13 @@ def test_a_cluster_that_is_not_there_is_one_clear_line(address):
     with pytest.raises(ValueError, match=r"Ray at .*127\.0\.0\.1:1 cannot be reached") as caught:
         check_reachable(address)
     assert "\n" not in str(caught.value)
+
+
+def test_a_run_without_its_cluster_ends_in_one_line(tmp_path):
+    (tmp_path / "tiny.toml").write_text("[mechanism]\ncohort = 10\n[ensemble]\nreplicas = 2\n")
+    command = [sys.executable, "-m", "fedproof", "run", "tiny.toml", "--out", "run", "--engine", "ray"]
+    environment = os.environ | {"RAY_ADDRESS": "127.0.0.1:1"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
+    assert done.returncode == 1
+    assert "Ray at 127.0.0.1:1 cannot be reached" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
