@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench fuzz faults audit sbom clean install
+.PHONY: demo test lint docs bench fuzz faults audit sbom clean install
 
 demo: $(STAMP)
 	$(BIN)/fedproof demo --out runs/demo
@@ -16,6 +16,11 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# The user guide, in site/; a dead link or a forgotten page is an error.
+docs: $(STAMP)
+	$(BIN)/python docs/build.py
+	$(BIN)/mkdocs build --strict
 
 bench: $(STAMP)
 	$(BIN)/fedproof bench --json
@@ -45,4 +50,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) build dist runs src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist runs site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,11 +1,14 @@
-"""Write the parts of the user guide that are computed: the configuration's keys and the production table.
+"""Write the parts of the user guide that are computed: the keys, the Python reference, the production table.
 
 Usage: python docs/build.py. A test fails if the committed pages are not what this writes.
 """
 
+import ast
 import inspect
 import re
+import textwrap
 import types
+from dataclasses import is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -14,8 +17,11 @@ from pydantic.fields import FieldInfo
 
 import fedproof as fp
 from fedproof.config import Config, Section
+from fedproof.reproduction import Rows, load_studies, write_page
+from fedproof.reproduction.page import page
 
 DOCS = Path(__file__).parent
+EXPERIMENTS = DOCS.parent / "experiments"
 
 
 def configuration_page() -> str:
@@ -85,6 +91,126 @@ def _default(field: FieldInfo) -> str:
     return f"`{list(value) if isinstance(value, tuple) else value}`"
 
 
+# --- the Python reference ---------------------------------------------------------------------------------
+
+
+def api_page() -> str:
+    """`api.md`: every public name with its signature and docstring."""
+    lines = [
+        "# Python",
+        "",
+        "`import fedproof as fp` gives these names; they are imported when they are first used, and none of",
+        "them needs torch. This page is made from the code.",
+    ]
+    for name in fp.__all__:
+        found = getattr(fp, name)
+        lines += ["", f"## {name}", "", "```python", signature(found), "```", "", prose(found.__doc__ or "")]
+        if isinstance(found, type):
+            lines += _members(found)
+    return "\n".join(lines) + "\n"
+
+
+def signature(found: Any) -> str:
+    """How a function or class is called, with the annotations as they stand in the source."""
+    if not inspect.isfunction(found) and not is_dataclass(found):
+        return f"class {found.__name__}({', '.join(base.__name__ for base in found.__bases__)})"
+    tree = ast.parse(textwrap.dedent(inspect.getsource(found))).body[0]
+    if isinstance(tree, ast.FunctionDef):
+        head, tail, parts = f"def {tree.name}(", f") -> {ast.unparse(tree.returns or tree)}", _arguments(tree)
+    else:
+        assert isinstance(tree, ast.ClassDef)
+        head, tail, fields = f"{tree.name}(", ")", _fields(tree)
+        parts = ["*", *fields] if fields else []
+    short = head + ", ".join(parts) + tail
+    return short if len(short) <= 88 else "\n".join([head, *(f"    {part}," for part in parts), tail])
+
+
+def _arguments(tree: ast.FunctionDef) -> list[str]:
+    """Arguments with annotation and default, and the star before those that need their name."""
+    given = tree.args
+    defaults = [None] * (len(given.args) - len(given.defaults)) + list(given.defaults)
+    first = [_argument(*row) for row in zip(given.args, defaults, strict=True)]
+    named = [_argument(*row) for row in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+    return [*first, "*", *named] if named else first
+
+
+def _argument(arg: ast.arg, default: ast.expr | None) -> str:
+    annotation = f": {ast.unparse(arg.annotation)}" if arg.annotation else ""
+    return f"{arg.arg}{annotation}" + (f" = {ast.unparse(default)}" if default else "")
+
+
+def _fields(tree: ast.ClassDef) -> list[str]:
+    """Fields of a dataclass that a caller gives."""
+    rows = [row for row in tree.body if isinstance(row, ast.AnnAssign)]
+    return [
+        ast.unparse(row.target) + f": {ast.unparse(row.annotation)}" + _field_default(row.value)
+        for row in rows
+        if not ast.unparse(row.annotation).startswith("ClassVar")
+    ]
+
+
+def _field_default(value: ast.expr | None) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
+        options = {keyword.arg: ast.unparse(keyword.value) for keyword in value.keywords}
+        made = options.get("default") or (
+            f"{options['default_factory']}()" if "default_factory" in options else ""
+        )
+        return f" = {made}" if made else ""
+    return f" = {ast.unparse(value)}"
+
+
+def _members(found: type) -> list[str]:
+    """Values of an enumeration; methods and properties with their first line."""
+    if issubclass(found, Enum):
+        return ["", *(f"* `{found.__name__}.{member.name}` = `{member.value!r}`" for member in found)]
+    rows = [
+        (name, member.fget if isinstance(member, property) else getattr(member, "__func__", member), member)
+        for name, member in vars(found).items()
+        if not name.startswith("_") and found.__module__.startswith("fedproof.")
+    ]
+    shown = [
+        f"* `{name}{'' if isinstance(member, property) else '(' + ', '.join(_names(function)) + ')'}`: "
+        f"{inspect.cleandoc(function.__doc__).splitlines()[0]}"
+        for name, function, member in rows
+        if inspect.isfunction(function) and function.__doc__
+    ]
+    return ["", "Members:", "", *shown] if shown else []
+
+
+def _names(function: Any) -> list[str]:
+    return [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
+
+
+def prose(docstring: str) -> str:
+    """A docstring in Google's style as Markdown: sections in bold, arguments as a list, doctests as code."""
+    lines: list[str] = []
+    paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(docstring))
+    for paragraph in paragraphs:
+        if paragraph.startswith(">>>"):
+            lines += ["```pycon", paragraph, "```", ""]
+            continue
+        head, _, body = paragraph.partition("\n")
+        if re.fullmatch(r"[A-Z]\w+:", head):
+            lines += [f"**{head[:-1]}**", "", *_entries(textwrap.dedent(body)), ""]
+        else:
+            lines += [
+                re.sub(r"^((Guarantee|Assumes|Reference)[^:\n]*:)", r"\n**\1**", paragraph, flags=re.M),
+                "",
+            ]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+def _entries(body: str) -> list[str]:
+    """`name: text` with hanging lines as one item each."""
+    joined = re.sub(r"\n\s+", " ", body)
+    return [re.sub(r"^(\w+): ", r"* `\1`: ", line) for line in joined.splitlines()]
+
+
+# --- numbers ----------------------------------------------------------------------------------------------
+
+
 def production_table() -> str:
     """Certified sizes of a federation of production scale, at infinite O."""
     mechanism = fp.UserFedAvg(rounds=2000, noise_multiplier=7.0, sampling=fp.Poisson(probability=6500 / 4e6))
@@ -118,10 +244,18 @@ def pages() -> dict[Path, str]:
     certificates = DOCS / "certificates.md"
     return {
         DOCS / "configuration.md": configuration_page(),
+        DOCS / "api.md": api_page(),
+        DOCS / "reproduction.md": page(load_studies(EXPERIMENTS), EXPERIMENTS, committed_rows()),
         certificates: with_block(certificates.read_text(), "production", production_table()),
     }
 
 
+def committed_rows() -> Rows:
+    """What was measured on one GPU, see `fedproof reproduce`."""
+    return Rows(EXPERIMENTS / "results" / "rows.jsonl")
+
+
 if __name__ == "__main__":
+    write_page(load_studies(EXPERIMENTS), EXPERIMENTS, committed_rows(), DOCS)
     for path, content in pages().items():
         path.write_text(content)

@@ -4,6 +4,8 @@ import importlib.util
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -17,6 +19,15 @@ def load_builder():
 def test_computed_pages_are_up_to_date():
     for path, content in load_builder().pages().items():
         assert path.read_text() == content, f"{path.name} is old: run python docs/build.py"
+
+
+@pytest.mark.parametrize("page", ["flower.md", "adapters.md", "ray.md"])
+def test_files_that_are_named_exist(page):
+    text = (ROOT / "docs" / page).read_text()
+    named = [*re.findall(r"`(examples/[^`]+)`", text), *re.findall(r"`python (tests/[^`]+)`", text)]
+    scripts = [f"examples/flower/{name}" for name in re.findall(r"python (\w+\.py)", text)]
+    for target in [*named, *scripts]:
+        assert (ROOT / target).exists(), target
 
 
 def test_links_between_pages_lead_somewhere():

@@ -1,8 +1,9 @@
 """A real deployment on one machine: SuperLink and SuperNodes as processes, TLS and node authentication.
 
-Everything listens on 127.0.0.1. One node is killed in the middle and started again.
+Everything listens on 127.0.0.1. One node is killed in the middle and started again; with --kill superlink the
+server is, and the run goes on where it was.
 
-python deploy.py --nodes 5 --out runs/deployment
+python deploy.py --nodes 4 --out runs/deployment
 """
 
 import argparse
@@ -52,7 +53,7 @@ class Deployment:
             f'root-certificates = "{self.folder / "keys" / "ca.crt"}"\n'
         )
         try:
-            self._start_superlink()
+            self.start_superlink()
             for node in range(self.nodes):
                 self.flwr("supernode", "register", str(self.folder / "keys" / f"node-{node}.pub"), NAME)
                 self.start_node(node)
@@ -78,12 +79,13 @@ class Deployment:
             "FLWR_TELEMETRY_ENABLED": "0",
             "RAY_USAGE_STATS_ENABLED": "0",
             "FLWR_HOME": str(self.folder / "home"),
-            "PYTHONPATH": str(APP),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(APP), os.environ.get("PYTHONPATH")])),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # flower-superexec
             "OMP_NUM_THREADS": "1",
         }
 
-    def _start_superlink(self) -> None:
+    def start_superlink(self) -> None:
+        """Start the SuperLink, and return when it listens; it remembers the nodes of an earlier one."""
         keys = self.folder / "keys"
         self._start(
             "superlink",
@@ -93,6 +95,7 @@ class Deployment:
             f"--ssl-certfile={keys / 'server.crt'}",
             f"--ssl-keyfile={keys / 'server.key'}",
             "--enable-supernode-auth",
+            f"--database={self.folder / 'superlink.db'}",  # nodes and their keys outlive the process
             "--disable-runtime-dependency-installation",
         )
         end = time.monotonic() + 60
@@ -192,7 +195,7 @@ def rounds_done(out: Path) -> int:
     return sum(int(path.stem.split("-")[1]) for path in out.glob("part-*/models-*.npz"))
 
 
-def trial(folder: Path, nodes: int, config: Mapping[str, object], *, seconds: float = 170.0) -> Path:
+def trial_of_node(folder: Path, nodes: int, config: Mapping[str, object], *, seconds: float = 170.0) -> Path:
     """Run the app with one node killed and started again; the folder with the certificate."""
     out, end = folder / "run", time.monotonic() + seconds
     with Deployment(folder=folder, nodes=nodes) as deployment:
@@ -216,6 +219,33 @@ def trial(folder: Path, nodes: int, config: Mapping[str, object], *, seconds: fl
     return out
 
 
+def trial_of_superlink(
+    folder: Path,
+    nodes: int,
+    config: Mapping[str, object],
+    *,
+    seconds: float = 170.0,
+    meanwhile: Callable[[Path], None] = lambda out: None,
+) -> Path:
+    """Run the app with the SuperLink killed after three rounds; the folder with the certificate.
+
+    `meanwhile` is called with it while nothing runs. Nodes connect again by themselves; the app is submitted
+    again, as it was, and goes on from its folder.
+    """
+    out, end = folder / "run", time.monotonic() + seconds
+    config = {"out": str(out), "users": nodes} | dict(config)
+    with Deployment(folder=folder, nodes=nodes) as deployment:
+        wait = partial(wait_until, end=end, deployment=deployment)
+        deployment.run_app(config)
+        wait(lambda: rounds_done(out) >= 3, what="three rounds are over")
+        deployment.kill("superlink")
+        meanwhile(out)
+        deployment.start_superlink()
+        deployment.run_app(config)
+        wait((out / "certificate.json").exists, what="the certificate is there")
+    return out
+
+
 # One round for each part, and parts enough that some are trained before, without and after the killed node.
 SETTINGS: dict[str, object] = {
     "rounds": 1,
@@ -230,5 +260,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--kill", choices=["node", "superlink"], default="node")
     options = parser.parse_args()
-    print(trial(options.out.resolve(), options.nodes, SETTINGS))
+    if options.kill == "node":
+        print(trial_of_node(options.out.resolve(), options.nodes, SETTINGS))
+    else:
+        print(trial_of_superlink(options.out.resolve(), options.nodes, SETTINGS))

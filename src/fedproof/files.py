@@ -1,5 +1,6 @@
 """Writing files so that a crash, a full disk or Ctrl-C leaves the old file or the new one, never half."""
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,21 @@ def replace_file(path: Path, content: bytes) -> None:
     """Write `content` as the whole of `path`."""
     with replacing(path) as file:
         file.write(content)
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file `path` for as long as the block runs; a process that dies lets go of it.
+
+    Raises:
+        ValueError: another process holds it; the message begins with `what`.
+    """
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ValueError(f"{what}: another process is working in it") from error
+        yield
 
 
 def _sync_folder(folder: Path) -> None:

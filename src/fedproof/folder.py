@@ -1,6 +1,5 @@
 """A run's directory: belongs to one configuration, used by one process at a time, never overwritten."""
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedproof.config import Config, load_config
-from fedproof.files import replace_file, replacing
+from fedproof.files import locked, replace_file, replacing
 
 CONFIG = "config.toml"
 _LOCK = ".lock"
@@ -41,14 +40,10 @@ class RunFolder:
         _check(path, config, resume=resume)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            lock = (path / _LOCK).open("w")
+            (path / _LOCK).touch()
         except OSError as error:
             raise ValueError(f"--out {path}: cannot be written to: {error.strerror}") from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise ValueError(f"--out {path}: another process is working in it") from error
+        with locked(path / _LOCK, f"--out {path}"):
             _check(path, config, resume=resume)  # again, now that nobody else can change it
             _remove_unfinished(path)
             replace_file(path / CONFIG, config.to_toml().encode())

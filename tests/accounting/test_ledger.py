@@ -1,10 +1,11 @@
 """The ledger: saved, continued, and a budget that is never exceeded."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from fedproof.accounting.ledger import Ledger, load_ledger, save_ledger
+from fedproof.accounting.ledger import Ledger, load_ledger, resumed_ledger, save_ledger
 from fedproof.protocol import FixedSize, InstanceFedSGD, Poisson, UserFedAvg
 
 MECHANISM = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
@@ -16,6 +17,16 @@ def test_a_saved_ledger_is_continued(tmp_path):
     continued = load_ledger(path).spend(60)
     assert continued == Ledger.of(MECHANISM, delta=0.0029).spend(100)
     assert json.loads(path.read_text())["epsilon"]["pld"] < continued.epsilon["pld"]
+
+
+def test_a_resumed_run_counts_on_from_its_file(tmp_path):
+    path, empty = tmp_path / "ledger.json", Ledger.of(MECHANISM, delta=0.0029)
+    assert resumed_ledger(empty, path) == empty
+    save_ledger(empty.spend(40), path)
+    assert resumed_ledger(empty, path) == empty.spend(40)
+    for other in (Ledger.of(MECHANISM, delta=0.01), Ledger.of(replace(MECHANISM, rounds=4), delta=0.0029)):
+        with pytest.raises(ValueError, match="counts another mechanism or δ"):
+            resumed_ledger(other, path)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -104,3 +106,13 @@ def test_secure_noise_on_a_cluster_is_kept_when_finished_and_fresh_when_not(fede
     kept = [0, 1, 4, 5]
     np.testing.assert_array_equal(resumed[kept], first[kept])
     assert not np.allclose(resumed[2:4], first[2:4])
+
+
+def test_a_run_without_its_cluster_ends_in_one_line(tmp_path):
+    (tmp_path / "tiny.toml").write_text("[mechanism]\ncohort = 10\n[ensemble]\nreplicas = 2\n")
+    command = [sys.executable, "-m", "fedproof", "run", "tiny.toml", "--out", "run", "--engine", "ray"]
+    environment = os.environ | {"RAY_ADDRESS": "127.0.0.1:1"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
+    assert done.returncode == 1
+    assert "Ray at 127.0.0.1:1 cannot be reached" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr

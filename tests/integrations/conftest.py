@@ -1,3 +1,4 @@
+import os
 import sys
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def flower():
 def example_path(flower, monkeypatch):
     """The example's folder, importable here and in child processes."""
     monkeypatch.syspath_prepend(str(EXAMPLE))
-    monkeypatch.setenv("PYTHONPATH", str(EXAMPLE))
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLE), prepend=os.pathsep)
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

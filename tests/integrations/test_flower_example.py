@@ -14,6 +14,7 @@ import torch
 from scipy.stats import ks_2samp
 
 import fedproof as fp
+from fedproof.accounting.ledger import load_ledger
 from fedproof.certificates import loads
 from fedproof.data import load
 from fedproof.ensemble import Task, train_replicas
@@ -63,7 +64,7 @@ def simulated(tmp_path_factory):
     example = Path(__file__).parents[2] / "examples" / "flower"
     quiet = {
         "FEDPROOF_SEED": str(SEED),
-        "PYTHONPATH": str(example),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(example), os.environ.get("PYTHONPATH")])),
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
@@ -147,7 +148,7 @@ def test_settings_are_those_of_the_project_file(example_path):
 @pytest.mark.slow
 def test_a_deployment_survives_a_killed_node(example_path, tmp_path):
     deploy = import_module("deploy")
-    out = deploy.trial(tmp_path, 4, deploy.SETTINGS, seconds=170)
+    out = deploy.trial_of_node(tmp_path, 4, deploy.SETTINGS, seconds=170)
     certificate = loads((out / "certificate.json").read_text())
     assert certificate.sound
     assert certificate.num_replicas == 60
@@ -159,6 +160,37 @@ def test_a_deployment_survives_a_killed_node(example_path, tmp_path):
     assert last["faults"] == 0  # with its key the node is the same user as before
     assert all(state["users"] == states[0]["users"] for state in states)
     assert "could not be activated" in (tmp_path / "superlink.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_deployment_goes_on_after_its_superlink_was_killed(example_path, tmp_path):
+    deploy = import_module("deploy")
+    seen = {}
+
+    def look(out):
+        seen.update({path: path.read_bytes() for path in (out / "part-00000").iterdir()})
+        seen["rounds"] = deploy.rounds_done(out)
+        seen["ledger"] = load_ledger(out / "ledger.json")
+
+    # Nodes look for the SuperLink less and less often while it is away: the next round has to wait for them.
+    settings = deploy.SETTINGS | {"rounds": 2, "replicas": 24, "part-size": 8, "timeout": 90.0}
+    out = deploy.trial_of_superlink(tmp_path, 4, settings, seconds=240, meanwhile=look)
+    # Killed in the middle: one part was finished, another begun, and both were counted.
+    rounds, counted = seen.pop("rounds"), seen.pop("ledger")
+    assert 3 <= rounds < 6
+    assert counted.replicas * counted.queries[0].count >= 8 * rounds
+    assert all(path.read_bytes() == content for path, content in seen.items())
+    # All nodes came back as who they were: the replicas are those of a training that nobody stopped.
+    states = [json.loads(path.read_text()) for path in sorted(out.glob("part-*/state.json"))]
+    assert [metrics["faults"] for state in states for metrics in state["metrics"]] == [0] * 6
+    assert all(state["users"] == states[0]["users"] for state in states)
+    mechanism = replace(MECHANISM, noise_multiplier=1.0, sampling=Poisson(probability=0.5))
+    scores, labels = local_scores(4, mechanism, 24, int((out / "seed").read_text()))
+    np.testing.assert_allclose(np.load(out / "scores.npy"), scores, atol=2e-4)
+    certificate = loads((out / "certificate.json").read_text())
+    assert certificate.sound
+    assert certificate.prediction == fp.certify(scores, labels, mechanism=mechanism).prediction
+    assert load_ledger(out / "ledger.json") == fp.Ledger.of(mechanism, 0.005).spend(24)
 
 
 @pytest.mark.slow

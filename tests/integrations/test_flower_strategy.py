@@ -15,6 +15,13 @@ ALL = replace(MECHANISM, sampling=Everyone())
 DIM = 5
 
 
+files = pytest.importorskip(
+    "fedproof.integrations.flower.files",
+    reason="flwr is not installed: pip install 'fedproof[flower]'",
+    exc_type=ImportError,
+)
+
+
 @pytest.fixture
 def make_strategy(flower):
     def make(mechanism=MECHANISM, **changes):
@@ -314,6 +321,61 @@ def test_a_folder_of_another_training_is_refused(make_strategy, make_grid, nodes
     models.write_bytes(models.read_bytes()[:-1])
     with pytest.raises(ValueError, match="missing or was altered"):
         make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
+
+
+def test_a_round_that_nobody_saw_is_counted_and_played_again(
+    make_strategy, make_grid, nodes, initial, tmp_path, monkeypatch
+):
+    whole = make_strategy().start(make_grid(nodes), initial)
+    replacing = files.replacing
+
+    def power_cut_in_round_two(path):
+        if path.name == "models-00002.npz":
+            raise PowerCutError
+        return replacing(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "replacing", power_cut_in_round_two)
+        with pytest.raises(PowerCutError):
+            make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
+    assert load_ledger(tmp_path / "ledger.json").queries[0].count == 2
+    resumed = make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
+    assert resumed.arrays["fc.weight"].data == whole.arrays["fc.weight"].data
+    assert load_ledger(tmp_path / "ledger.json").queries[0].count == 3
+
+
+@pytest.mark.parametrize("lost", ["all", "last"])
+def test_released_rounds_are_never_played_again(make_strategy, make_grid, nodes, initial, tmp_path, lost):
+    make_strategy(folder=tmp_path).start(make_grid(nodes), initial, num_rounds=1)
+    backup = {path: path.read_bytes() for path in tmp_path.iterdir() if path.name != "ledger.json"}
+    make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
+    (tmp_path / "state.json").unlink()
+    if lost == "last":  # an old backup came back
+        for path, content in backup.items():
+            path.write_bytes(content)
+    grid = make_grid(nodes)
+    with pytest.raises(
+        ValueError, match=r"ledger counts 3 rounds, the state holds [01]: models that were"
+    ) as e:
+        make_strategy(folder=tmp_path).start(grid, initial)
+    assert "\n" not in str(e.value)
+    assert grid.sent == []
+
+
+def test_two_servers_do_not_work_in_one_folder(make_strategy, make_grid, nodes, initial, tmp_path):
+    with files.alone_in(tmp_path), pytest.raises(ValueError, match="another process is working in it"):
+        make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
+
+
+def test_a_user_who_comes_back_as_another_node_keeps_its_number(
+    make_strategy, make_grid, nodes, initial, tmp_path
+):
+    whole = make_strategy().start(make_grid(nodes), initial)
+    make_strategy(folder=tmp_path).start(make_grid(nodes), initial, num_rounds=1)
+    renamed = {900 - node: app for node, app in nodes.items()}
+    users = {900 - node: node - 100 for node in nodes}
+    resumed = make_strategy(folder=tmp_path, users=users).start(make_grid(renamed), initial)
+    assert resumed.arrays["fc.weight"].data == whole.arrays["fc.weight"].data
 
 
 # --- models and nodes -------------------------------------------------------------------------------------

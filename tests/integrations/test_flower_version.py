@@ -39,6 +39,14 @@ def test_a_missing_or_other_flower_is_one_clear_line(monkeypatch, found, message
     assert "\n" not in str(caught.value)
 
 
+def test_the_package_is_not_imported_with_another_major_version():
+    pretend = "import importlib.metadata as m; m.version = lambda name: '2.0.0'"
+    code = f"{pretend}; import fedproof.integrations.flower"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "ImportError: fedproof.integrations.flower was tested with flwr 1.41, found 2.0.0" in done.stderr
+
+
 @pytest.mark.parametrize("found", ["1.41.0", "1.41.3"])
 def test_any_patch_of_the_tested_version_will_do(monkeypatch, found):
     monkeypatch.setattr(checked, "version", lambda name: found)

@@ -13,9 +13,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from digits_app.model import CLASSES, initial_arrays, scores
 from fedproof import Ledger, Poisson, ThreatModel, UserFedAvg, certify
-from fedproof.accounting.ledger import save_ledger
+from fedproof.accounting.ledger import resumed_ledger, save_ledger
 from fedproof.certificates import Certificate, dumps
 from fedproof.data import load
+from fedproof.files import replace_file
 from fedproof.integrations.flower import UserFedAvgStrategy, ask_partitions, stacked_arrays, wait_for_nodes
 
 app = ServerApp()
@@ -66,7 +67,7 @@ def run(grid: Grid, settings: Settings) -> Certificate:
     """Train, certify, and write scores, ledger and certificate; a run that was stopped goes on."""
     out = Path(settings.out)
     out.mkdir(parents=True, exist_ok=True)
-    ledger = Ledger.of(settings.mechanism, settings.delta)
+    ledger = resumed_ledger(Ledger.of(settings.mechanism, settings.delta), out / "ledger.json")
     replicas = settings.replicas
     if settings.max_epsilon:
         replicas = ledger.affordable(settings.max_epsilon, replicas)
@@ -77,8 +78,9 @@ def run(grid: Grid, settings: Settings) -> Certificate:
         part = range(begin, min(begin + settings.part_size, replicas))
         wait_for_nodes(grid, settings.users, timeout=settings.connect_timeout)
         users = users or ask_partitions(grid, timeout=settings.timeout)
+        ledger = ledger.spend(max(0, part.stop - ledger.replicas))
+        save_ledger(ledger, out / "ledger.json")  # before the part: a crash in it leaves no release uncounted
         models = train_part(grid, settings, part, users)
-        save_ledger(ledger.spend(part.stop), out / "ledger.json")
         found.append(scores(models["fc0.weight"], models["fc0.bias"], np.asarray(test.test_features)))
     return certify_and_write(out, np.concatenate(found), test.test_labels, settings.mechanism)
 
@@ -109,10 +111,11 @@ def server_seed(out: Path) -> int:
     """
     if "FEDPROOF_SEED" in os.environ:
         return int(os.environ["FEDPROOF_SEED"])
-    path = out / "seed"
+    path, partial = out / "seed", out / "seed.tmp"
     if not path.exists():
-        path.touch(mode=0o600)
-        path.write_text(str(secrets.randbits(64)))
+        partial.touch(mode=0o600)
+        partial.write_text(str(secrets.randbits(64)))
+        partial.replace(path)  # whole or not there: with another seed a run cannot go on
     return int(path.read_text())
 
 
@@ -123,6 +126,6 @@ def certify_and_write(
     certificate = certify(found, labels, mechanism=mechanism, threat=ThreatModel())
     np.save(out / "scores.npy", found)
     np.save(out / "labels.npy", labels)
-    (out / "certificate.json").write_text(dumps(certificate))
+    replace_file(out / "certificate.json", dumps(certificate).encode())
     print(f"accuracy {certificate.accuracy:.3f}, certified accuracy {certificate.curve}", flush=True)
     return certificate

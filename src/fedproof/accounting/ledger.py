@@ -88,6 +88,22 @@ def save_ledger(ledger: Ledger, path: Path) -> None:
     replace_file(path, (json.dumps(ledger.document(), indent=2) + "\n").encode())
 
 
+def resumed_ledger(ledger: Ledger, path: Path) -> Ledger:
+    """What the file at `path` counts already of the same mechanism, or `ledger` if there is no file.
+
+    Whoever goes on from here, and saves before each release, never counts too little.
+
+    Raises:
+        ValueError: the file counts another mechanism, or is no ledger.
+    """
+    if not path.exists():
+        return ledger
+    found = load_ledger(path)
+    if (found.queries, found.delta) != (ledger.queries, ledger.delta):
+        raise ValueError(f"{path} counts another mechanism or δ; choose another folder")
+    return found
+
+
 def load_ledger(path: Path) -> Ledger:
     """The ledger of a file; ValueError that names the file if it is none."""
     try:

@@ -6,11 +6,12 @@ is a mean-preserving spread of the ratio, so the discrete pair dominates the tru
 ("connect the dots": Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022, arXiv:2207.04380v1).
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
-from dp_accounting.pld import common
 from numpy.typing import NDArray
+from scipy import fft
 
 Floats = NDArray[np.float64]
 
@@ -85,11 +86,11 @@ class LossDistribution:
             return LossDistribution(step=self.step, first=0, masses=np.zeros(1), infinite=1.0)
         # What is flushed to zero is far below the tail given away; denormal numbers would overflow inside.
         normal = np.where(self.masses < 1e-250, 0.0, self.masses)
-        shift, masses = common.self_convolve(normal, count, _TAIL)
+        low, masses = self_convolve(normal, count)
         infinite = _TAIL - np.expm1(count * np.log1p(-self.infinite))
         return LossDistribution(
             step=self.step,
-            first=self.first * count + int(shift),
+            first=self.first * count + low,
             masses=np.maximum(masses, 0.0),
             infinite=min(1.0, float(infinite)),
         )
@@ -146,6 +147,30 @@ class LossDistribution:
         lower = np.concatenate(([-np.inf], losses[:-1]))
         valid = (crossing >= lower) & (crossing <= losses)
         return max(0.0, float(crossing[valid].max())) if valid.any() else 0.0
+
+
+def self_convolve(masses: Floats, count: int) -> tuple[int, Floats]:
+    """The law of a sum of `count` indices drawn from `masses`: its first index, and its masses from there on.
+
+    Guarantee: at most `_TAIL` of mass lies outside.
+    Reference: `self_convolve` of dp_accounting, which spends ten times as long in finding the range.
+    """
+    low, high = _chernoff_range(masses, count)
+    size = fft.next_fast_len(max(high - low + 1, len(masses)))
+    wrapped = np.real(fft.ifft(fft.fft(masses, size) ** count))  # index i stands at i modulo size
+    return low, np.roll(wrapped, -low)[: high - low + 1]
+
+
+def _chernoff_range(masses: Floats, count: int) -> tuple[int, int]:
+    """A range that the sum of `count` indices leaves with probability `_TAIL` at most (Chernoff's bound)."""
+    indices = np.arange(len(masses))
+    low, high = 0, (len(masses) - 1) * count
+    for exponent in range(1, 21):  # larger ones lose digits
+        order = exponent / len(masses)
+        up, down = (math.log(np.exp(sign * order * indices) @ masses) for sign in (1, -1))
+        high = min(high, math.ceil((count * up + math.log(2 / _TAIL)) / order))
+        low = max(low, math.floor(-(count * down + math.log(2 / _TAIL)) / order))
+    return low, high
 
 
 def _tail_sums(values: Floats) -> Floats:

@@ -22,11 +22,15 @@ def reproduce(
     What was measured before is kept: an interrupted reproduction goes on.
     """
     training()
-    from fedproof.reproduction import load_studies
-    from fedproof.reproduction import reproduce as run
+    from fedproof.reproduction import load_studies, write_page
+    from fedproof.reproduction import reproduce as measure
     from fedproof.reproduction.study import chosen
 
-    studies = chosen(load_studies(experiments), name)
+    studies = load_studies(experiments)
     with progress_bars() as progress:
-        rows = run(studies, experiments, out, scale=scale, device=device, progress=progress)
-    say(str(rows.path))
+        rows = measure(chosen(studies, name), experiments, out, scale=scale, device=device, progress=progress)
+    page = write_page(studies, experiments, rows, out)
+    if json:
+        print_json({"rows": str(rows.path), "page": str(page)})
+    else:
+        say(f"the page to look at is {page}; its numbers are in {rows.path}")

@@ -24,6 +24,7 @@ Numbers = np.random.Generator | SecureGenerator
 _COHORT, _NOISE = 2, 3
 
 _HUGE = 1e100  # beyond, squares may overflow
+_PIECE = 8192  # too short for BLAS to share among threads, which on busy cores wait for each other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,33 +157,29 @@ def draw_newcomer(plan: Plan, user: int) -> NDArray[np.bool_]:
 
 
 def bound(plan: Plan, updates: Floats, clip_norms: Floats, layers: tuple[int, ...]) -> Bounded:
-    """One user's `updates` (replicas, dim), scaled to at most `clip_norms` (replicas,).
+    """One user's `updates` (replicas, dim), scaled in place to at most `clip_norms` (replicas,).
 
     Guarantee: whatever is handed in, a row has at most its clip norm (times √layers where each layer is
     clipped); a row that is not finite counts as zero.
     """
     sizes = layers if isinstance(plan.mechanism.clipping, PerLayer) else (updates.shape[1],)
-    parts = np.split(updates, np.cumsum(sizes)[:-1], axis=1)
+    parts = np.split(updates, np.cumsum(sizes)[:-1], axis=1)  # views
     norms = np.stack([_norms(part) for part in parts], axis=1)
     finite: NDArray[np.bool_] = np.all(np.isfinite(norms), axis=1)
     if not finite.all():
-        norms = np.where(finite[:, None], norms, 0.0)
-        parts = [np.where(finite[:, None], part, 0.0) for part in parts]
-    clipped: NDArray[np.bool_] = np.any(norms > clip_norms[:, None], axis=1)
-    # Quotient, product and sum may each round up: leave them room.
+        norms[~finite] = updates[~finite] = 0.0
     bounds = clip_norms[:, None]
+    clipped: NDArray[np.bool_] = np.any(norms > bounds, axis=1)
+    # Quotient, product and sum may each round up: leave them room.
     scales = bounds * (1 - (8 + updates.shape[1]) * np.finfo(np.float64).eps)
     longest = np.maximum(norms, bounds)
-    if longest.max() > _HUGE:  # the factor would be subnormal, hence inexact: shorten first
-        parts = [part / longest[:, [i]] for i, part in enumerate(parts)]
-        longest = np.ones_like(longest)
-    parts = [part * (scales / longest[:, [i]]) for i, part in enumerate(parts)]
-    return Bounded(
-        updates=parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1),
-        norms=norms,
-        finite=finite,
-        clipped=clipped,
-    )
+    for part, own in zip(parts, longest.T[:, :, None], strict=True):
+        if own.max() > _HUGE:  # the factor would be subnormal, hence inexact: shorten first
+            part /= own
+            part *= scales
+        else:
+            part *= scales / own
+    return Bounded(updates=updates, norms=norms, finite=finite, clipped=clipped)
 
 
 def release(
@@ -208,8 +205,10 @@ def release(
     """
     mechanism, dtype = plan.mechanism, _noise_dtype(state.params)
     drawn = np.stack([stream.standard_normal(state.params.shape[1], dtype=dtype) for stream in noise])
-    noisy = total + drawn * (mechanism.noise_multiplier * state.clip_norms)[:, None]
-    params = (state.params + noisy / plan.divisor).astype(state.params.dtype)
+    moved = drawn * (mechanism.noise_multiplier * state.clip_norms)[:, None]  # float64, and then in place
+    moved += total
+    moved /= plan.divisor
+    moved += state.params
     clip_norms = state.clip_norms
     if isinstance(mechanism.clipping, Quantile):
         clipping = mechanism.clipping
@@ -217,7 +216,7 @@ def release(
         bit_noise = np.array([stream.standard_normal() for stream in noise])
         share = (bits + clipping.count_noise_std * bit_noise) / plan.divisor + 0.5
         clip_norms = clip_norms * np.exp(-clipping.learning_rate * (share - clipping.target))
-    return State(round=state.round + 1, params=params, clip_norms=clip_norms)
+    return State(round=state.round + 1, params=moved.astype(state.params.dtype), clip_norms=clip_norms)
 
 
 def noise_streams(plan: Plan, state: State) -> Sequence[Numbers]:
@@ -244,8 +243,10 @@ def _norms_of_huge(rows: Floats) -> Floats:
 
 
 def _squares(rows: Floats) -> Floats:
-    # Not BLAS: on busy cores its threads wait for each other far longer than they work.
-    squares: Floats = np.einsum("rd,rd->r", rows, rows)
+    squares: Floats = np.zeros(len(rows))
+    for begin in range(0, rows.shape[1], _PIECE):
+        piece = rows[:, begin : begin + _PIECE]
+        squares += np.vecdot(piece, piece)
     return squares
 
 

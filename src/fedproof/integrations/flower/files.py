@@ -2,17 +2,20 @@
 
 import hashlib
 import json
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedproof.accounting.ledger import Ledger, save_ledger
+from fedproof.accounting.ledger import Ledger, load_ledger, save_ledger
+from fedproof.files import locked, replace_file, replacing
 from fedproof.integrations.server import Floats, Params, Plan, State
 
 _RECORD = "state.json"
+_LEDGER = "ledger.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,32 +40,37 @@ def fingerprint(plan: Plan, delta: float, initial: Params) -> str:
     return digest.hexdigest()
 
 
+@contextmanager
+def alone_in(folder: Path | None) -> Iterator[None]:
+    """Make the folder, and keep other servers out: one that lost its SuperLink may still be running."""
+    if folder is None:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / ".lock", f"folder = {folder}"):
+        yield
+
+
 def save(folder: Path, mark: str, saved: Saved, ledger: Ledger) -> None:
     """Write the ledger, then the models, then the record that makes them count.
 
-    A crash in between leaves a ledger that may count one round too many, never one too few.
+    A crash in between leaves a ledger that counts one round more than the record. That round was shown to
+    nobody, so it may be played again.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    save_ledger(ledger, folder / "ledger.json")
+    save_ledger(ledger, folder / _LEDGER)
     models = folder / f"models-{saved.state.round:05d}.npz"
-    partial = models.with_suffix(".tmp")
-    with partial.open("wb") as file:
+    with replacing(models) as file:
         np.savez(file, params=saved.state.params, clip_norms=saved.state.clip_norms)
-        file.flush()
-        os.fsync(file.fileno())
-    digest = _digest(partial)
-    partial.replace(models)
     record = {
         "training": mark,
         "round": saved.state.round,
         "models": models.name,
-        "sha256": digest,
+        "sha256": _digest(models),
         "users": {str(node): number for node, number in saved.users.items()},
         "metrics": saved.metrics,
     }
-    partial = folder / f"{_RECORD}.tmp"
-    partial.write_text(json.dumps(record, indent=1) + "\n")
-    partial.replace(folder / _RECORD)
+    replace_file(folder / _RECORD, (json.dumps(record, indent=1) + "\n").encode())
     for old in folder.glob("models-*.npz"):
         if old != models:
             old.unlink()
@@ -72,11 +80,12 @@ def load(folder: Path, mark: str) -> Saved | None:
     """What `folder` holds of this training, None if nothing.
 
     Raises:
-        ValueError: it holds another training, or a file was altered.
+        ValueError: it holds another training, or a file was altered or is missing.
     """
     try:
         record = json.loads((folder / _RECORD).read_text())
     except FileNotFoundError:
+        _check_counted(folder, 0)
         return None
     except ValueError as error:
         raise ValueError(f"folder = {folder}: {_RECORD} is not JSON: {error}") from error
@@ -88,6 +97,7 @@ def load(folder: Path, mark: str) -> Saved | None:
     models = folder / record["models"]
     if not models.exists() or _digest(models) != record["sha256"]:
         raise ValueError(f"folder = {folder}: {models.name} is missing or was altered")
+    _check_counted(folder, int(record["round"]))
     with np.load(models, allow_pickle=False) as file:
         params: Params = file["params"]
         clip_norms: Floats = file["clip_norms"]
@@ -96,6 +106,20 @@ def load(folder: Path, mark: str) -> Saved | None:
         users={int(node): int(number) for node, number in record["users"].items()},
         metrics=record["metrics"],
     )
+
+
+def _check_counted(folder: Path, done: int) -> None:
+    """Refuse a state that is older than what was released: its rounds would be played again.
+
+    The noise of a round is decided by the seed, so two releases of it would give the updates away.
+    """
+    ledger = folder / _LEDGER
+    counted = load_ledger(ledger).queries[0].count if ledger.exists() else 0
+    if counted > done + 1:
+        raise ValueError(
+            f"folder = {folder}: the ledger counts {counted} rounds, the state holds {done}: models that "
+            "were released are missing, and must not be trained again with the same noise; choose another"
+        )
 
 
 def _digest(path: Path) -> str:

@@ -2,7 +2,7 @@
 """Judging what comes back: one bounded contribution from each invited node, whatever it sends."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -64,6 +64,7 @@ def receive(
 
     Guarantee: a node moves the sum of a replica by at most one bounded update, and only if it was drawn.
     """
+    state = replace(state, params=state.params.astype(np.float64))  # once, not for every reply
     total = np.zeros(state.params.shape)
     replied, below, clipped = (np.zeros(len(state.params), dtype=np.int64) for _ in range(3))
     faults: list[tuple[int, Fault]] = []

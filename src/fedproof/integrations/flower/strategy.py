@@ -73,6 +73,7 @@ class UserFedAvgStrategy(Strategy):
             folder: where the state and the ledger are kept after every round; a training that is found there
                 goes on. None keeps nothing.
             users: number of the user behind each node, see `ask_partitions`; None counts nodes as they come.
+                A number named here moves to its node even if `folder` knows it from another one.
             connect_timeout: seconds for which `start` waits for all users before it goes on without.
             arrayrecord_key: as in Flower's FedAvg.
             configrecord_key: as in Flower's FedAvg.
@@ -156,23 +157,23 @@ class UserFedAvgStrategy(Strategy):
         mechanism's; fewer may be played. `evaluate_config` is not used, see the class.
         """
         last = self._last_round(num_rounds)
-        arrays = self._begin(initial_arrays)
-        self.summary()
-        wait_for_nodes(grid, self.plan.num_users, timeout=self.connect_timeout)
-        self._ttl = timeout
-        result = Result(arrays=arrays)
-        result.train_metrics_clientapp = {
-            number: MetricRecord(dict(row)) for number, row in enumerate(self.metrics, start=1)
-        }
         config = ConfigRecord() if train_config is None else train_config
-        for current in range(self.rounds_done + 1, last + 1):
-            messages = list(self.configure_train(current, arrays, config, grid))
-            replies = grid.send_and_receive(messages, timeout=timeout) if messages else []
-            arrays, metrics = self.aggregate_train(current, replies)
-            result.arrays, result.train_metrics_clientapp[current] = arrays, metrics
-            evaluated = evaluate_fn(current, arrays) if evaluate_fn else None
-            if evaluated is not None:
-                result.evaluate_metrics_serverapp[current] = evaluated
+        with files.alone_in(self.folder):
+            result = Result(arrays=self._begin(initial_arrays))
+            result.train_metrics_clientapp = {
+                number: MetricRecord(dict(row)) for number, row in enumerate(self.metrics, start=1)
+            }
+            self.summary()
+            wait_for_nodes(grid, self.plan.num_users, timeout=self.connect_timeout)
+            self._ttl = timeout
+            for current in range(self.rounds_done + 1, last + 1):
+                messages = list(self.configure_train(current, result.arrays, config, grid))
+                replies = grid.send_and_receive(messages, timeout=timeout) if messages else []
+                result.arrays, metrics = self.aggregate_train(current, replies)
+                result.train_metrics_clientapp[current] = metrics
+                evaluated = evaluate_fn(current, result.arrays) if evaluate_fn else None
+                if evaluated is not None:
+                    result.evaluate_metrics_serverapp[current] = evaluated
         return result
 
     def configure_train(
@@ -270,7 +271,9 @@ class UserFedAvgStrategy(Strategy):
         if saved is None:
             self._state = server.start(self.plan, flat)
         else:
-            self._state, self._users, self.metrics = saved.state, saved.users, saved.metrics
+            self._state, self.metrics = saved.state, saved.metrics
+            claimed = set(self._numbers.values())
+            self._users = {node: user for node, user in saved.users.items() if user not in claimed}
             _LOG.info("going on after round %s, found in %s", self._state.round, self.folder)
         self._noise = server.noise_streams(self.plan, self._state)
         return self._arrays()

@@ -1,0 +1,119 @@
+"""The pages of the guide do what they say, and build into a site without a warning."""
+
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+QUICK = ["index", "certify", "plan", "audit"]
+TRAINING = ["train", "serve", "extending"]
+SHOWN = ["certificates", "choosing", "theory", "numerics", "ray", "configuration", "api"]
+
+
+def load_guide():
+    spec = spec_from_file_location("guide", Path(__file__).with_name("guide.py"))
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def play(tmp_path, monkeypatch):
+    """`play(page)`: run a page in a folder of its own; the names its Python leaves behind."""
+    monkeypatch.chdir(tmp_path)
+    return lambda page, **how: load_guide().run_page(ROOT / "docs" / f"{page}.md", tmp_path, **how)
+
+
+@pytest.mark.parametrize("page", QUICK)
+def test_a_page_runs_as_it_is_printed(play, page):
+    play(page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TRAINING)
+def test_a_page_that_trains_runs_as_it_is_printed(play, page):
+    play(page, exact=False)
+
+
+def test_the_page_of_adapters_runs(play):
+    names = play("adapters")
+    assert names["certificate"].sound
+    assert names["mechanism"].reasons
+
+
+def test_the_flower_page_runs(play):
+    pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedproof[flower]'")
+    assert play("flower")["found"].mechanism.sampling.cohort == 20
+
+
+def test_no_page_is_left_out():
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    assert pages == {*QUICK, *TRAINING, *SHOWN, "adapters", "flower"}
+    runnable = {"console", "pycon", "python"}
+    for page in SHOWN:
+        found = {language for language, _ in load_guide().blocks(ROOT / "docs" / f"{page}.md")}
+        assert page == "api" or not found & runnable, f"{page}.md has a block that nobody runs"
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        ("```console\n$ echo 1\n2\n```\n", "instead of\n2"),
+        ("```console\n$ false\n```\n", "false"),
+        ("```pycon\n>>> 1 + 1\n3\n\n```\n", "Expected:"),
+        ("```python\nassert False, 'never'\n```\n", "never"),
+    ],
+)
+def test_a_page_that_is_wrong_is_found_out(tmp_path, page, message):
+    (tmp_path / "page.md").write_text(page)
+    with pytest.raises(AssertionError, match=message):
+        load_guide().run_page(tmp_path / "page.md", tmp_path)
+
+
+# --- the site ---------------------------------------------------------------------------------------------
+
+
+def build(source, destination):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]  # with --quiet warnings would not count
+    options = ["--config-file", str(source / "mkdocs.yml"), "--site-dir", str(destination)]
+    return subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
+
+
+def copy_of_the_guide(folder):
+    (folder / "mkdocs.yml").write_bytes((ROOT / "mkdocs.yml").read_bytes())
+    (folder / "docs").mkdir()
+    for path in (ROOT / "docs").iterdir():
+        (folder / "docs" / path.name).symlink_to(path)
+    return folder
+
+
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install 'fedproof[dev]'")
+    done = build(ROOT, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "index.html").read_text()
+    assert 'src="http' not in page
+    assert 'rel="stylesheet" href="http' not in page
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        ("[gone](gone.md)", "gone.md"),
+        ("[gone](plan.md#gone)", "#gone"),
+        ("[outside](../README.md)", "README.md"),
+        ("fine", "not included in the"),
+    ],
+)
+def test_dead_links_and_forgotten_pages_are_errors(tmp_path, text, warning):
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install 'fedproof[dev]'")
+    source = copy_of_the_guide(tmp_path)
+    name = "new.md" if text == "fine" else "index.md"
+    (source / "docs" / name).unlink(missing_ok=True)
+    (source / "docs" / name).write_text(f"# Start\n\n{text}\n")
+    done = build(source, tmp_path / "site")
+    assert done.returncode != 0
+    assert warning in done.stdout + done.stderr
