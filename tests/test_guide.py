@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 QUICK = ["index", "certify", "plan", "audit"]
 TRAINING = ["train", "serve", "extending"]
-SHOWN = ["certificates", "choosing", "theory", "numerics", "ray", "configuration", "api"]
+SHOWN = ["certificates", "choosing", "reproduction", "theory", "numerics", "ray", "configuration", "api"]
 
 
 def load_guide():
