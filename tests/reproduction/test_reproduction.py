@@ -129,7 +129,7 @@ def test_scales_that_make_no_sense_are_refused(scale, tmp_path):
         reproduce([], EXPERIMENTS, tmp_path, scale=scale)
 
 
-# --- what is committed ------------------------------------------------------------------------------------------
+# --- what is committed ----------------------------------------------------------------------------------
 
 
 def test_every_point_of_every_study_is_a_valid_experiment():

@@ -5,13 +5,15 @@ from typing import Annotated
 
 import typer
 
-from fedproof.cli.common import Json, progress_bars, say
+from fedproof.cli.common import Json, print_json, progress_bars, say
 from fedproof.cli.training import Device, training
 
 
 def reproduce(
     name: Annotated[str, typer.Argument(help="A study in EXPERIMENTS/paper, or all.")],
-    scale: Annotated[float, typer.Option(help="Of the number of replicas; 1 is the paper's.")] = 1.0,
+    scale: Annotated[
+        float, typer.Option(help="Of the number of replicas; 1 is the paper's, below 0.1 all is cut down.")
+    ] = 1.0,
     out: Annotated[Path, typer.Option(help="Where rows, figures and the page go.")] = Path("reproduction"),
     experiments: Annotated[Path, typer.Option(help="The folder with the experiments.")] = Path("experiments"),
     device: Device = "cpu",

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedproof.files import replace_file
+from fedproof.reproduction.agreement import DEFENCES, agreement, competitor
 from fedproof.reproduction.clean import Comparison, compare_clean
 from fedproof.reproduction.figures import curve, draw_panel, label_of
 from fedproof.reproduction.published import Published
@@ -85,6 +86,9 @@ def _section(study: Study, rows: Rows, published: Published) -> Iterator[str]:
         return
     yield f"\n## {study.title}\n"
     yield f"*In the paper:* {study.shows}\n"
+    agreed = agreement(study, rows, published)
+    if agreed:
+        yield f"*Agreement:* {agreed}.\n"
     if study.reason:
         yield f"*What differs:* {study.reason}\n"
     for panel, found in panels:
@@ -98,7 +102,7 @@ def _panel(study: Study, panel: Panel, found: Sequence[Row], published: Publishe
         yield f"*Data:* {panel.substitute}.\n"
     yield from {
         "certified": _certified_table,
-        "attacked": _attacked_table,
+        "attacked": _defence_table if panel.published == DEFENCES else _attacked_table,
         "needed": _needed_table,
         "run-time": _seconds,
         "budgets": _budgets,
@@ -133,28 +137,35 @@ def _certified_table(found: Sequence[Row], published: Published) -> Iterator[str
 
 
 def _attacked_table(found: Sequence[Row], published: Published) -> Iterator[str]:
-    yield "| | attack | k | accuracy | published | certified | J(D) | J(D') | lower bound | paper's |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "| | attack | k | accuracy | certified | J(D) | J(D') | lower bound | paper's |"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for row in found:
         for one in row["result"]["attacks"]:
-            sure = one.get("certified_lower") is not None
             cells = [one["attack"], str(one["adversaries"]), f"{one['accuracy']:.2%}"]
-            theirs = published.robust_accuracy(_competitor(row), one["attack"], one["adversaries"])
-            cells += ["-" if theirs is None else f"{theirs:.2f}%"]
-            cells += [f"{one['certified_accuracy']:.1%}" if sure else "-"]
-            cells += [f"{one['clean_cost']:.4f}", f"{one['cost']:.4f}"]
-            cells += [f"{one['certified_lower']:.4f}" if sure else "-"]
-            cells += [f"{one['paper_lower_exact']:.4f}" if "paper_lower_exact" in one else "-"]
+            cells += [_number(one["certified_accuracy"], ".1%"), f"{one['clean_cost']:.4f}"]
+            cells += [f"{one['cost']:.4f}", _number(one["certified_lower"], ".4f")]
+            cells += [_number(one.get("paper_lower_exact"), ".4f")]
             yield f"| {label_of(row)} | {' | '.join(cells)} |"
     yield ""
 
 
-def _competitor(row: Row) -> str:
-    """What the row's server is called in the paper's table of defences."""
-    rule = row["values"].get("aggregation.rule")
-    if rule is not None:
-        return str({"mean": "fedavg", "geometric-median": "rfa"}.get(rule, rule))
-    return f"user-dp eps {row['result'].get('epsilon', {}).get('paper', 0):.4g}"
+def _defence_table(found: Sequence[Row], published: Published) -> Iterator[str]:
+    """Accuracy under attack, ours and the published one; and what is certified by the paper and by us."""
+    pairs = [(one["attack"], one["adversaries"]) for one in found[0]["result"]["attacks"]]
+    yield f"| ours / published, in percent | {' | '.join(f'{name}, k = {size}' for name, size in pairs)} |"
+    yield "|---" * (len(pairs) + 1) + "|"
+    for row in found:
+        cells = []
+        for one in row["result"]["attacks"]:
+            theirs = published.robust_accuracy(competitor(row), one["attack"], one["adversaries"])
+            certified = f" ({one['certified_accuracy']:.0%})" if one["certified_accuracy"] is not None else ""
+            cells.append(f"{100 * one['accuracy']:.2f}{certified} / {_number(theirs, '.2f')}")
+        yield f"| {label_of(row)} | {' | '.join(cells)} |"
+    yield "\nIn parentheses: the share that is certified for as many adversaries, with 99 % confidence.\n"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _needed_table(found: Sequence[Row], published: Published) -> Iterator[str]:

@@ -15,7 +15,7 @@ from fedproof.config import Config, Count, Section, load_config, validated
 from fedproof.sweep import axis
 
 FOLDER = "paper"  # inside the folder of experiments
-_THIN = 0.1  # below this scale, of a list of values only some are run
+_REHEARSAL = 0.1  # below this scale everything is cut down, not replicas alone
 
 Strings = Annotated[tuple[str, ...], Field(default=(), strict=False)]
 
@@ -132,8 +132,8 @@ def chosen(studies: Sequence[Study], name: str) -> list[Study]:
 def points_of(study: Study, experiments: Path, scale: float = 1.0) -> list[Point]:
     """What is to be trained for a study; `scale` multiplies the replicas.
 
-    Below a tenth, lists of values are thinned too: noise multipliers to the first, the middle and the last,
-    everything else to the last, so that all studies together are a matter of minutes.
+    Below a tenth it is a rehearsal of everything in minutes: of a list of values the last, one pass or four
+    steps of local training, 500 test inputs.
     """
     return [
         point
@@ -147,7 +147,7 @@ def _points(study: Study, panel: Panel, experiments: Path, scale: float) -> list
     prefix = f"{study.name}/{panel.name}"
     if panel.experiment is None:
         return [Point(key=prefix, panel=panel, values={}, config=None)]
-    if scale < _THIN:
+    if scale < _REHEARSAL:
         panel = panel.model_copy(update={"sizes": panel.sizes[-1:], "attacks": panel.attacks[-1:]})
     axes = [_thinned(axis(text), scale) for text in panel.vary]
     combinations = [
@@ -173,17 +173,17 @@ def _scaled(config: Config, scale: float) -> Config:
     if scale == 1:
         return config
     replicas = max(2, round(scale * config.ensemble.replicas))
-    ensemble = config.ensemble.model_copy(update={"replicas": replicas})
-    return config.model_copy(update={"ensemble": ensemble})
+    cut: dict[str, Section] = {"ensemble": config.ensemble.model_copy(update={"replicas": replicas})}
+    if scale < _REHEARSAL:
+        steps = 4 if config.mechanism.local_steps else None
+        cut["mechanism"] = config.mechanism.model_copy(update={"local_epochs": 1, "local_steps": steps})
+        cut["data"] = config.data.model_copy(update={"test_limit": 500})
+    return config.model_copy(update=cut)
 
 
 def _thinned(values: tuple[str, list[str]], scale: float) -> tuple[str, list[str]]:
-    key, all_values = values
-    if scale >= _THIN:
-        return values
-    if not key.endswith("noise_multiplier"):
-        return key, all_values[-1:]
-    return key, list(dict.fromkeys([all_values[0], all_values[len(all_values) // 2], all_values[-1]]))
+    key, every = values
+    return values if scale >= _REHEARSAL else (key, every[-1:])
 
 
 def rows_key(study: Study, panel: Panel) -> str:

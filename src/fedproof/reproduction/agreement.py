@@ -1,0 +1,102 @@
+"""One sentence for each study: how far its rows agree with what the paper prints."""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from fedproof.reproduction.clean import CLOSE, compare_clean
+from fedproof.reproduction.published import Published
+from fedproof.reproduction.rows import Row, Rows
+from fedproof.reproduction.study import Panel, Study, rows_key
+
+DEFENCES = "robust-accuracy"  # `published` of panels that are compared with the paper's table of defences
+
+_BEST = {
+    "certified-user-epsilon/mnist": "user-mnist",
+    "certified-user-epsilon/cifar": "user-cifar",
+    "certified-user-epsilon/tweets": "user-sent140",
+    "instances-mnist/certified": "instance-mnist",
+    "instances-cifar/certified": "instance-cifar",
+    "certified-heterogeneity/mnist-dir1": "user-mnist-dir1",
+    "certified-heterogeneity/mnist-dir0.5": "user-mnist-dir0.5",
+    "certified-heterogeneity/cifar-dir1": "user-cifar-dir1",
+    "certified-heterogeneity/cifar-dir0.5": "user-cifar-dir0.5",
+}
+
+
+def agreement(study: Study, rows: Rows, published: Published) -> str:
+    """The sentence; empty where the paper prints nothing that could be compared."""
+    found = [(panel, rows.under(rows_key(study, panel))) for panel in study.panel]
+    facts = [
+        *_clean(study, rows, published),
+        *_best_epsilon(study, found, published),
+        *_defences(found, published),
+        *_bounds(found),
+        *_budgets(found),
+    ]
+    return "; ".join(facts)
+
+
+def competitor(row: Row) -> str:
+    """What the row's server is called in the paper's table of defences."""
+    rule = row["values"].get("aggregation.rule")
+    if rule is not None:
+        return str({"mean": "fedavg", "geometric-median": "rfa"}.get(rule, rule))
+    return f"user-dp eps {row['result'].get('epsilon', {}).get('paper', 0):.4g}"
+
+
+def _clean(study: Study, rows: Rows, published: Published) -> Iterator[str]:
+    compared = [one for one in compare_clean([study], rows, published) if not one.substitute]
+    if compared:
+        near = sum(one.close for one in compared)
+        yield f"{near} of {len(compared)} published clean accuracies are within {CLOSE} points"
+
+
+def _best_epsilon(
+    study: Study, found: Sequence[tuple[Panel, list[Row]]], published: Published
+) -> Iterator[str]:
+    """At which ε the paper's formula reaches furthest, there and here."""
+    for panel, rows in found:
+        name = _BEST.get(f"{study.name}/{panel.name}")
+        certified = [row for row in rows if row["result"].get("paper_largest") is not None]
+        if name is None or not certified:
+            continue
+        best = max(certified, key=lambda row: row["result"]["paper_largest"])["result"]
+        theirs = published.values["best_epsilon_for_largest_k"][name]
+        yield (
+            f"on {panel.title} the largest K, {best['paper_largest']:.2f}, is reached at "
+            f"ε = {best['epsilon']['paper']:.4g}, in the paper at {theirs:g}"
+        )
+
+
+def _defences(found: Sequence[tuple[Panel, list[Row]]], published: Published) -> Iterator[str]:
+    differences = [
+        100 * one["accuracy"] - theirs
+        for panel, rows in found
+        for row in rows
+        for one in row["result"].get("attacks", ())
+        if panel.published == DEFENCES
+        if (theirs := published.robust_accuracy(competitor(row), one["attack"], one["adversaries"]))
+        is not None
+    ]
+    if differences:
+        near = sum(abs(one) <= CLOSE for one in differences)
+        yield (
+            f"{near} of {len(differences)} published accuracies under attack are within {CLOSE} points, "
+            f"ours being {fmean(differences):+.1f} points on average"
+        )
+
+
+def _bounds(found: Sequence[tuple[Panel, list[Row]]]) -> Iterator[str]:
+    attacked = [one for _, rows in found for row in rows for one in row["result"].get("attacks", ())]
+    bounded = [one for one in attacked if one["holds_on_cost"] is not None]
+    if bounded:
+        held = sum(one["holds_on_cost"] and one["holds_on_certified"] for one in bounded)
+        yield f"{held} of {len(bounded)} attacked ensembles stay within what is certified"
+
+
+def _budgets(found: Sequence[tuple[Panel, list[Row]]]) -> Iterator[str]:
+    for panel, rows in found:
+        if panel.measure == "budgets" and rows:
+            entries = rows[0]["result"]["rows"]
+            equal = sum(one["paper"] == one["published"] for one in entries)
+            yield f"{equal} of {len(entries)} values are equal to four decimals"
