@@ -356,3 +356,33 @@ def test_a_partition_is_certified_with_certainty(tmp_path):
 def test_bad_partitions_are_refused(overrides, message):
     with pytest.raises(ValueError, match=message):
         without_cohort(*PARTITION, *overrides)
+
+
+INSTANCES = ("threat.unit=instance", "mechanism.pooled=true", "mechanism.noise_multiplier=0")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "units"),
+    [(PARTITION, 8), ((*ONCE, "mechanism.cohort=40", "certificate.method=vote"), 40)],
+    ids=["deep partition", "bagging"],
+)
+def test_instances_are_a_unit_of_their_own(tmp_path, overrides, units):
+    make = without_cohort if overrides == PARTITION else tiny
+    result = run(make(*overrides, *INSTANCES), tmp_path / "run")
+    assert result.summary["sound"]
+    assert result.summary["users"] == 24
+    assert result.summary["threat"]["unit"] == "instance"
+    assert result.summary["replicas"] == units if units == 8 else 40
+    assert result.summary["certified_accuracy"]["1"] > 0.3
+    assert "epsilon" not in result.summary
+    assert verify((tmp_path / "run" / "certificate.json").read_text(), tmp_path / "run" / "scores.npy") == ()
+    assert "poisoned instance" in write_report(tmp_path / "run").read_text()
+
+
+def test_instances_need_pooled_training_and_enough_of_them(tmp_path):
+    with pytest.raises(ValueError, match="pooled = false must be true for kind = 'partition'"):
+        without_cohort(*PARTITION, "threat.unit=instance")
+    with pytest.raises(ValueError, match=r"groups = 9999 must be at most the number of instances = \d+"):
+        run(without_cohort(*PARTITION, *INSTANCES, "mechanism.groups=9999"), tmp_path / "groups")
+    with pytest.raises(ValueError, match=r"cohort = 9999 must be at most the number of instances = \d+"):
+        run(tiny(*ONCE, *INSTANCES, "mechanism.cohort=9999"), tmp_path / "cohort")

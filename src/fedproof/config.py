@@ -230,25 +230,35 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> "Config":
-        unit = Unit.INSTANCE if self.mechanism.kind.startswith("instance") else Unit.USER
-        if self.threat.unit != unit:
-            raise ValueError(
-                f"threat.unit = '{self.threat.unit}' must be '{unit}' "
-                f"for mechanism.kind = '{self.mechanism.kind}'"
-            )
-        users, cohort = self.data.users, self.mechanism.cohort
+        self._check_unit()
+        cohort = self.mechanism.cohort
         if self.mechanism.kind == "partition":
             self._check_partition()
         elif cohort is None and self.mechanism.sampling != "none":
             raise ValueError(f"mechanism.cohort is missing: sampling = '{self.mechanism.sampling}' needs it")
-        if users is not None and cohort is not None and cohort > users:
-            raise ValueError(f"mechanism.cohort = {cohort} must be at most data.users = {users}")
+        self._check_enough_users("cohort", cohort)
         return self
 
+    def _check_unit(self) -> None:
+        kind, unit = self.mechanism.kind, self.threat.unit
+        if kind in ("cohort-once", "partition"):
+            if unit is Unit.INSTANCE and not self.mechanism.pooled:
+                raise ValueError(
+                    f"mechanism.pooled = false must be true for kind = '{kind}' and threat.unit = 'instance': "
+                    "nobody trains on one instance alone"
+                )
+            return
+        needed = Unit.INSTANCE if kind.startswith("instance") else Unit.USER
+        if unit != needed:
+            raise ValueError(f"threat.unit = '{unit}' must be '{needed}' for mechanism.kind = '{kind}'")
+
+    def _check_enough_users(self, key: str, count: int | None) -> None:
+        users = self.data.users
+        if users is not None and count is not None and count > users and not self.draws_instances:
+            raise ValueError(f"mechanism.{key} = {count} must be at most data.users = {users}")
+
     def _check_partition(self) -> None:
-        users, groups = self.data.users, self.mechanism.groups
-        if users is not None and groups is not None and groups > users:
-            raise ValueError(f"mechanism.groups = {groups} must be at most data.users = {users}")
+        self._check_enough_users("groups", self.mechanism.groups)
         if self.certificate.method is not Method.VOTE:
             raise ValueError(f"certificate.method = '{self.certificate.method}' must be vote for a partition")
         if self.mechanism.cohort is not None:
@@ -276,16 +286,26 @@ class Config(Section):
             flip=section.flip,
         )
 
-    def sampling(self, num_users: int) -> Sampling:
-        """Who takes part in a round, out of `num_users`."""
+    @property
+    def draws_instances(self) -> bool:
+        """Whether a cohort, or a group, is made of instances instead of users."""
+        sampled = self.mechanism.kind in ("cohort-once", "partition")
+        return sampled and self.threat.unit is Unit.INSTANCE
+
+    def sampling(self, num_units: int) -> Sampling:
+        """Who takes part in a round, out of `num_units` users (or instances, where they are drawn)."""
         cohort = self.mechanism.cohort
         if cohort is None or self.mechanism.sampling == "none":
             return Everyone()
-        if cohort > num_users:
-            raise ValueError(f"mechanism.cohort = {cohort} must be at most the number of users = {num_users}")
+        self._check_enough("cohort", cohort, num_units)
         if self.mechanism.sampling == "fixed":
-            return FixedSize(cohort=cohort, users=num_users)
-        return Poisson(probability=cohort / num_users)
+            return FixedSize(cohort=cohort, users=num_units)
+        return Poisson(probability=cohort / num_units)
+
+    def _check_enough(self, key: str, count: int, num_units: int) -> None:
+        what = "instances" if self.draws_instances else "users"
+        if count > num_units:
+            raise ValueError(f"mechanism.{key} = {count} must be at most the number of {what} = {num_units}")
 
     def clipping(self, num_layers: int) -> Clipping:
         """How updates of a model with `num_layers` layers are clipped."""
@@ -311,7 +331,8 @@ class Config(Section):
     ) -> UserFedAvg | CohortOnce | Partition | InstanceFedSGD | InstanceFedAvg | FedAvg:
         """The mechanism for users of the given sizes and a model with `num_layers` layers."""
         section, sizes = self.mechanism, list(user_sizes)
-        sampling = self.sampling(len(sizes))
+        num_units = sum(sizes) if self.draws_instances else len(sizes)
+        sampling = self.sampling(num_units)
         noise: dict[str, float] = {
             "noise_multiplier": section.noise_multiplier,
             "clip_norm": section.clip_norm,
@@ -331,7 +352,13 @@ class Config(Section):
                 )
             case "partition":
                 assert section.groups is not None
-                return Partition(groups=section.groups, rounds=section.rounds, pooled=section.pooled)
+                self._check_enough("groups", section.groups, num_units)
+                return Partition(
+                    groups=section.groups,
+                    rounds=section.rounds,
+                    pooled=section.pooled,
+                    unit=self.threat.unit,
+                )
             case "cohort-once":
                 assert not isinstance(sampling, Everyone)
                 return CohortOnce(
@@ -339,6 +366,7 @@ class Config(Section):
                     sampling=sampling,
                     pooled=section.pooled,
                     rule=self.aggregation.rule,
+                    unit=self.threat.unit,
                     **noise,
                 )
             case "instance-fedsgd":

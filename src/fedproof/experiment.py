@@ -75,19 +75,19 @@ def run(
         shared = shared or SharedWork()
         with _timed(seconds, "load"):
             task = shared.task(config, device)
-        num_replicas = _affordable(config, task)
+        wanted = ensemble_size(config, task)
         with _timed(seconds, "train"):
             trainer = _trainer(engine)
             ensemble = trainer(
                 task,
-                num_replicas,
+                wanted,
                 folder.parts,
                 first_updates=shared.first_updates(config, task),
                 part_size=config.ensemble.part_size,
                 progress=lambda done, total: progress("train", done, total),
             )
-            _save_ledger(config, task, num_replicas, folder.path)
-            scores = folder.write_scores(_score_parts(ensemble), _shape(task, num_replicas))
+            _save_ledger(config, task, wanted, folder.path)
+            scores = folder.write_scores(_score_parts(ensemble), _shape(task, wanted))
         with _timed(seconds, "certify"):
             progress("certify", 0, 1)
             certificate, curves = _certify(config, task, scores)
@@ -176,7 +176,7 @@ def _trainer(engine: str) -> Callable[..., Ensemble]:
     raise ValueError(f"engine = {engine!r} must be local or ray")
 
 
-def _affordable(config: Config, task: Task) -> int:
+def ensemble_size(config: Config, task: Task) -> int:
     """The number of replicas: one for each group of a partition, else cut to what the budget allows."""
     wanted, budget = config.ensemble.replicas, config.ensemble.max_epsilon
     if budget is not None and not is_private(task.mechanism):
@@ -355,7 +355,7 @@ def predict(folder: Path, inputs: NDArray[np.generic], *, device: str = "cpu") -
         raise ValueError(
             f"inputs have shape {inputs.shape}, must be (inputs, {', '.join(map(str, expected))})"
         )
-    scores = _scores_on(inputs, task, folder, _affordable(config, task))
+    scores = _scores_on(inputs, task, folder, ensemble_size(config, task))
     return certify_scores(config, task, scores, None)
 
 

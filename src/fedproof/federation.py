@@ -1,6 +1,6 @@
 """A federation: which user holds which instances, and the test inputs everybody is judged by."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,13 @@ class Federation:
                     f"{self.name}: labels must be integers from 0 to {self.num_classes - 1}, "
                     f"found {labels.min()} to {labels.max()}"
                 )
+
+    def by_instance(self) -> "Federation":
+        """The same data as if every instance had a user of its own: what is drawn, or split, at that level.
+
+        An instance's number is its row, whatever it holds.
+        """
+        return replace(self, offsets=np.arange(len(self.labels) + 1))
 
     @property
     def num_users(self) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from fedproof import check
-from fedproof.threat import Unit
+from fedproof.threat import Unit, as_unit
 
 # --- who takes part ---------------------------------------------------------------------------------------
 
@@ -291,6 +291,17 @@ class InstanceFedAvg:
         )
 
 
+def _check_drawn_unit(mechanism: "CohortOnce | Partition") -> None:
+    """Instances that are drawn one by one belong to no user who could train on them alone."""
+    unit = as_unit(mechanism.unit)
+    object.__setattr__(mechanism, "unit", unit)  # plain strings are welcome
+    if unit is Unit.INSTANCE and not mechanism.pooled:
+        raise ValueError(
+            "pooled = False must be True for unit = 'instance': instances of many users are trained on "
+            "together, nobody trains on one alone"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class CohortOnce:
     """A cohort drawn once, then `rounds` rounds of training in which exactly its members take part.
@@ -299,6 +310,8 @@ class CohortOnce:
     because adversaries matter only when they are drawn. With noise it is the hybrid: every round is the
     clipped, noised sum of `UserFedAvg`, all rounds on one and the same sample. `pooled` trains on the
     instances of all members as one data set, each step being a round of FedSGD among them, without noise.
+    With `unit` instance it is instances that are drawn, each by itself and whoever holds it, which is bagging;
+    `sampling` then counts instances.
 
     Guarantee (noise): given the cohort, `rounds` Gaussian queries compose to one with √rounds times the
     shift, so an observer sees one query of noise multiplier σ/√rounds on units sampled once.
@@ -315,10 +328,11 @@ class CohortOnce:
     clip_norm: float = 1.0
     pooled: bool = False
     rule: str = "mean"
-    unit: ClassVar[Unit] = Unit.USER
+    unit: Unit = Unit.USER
 
     def __post_init__(self) -> None:
         check.count(rounds=self.rounds)
+        _check_drawn_unit(self)
         check.not_negative(noise_multiplier=self.noise_multiplier)
         check.positive(clip_norm=self.clip_norm)
         if not isinstance(self.sampling, Poisson | FixedSize):
@@ -350,9 +364,15 @@ class Partition:
     """Users split once into `groups` disjoint groups; replica g trains on group g alone, without noise.
 
     Which group a user belongs to depends on its number and the seed, not on anybody's data nor on how many
-    users there are. Poisoning a user, or adding one, thus changes one model of the ensemble. There is no
-    privacy. `pooled` trains on a group's instances as one data set. A federation whose users hold one
-    instance each is deep partition aggregation of instances.
+    users there are. There is no privacy. `pooled` trains on a group's instances as one data set. With `unit`
+    instance it is instances that are split, each by its own number, which is deep partition aggregation.
+
+    Guarantee: k poisoned units touch k models at most, under `join` and under `replace` alike. Proof: a unit
+    that joins takes the next number, so it enters one group and leaves all others as they were. A unit that
+    is replaced keeps its number, hence its group: what it holds now is in the one model that what it held
+    before was in. (Were groups chosen by content, as by a hash of the instance, a replaced unit could leave
+    one group and enter another, and `replace` would cost two models for each unit.)
+    Assumes: numbers are given out once, in the order in which units join, and not used again.
 
     Reference: Cao, Zhang, Jia, Gong 2022 (FLCert-D), arXiv:2210.00584; Levine, Feizi 2021 (DPA),
     arXiv:2006.14768.
@@ -361,12 +381,13 @@ class Partition:
     groups: int
     rounds: int = 1
     pooled: bool = False
-    unit: ClassVar[Unit] = Unit.USER
+    unit: Unit = Unit.USER
     reasons: ClassVar[tuple[str, ...]] = ()
     queries: ClassVar[tuple[Query, ...]] = ()
 
     def __post_init__(self) -> None:
         check.count(groups=self.groups, rounds=self.rounds)
+        _check_drawn_unit(self)
         if self.groups < 2:
             raise ValueError(f"groups = {self.groups} must be at least 2: one model has nobody to outvote it")
 

@@ -11,8 +11,8 @@ from fedproof.attacks import Attack, Row, build_series, evaluate_all
 from fedproof.certificates import Certificate
 from fedproof.config import Config
 from fedproof.ensemble import Task
-from fedproof.experiment import certify_scores, make_task
-from fedproof.protocol import FedAvg, Partition
+from fedproof.experiment import certify_scores, ensemble_size, make_task
+from fedproof.protocol import FedAvg
 
 Progress = Callable[[str, int, int], None]
 
@@ -36,8 +36,6 @@ def attack(
     task and its first updates already can give them; `device` is then the task's.
     """
     task = task or make_task(config, device)
-    if isinstance(task.mechanism, Partition):
-        raise ValueError("mechanism.kind = 'partition': attacks on disjoint groups are not trained yet")
     attacks = [one for kind in kinds for one in series(config, kind, sizes, task)]
 
     def certifier(scores: NDArray[np.float32]) -> Certificate | None:
@@ -48,7 +46,7 @@ def attack(
     return evaluate_all(
         task,
         attacks,
-        num_replicas=config.ensemble.replicas,
+        num_replicas=ensemble_size(config, task),
         certifier=certifier,
         cost_bound=config.attack.cost_bound,
         delta=config.mechanism.delta,

@@ -22,6 +22,17 @@ class Relation(StrEnum):
     REPLACE = "replace"
 
 
+def as_unit(value: str) -> Unit:
+    """The unit of that name; ValueError says which there are.
+
+    >>> as_unit("instance")
+    <Unit.INSTANCE: 'instance'>
+    """
+    if value not in list(Unit):
+        raise ValueError(f"unit = {value!r} must be one of {', '.join(Unit)}")
+    return Unit(value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ThreatModel:
     """The adversary of a certificate.

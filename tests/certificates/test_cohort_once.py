@@ -6,6 +6,7 @@ from dp_accounting import UnsupportedEventError
 
 from fedproof.certificates import certify, dumps, loads, verify
 from fedproof.protocol import CohortOnce, FixedSize, Poisson
+from fedproof.threat import ThreatModel
 
 ALONE = CohortOnce(rounds=2, sampling=FixedSize(cohort=5, users=1000))
 HYBRID = CohortOnce(rounds=2, sampling=Poisson(probability=0.01), noise_multiplier=3.0, clip_norm=0.5)
@@ -17,10 +18,14 @@ def scores():
     return generator.dirichlet([30, 1, 1], size=(300, 2))
 
 
-@pytest.mark.parametrize("mechanism", [ALONE, HYBRID], ids=["alone", "hybrid"])
+BAGGING = CohortOnce(rounds=2, sampling=FixedSize(cohort=5, users=1000), pooled=True, unit="instance")
+
+
+@pytest.mark.parametrize("mechanism", [ALONE, HYBRID, BAGGING], ids=["alone", "hybrid", "bagging"])
 @pytest.mark.parametrize("method", ["vote", "mean", "margin"])
 def test_every_tight_method_certifies_and_verifies(scores, mechanism, method):
-    certificate = certify(scores, [0, 0], mechanism=mechanism, method=method, max_size=22)
+    threat = ThreatModel(unit=mechanism.unit)
+    certificate = certify(scores, [0, 0], mechanism=mechanism, threat=threat, method=method, max_size=22)
     assert certificate.sound
     assert all(size is not None and size >= 20 for size in certificate.certified_size)
     text = dumps(certificate)
@@ -32,6 +37,8 @@ def test_the_certificate_says_whether_privacy_is_claimed(scores):
     alone, hybrid = (certify(scores, mechanism=mechanism).assumptions for mechanism in (ALONE, HYBRID))
     assert any("no privacy is claimed" in line for line in alone)
     assert not any("no privacy is claimed" in line for line in hybrid)
+    bagged = certify(scores, mechanism=BAGGING, threat=ThreatModel(unit="instance")).assumptions
+    assert "instances were drawn at random and no other was trained on; no privacy" in bagged[-1]
 
 
 @pytest.mark.parametrize("method", ["paper", "renyi"])

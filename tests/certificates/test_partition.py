@@ -8,7 +8,7 @@ from dp_accounting import UnsupportedEventError
 
 from fedproof.accounting import account, tradeoff
 from fedproof.certificates import certify, certify_means, dumps, loads, verify
-from fedproof.certificates.partition import partition_sizes
+from fedproof.certificates.partition import partition_costs, partition_sizes
 from fedproof.mechanisms.sampling import groups_of
 from fedproof.protocol import Partition
 from fedproof.threat import ThreatModel
@@ -68,7 +68,7 @@ def test_groups_are_balanced_and_do_not_depend_on_who_joins():
     assert np.array_equal(few, many[:25])
     assert np.ptp(np.bincount(many)) <= 1
     assert not np.array_equal(few, groups_of(7, 25, seed=4))
-    with pytest.raises(ValueError, match="groups = 26 must be at most the number of users = 25"):
+    with pytest.raises(ValueError, match="groups = 26 must be at most the number of units = 25"):
         groups_of(26, 25, seed=0)
 
 
@@ -77,10 +77,13 @@ def scores():
     return np.random.default_rng(0).dirichlet([6, 1, 1], size=(21, 5)).astype(np.float32)
 
 
+@pytest.mark.parametrize("unit", ["user", "instance"])
 @pytest.mark.parametrize("relation", ["replace", "join"])
-def test_certificates_are_certain_and_verify(scores, relation):
-    threat = ThreatModel(relation=relation)
-    certificate = certify(scores, [0] * 5, mechanism=Partition(groups=21), threat=threat, method="vote")
+def test_certificates_are_certain_and_verify(scores, relation, unit):
+    threat = ThreatModel(relation=relation, unit=unit)
+    mechanism = Partition(groups=21, pooled=True, unit=unit)
+    certificate = certify(scores, [0] * 5, mechanism=mechanism, threat=threat, method="vote")
+    assert f"which group one {unit} belongs to" in certificate.assumptions[-1]
     assert certificate.sound
     assert certificate.failure_probability == 0
     counts = (scores.argmax(2)[..., None] == np.arange(3)).sum(0)
@@ -104,7 +107,20 @@ def test_bad_questions_are_refused(scores):
         certify(scores, mechanism=Partition(groups=21), method="mean")
     with pytest.raises(ValueError, match="give the scores of its groups"):
         certify_means([[0.9, 0.1]], mechanism=Partition(groups=21), method="vote")
+    with pytest.raises(ValueError, match="threat.unit = 'instance' must be 'user'"):
+        certify(scores, mechanism=Partition(groups=21), threat=ThreatModel(unit="instance"), method="vote")
     with pytest.raises(UnsupportedEventError, match="Partition adds no noise"):
         account(Partition(groups=3), 1e-5)
     with pytest.raises(UnsupportedEventError, match="Partition adds no noise"):
         tradeoff(Partition(groups=3), ThreatModel(), 1)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 5])
+def test_cost_bounds_equal_the_worst_of_all_changes_of_that_many_models(size):
+    costs, bound = np.array([0.3, 0.0, 0.25, 0.5, 0.1]), 0.5
+    reached = [
+        float(np.where(np.isin(range(5), chosen), value, costs).mean())
+        for chosen in itertools.combinations(range(5), size)
+        for value in (0.0, bound)
+    ]
+    np.testing.assert_allclose(partition_costs(costs, bound, size), (min(reached), max(reached)))

@@ -108,3 +108,25 @@ def test_run_refuses_an_attack(config, tmp_path):
     done = fedproof("run", config, "--out", tmp_path / "run", "--set", "attack.kind=backdoor", status=1)
     assert "use fedproof attack" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("unit", ["user", "instance"])
+def test_attacks_on_disjoint_groups_change_no_certified_vote(tmp_path, unit):
+    path = tmp_path / "partition.toml"
+    groups = 'kind = "partition"\ngroups = 12\npooled = '
+    text = TINY.replace("cohort = 12\n", groups + ("true\n" if unit == "instance" else "false\n"))
+    path.write_text(
+        text.replace('"mean"', '"vote"') + f'[threat]\nunit = "{unit}"\n[attack]\ncost_bound = 20.0\n'
+    )
+    kinds = ("label-flip",) if unit == "instance" else ("label-flip", "worst-case")
+    asked = [part for kind in kinds for part in ("--attack", kind)]
+    rows = json.loads(fedproof("attack", path, *asked, "--adversaries", "0:4", "--json").stdout)["rows"]
+    assert [row["replicas"] for row in rows] == [12] * len(rows)
+    for row in rows:
+        assert row["sound"]
+        assert row["holds_on_certified"]
+        assert row["holds_on_cost"]
+        assert row["certified_lower"] - 1e-9 <= row["cost"] <= row["certified_upper"] + 1e-9
+        assert row["adversaries"] or row["cost"] == row["clean_cost"]
+    assert max(row["certified_inputs"] for row in rows if row["adversaries"]) > 0
+    assert any(row["cost"] != row["clean_cost"] for row in rows)

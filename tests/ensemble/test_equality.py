@@ -30,6 +30,7 @@ from fedproof.protocol import (
     Quantile,
     UserFedAvg,
 )
+from fedproof.threat import Unit
 
 REPLICAS = 2
 SIZES = (1, 4, 7, 3, 5)  # unequal, smaller and larger than a batch of 3
@@ -99,6 +100,9 @@ def mechanisms(name: str) -> dict[str, object]:
     found["cohort-once-noise"] = CohortOnce(rounds=2, sampling=fixed, noise_multiplier=0.05, clip_norm=0.1)
     found["partition"] = Partition(groups=3, rounds=2)
     found["partition-pooled"] = Partition(groups=3, rounds=2, pooled=True)
+    bag = FixedSize(cohort=7, users=sum(SIZES))
+    found["bagging"] = CohortOnce(rounds=2, sampling=bag, pooled=True, unit=Unit.INSTANCE)
+    found["deep-partition"] = Partition(groups=3, rounds=2, pooled=True, unit=Unit.INSTANCE)
     found["instance-fedsgd"] = InstanceFedSGD(
         rounds=2, noise_multiplier=0.05, sampling=fixed, batch_probability=0.5, clip_norm=0.5
     )

@@ -114,3 +114,63 @@ def test_pooled_training_refuses_rules_and_vectors_refuse_shifts(federation):
         Task(**parts, local=LocalTraining(), attack=lambda contributions, state: contributions)
     with pytest.raises(ValueError, match="shift = 1 and flip = False need images"):
         Task(**parts, local=LocalTraining(shift=1))
+
+
+# --- instances instead of users -----------------------------------------------------------------------------
+
+BAGGING = CohortOnce(rounds=2, sampling=FixedSize(cohort=9, users=40), pooled=True, unit="instance")
+DEEP = Partition(groups=6, rounds=2, pooled=True, unit="instance")
+
+
+@pytest.mark.parametrize("mechanism", [BAGGING, DEEP], ids=["bagging", "deep partition"])
+def test_an_instance_touches_the_models_it_was_drawn_for_alone(federation, mechanism):
+    task = Task(
+        federation=federation,
+        model=build("mlp", federation, hidden=(4,)),
+        mechanism=mechanism,
+        local=LocalTraining(epochs=2, batch_size=3, momentum=0.5),
+    )
+    row, replicas = 17, range(6)
+    features, labels = federation.features.copy(), federation.labels.copy()
+    features[row], labels[row] = 100.0, (labels[row] + 1) % 3
+    attacked = replace(task, federation=replace(federation, features=features, labels=labels))
+    drawn = cohorts_of(mechanism, 40, task.seed, replicas)[:, 0, row]
+    clean, changed = (train_replicas(work, replicas).params for work in (task, attacked))
+    assert np.array_equal((clean != changed).any(dim=1).numpy(), drawn)
+    assert 0 < drawn.sum() < 6
+
+
+def test_a_joining_instance_leaves_the_groups_of_all_others(federation):
+    task = Task(
+        federation=federation,
+        model=build("linear", federation),
+        mechanism=DEEP,
+        local=LocalTraining(batch_size=3),
+    )
+    joined = replace(
+        federation,
+        features=np.concatenate([federation.features, np.full((1, 6), 9.0, dtype=np.float32)]),
+        labels=np.append(federation.labels, 2),
+        offsets=np.append(federation.offsets[:-1], 41),
+    )
+    before, after = (
+        train_replicas(replace(task, federation=data), range(6)).params for data in (federation, joined)
+    )
+    assert np.flatnonzero((before != after).any(dim=1)).tolist() == [groups_of(6, 41, task.seed)[40]]
+
+
+def test_instances_are_not_trained_on_alone():
+    with pytest.raises(ValueError, match="pooled = False must be True for unit = 'instance'"):
+        Partition(groups=3, unit="instance")
+    with pytest.raises(ValueError, match="unit = 'group' must be one of user, instance"):
+        CohortOnce(rounds=1, sampling=FIXED, unit="group")
+
+
+def test_a_group_without_data_is_refused(federation):
+    with pytest.raises(ValueError, match="groups = 41 must be at most the number of units = 40"):
+        Task(
+            federation=federation,
+            model=build("linear", federation),
+            mechanism=Partition(groups=41, pooled=True, unit="instance"),
+            local=LocalTraining(),
+        )

@@ -16,8 +16,12 @@ from fedproof.attacks.outcome import Outcome, clean_task, run_attack, train
 from fedproof.attacks.row import Row
 from fedproof.attacks.verdict import accuracy, interval, verdict
 from fedproof.certificates import Certificate, CostMethod, Inefficacy, Method, inefficacy
+from fedproof.certificates.partition import partition_costs
 from fedproof.ensemble import Task, first_updates, shares_first_round
+from fedproof.protocol import Partition
 from fedproof.threat import Relation
+
+_ROUNDING = 1e-9  # of a mean of losses
 
 Certifier = Callable[[NDArray[np.float32]], Certificate | None]
 """Scores of the clean ensemble in, certificate with labels out; None where the mechanism has none."""
@@ -154,6 +158,10 @@ def _cost_bounds(
     failure_probability: float,
 ) -> dict[str, Any]:
     settings = certificate.settings
+    if isinstance(settings.mechanism, Partition):
+        lower, upper = partition_costs(before, cost_bound, size)
+        within = lower - _ROUNDING <= after.mean() <= upper + _ROUNDING
+        return {"certified_lower": lower, "certified_upper": upper, "holds_on_cost": bool(within)}
     bound = partial(
         inefficacy,
         before,

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from fedproof.certificates import Bound, Certificate, Method
 from fedproof.certificates.confidence import mean_lower, mean_upper
+from fedproof.certificates.partition import partition_sizes, vote_counts
+from fedproof.protocol import Partition
 
 Floats = NDArray[np.float64]
 
@@ -60,6 +62,8 @@ def verdict(
     rows = certified_at(certificate, size)
     if not len(rows):
         return Verdict(certified=0, kept=0, contradicted=0)
+    if isinstance(certificate.settings.mechanism, Partition):
+        return _counted(scores, certificate, rows)
     votes = certificate.settings.method in (Method.VOTE, Method.RENYI)
     mine = _votes(scores[:, rows]) if votes else scores[:, rows]
     wanted = np.array([certificate.prediction[row] for row in rows])
@@ -74,6 +78,13 @@ def verdict(
         kept=int(np.sum(~lost.any(axis=1))),
         contradicted=int(np.sum(sure.any(axis=1))),
     )
+
+
+def _counted(scores: NDArray[np.floating], certificate: Certificate, rows: NDArray[np.int64]) -> Verdict:
+    """Votes of disjoint groups are no estimate: a prediction is kept or it is contradicted."""
+    top, _ = partition_sizes(vote_counts(scores[:, rows]))
+    kept = int(np.sum(top == [certificate.prediction[row] for row in rows]))
+    return Verdict(certified=len(rows), kept=kept, contradicted=len(rows) - kept)
 
 
 def interval(values: Floats, bound: float, failure_probability: float) -> tuple[float, float]:

@@ -32,3 +32,20 @@ def partition_sizes(counts: Integers) -> tuple[Integers, Integers]:
     lead = counts[rows, top][:, None] - counts - (classes < top[:, None])
     lead[rows, top] = np.iinfo(np.int64).max
     return top, lead.min(axis=1) // 2
+
+
+def partition_costs(costs: NDArray[np.float64], cost_bound: float, size: int) -> tuple[float, float]:
+    """Bounds on the mean cost of a partition's models once `size` units are poisoned.
+
+    `costs` (groups,) are the attacker's cost of each model, in [0, `cost_bound`].
+
+    Guarantee: with certainty. Of the models at most `size` change, in the worst case the dearest to 0, or the
+    cheapest to the bound; all others cost what they cost before.
+
+    >>> partition_costs(np.array([0.4, 0.1, 0.2, 0.1]), 1.0, 1)
+    (0.1, 0.425)
+    """
+    ordered, touched = np.sort(costs), min(size, len(costs))
+    kept = len(costs) - touched
+    lower, upper = ordered[:kept].sum(), ordered[touched:].sum() + touched * cost_bound
+    return float(lower / len(costs)), float(upper / len(costs))

@@ -5,7 +5,7 @@ from fedproof.certificates.certificate import Settings
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.method import Group, Method
 from fedproof.protocol import CohortOnce, FixedSize, Mechanism, Partition
-from fedproof.threat import Relation, ThreatModel
+from fedproof.threat import Relation, ThreatModel, Unit
 
 _NO_BOUND = "the means over the replicas are taken as exact: no failure probability covers their error"
 _RELATION = "units are replaced, but the accounting is for adding or removing one"
@@ -13,7 +13,6 @@ _RELATION = "units are replaced, but the accounting is for adding or removing on
 _PARTITION = (
     "every model was trained on its own group alone, and the same group gives the same model again",
     "the certified predictor is the class with most votes, the first of equal ones",
-    "which group a user belongs to depends on no data; no privacy is claimed",
 )
 
 
@@ -40,7 +39,8 @@ def reasons_of(settings: Settings, *, exact: bool = False) -> tuple[str, ...]:
 def assumptions_of(settings: Settings, *, exact: bool = False) -> tuple[str, ...]:
     """What the certificate takes for granted and nobody can check from the scores."""
     if isinstance(settings.mechanism, Partition):
-        return _PARTITION
+        unit = settings.mechanism.unit
+        return (*_PARTITION, f"which group one {unit} belongs to depends on no data; no privacy is claimed")
     votes = settings.method in (Method.VOTE, Method.RENYI)
     predictor = "most probable vote" if votes else "mean confidence"
     source = (
@@ -65,7 +65,12 @@ def assumptions_of(settings: Settings, *, exact: bool = False) -> tuple[str, ...
 
 def _cohort_assumption(mechanism: Mechanism) -> str:
     if isinstance(mechanism, CohortOnce) and not mechanism.noise_multiplier:
-        return "each replica's cohort was drawn at random and nobody else took part; no privacy is claimed"
+        drawn, others = (
+            ("cohort was", "nobody else took part")
+            if mechanism.unit is Unit.USER
+            else ("instances were", "no other was trained on")
+        )
+        return f"each replica's {drawn} drawn at random and {others}; no privacy is claimed"
     return "sums over a cohort are divided by a number fixed beforehand, whoever is drawn or joins"
 
 

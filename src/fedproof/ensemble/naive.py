@@ -136,7 +136,7 @@ class _Server:
 
     @staticmethod
     def of(task: Task, replica: int) -> "_Server":
-        users = task.federation.num_users
+        users = task.units.num_users
         only = range(replica, replica + 1)
         device, secure = torch.device(task.device), task.secure_noise
         return _Server(
@@ -182,7 +182,7 @@ class _Server:
 
     def pooled_order(self, members: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows `(epochs, instances)` of all members, in the order in which they are trained on."""
-        offsets = self.task.federation.offsets
+        offsets = self.task.units.offsets
         rows = np.concatenate(
             [np.arange(0), *(np.arange(offsets[user], offsets[user + 1]) for user in members)]
         )

@@ -24,6 +24,7 @@ from fedproof.protocol import (
     PerLayerMedian,
     UserFedAvg,
 )
+from fedproof.threat import Unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +73,16 @@ class Task:
             raise ValueError(f"device = {self.device!r}: torch sees no CUDA device; use device = 'cpu'")
         _check_mechanism(self)
 
+    @property
+    def units(self) -> Federation:
+        """The federation by what is drawn: where that is instances, each is a user of its own."""
+        drawn = isinstance(self.mechanism, CohortOnce | Partition) and self.mechanism.unit is Unit.INSTANCE
+        return self.federation.by_instance() if drawn else self.federation
+
 
 def _check_mechanism(task: Task) -> None:
     """Refuse before training what would be refused in the middle of it."""
-    mechanism, users = task.mechanism, task.federation.num_users
+    mechanism, users = task.mechanism, task.units.num_users
     if isinstance(mechanism, Partition):
         groups_of(mechanism.groups, users, task.seed)
     else:

@@ -171,7 +171,7 @@ def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:
     device = torch.device(task.device)
     return Setting(
         model=task.model.to(device, task.dtype),
-        users=users_on(task.federation, device, task.dtype),
+        users=users_on(task.units, device, task.dtype),
         local=task.local,
         seed=task.seed,
         stack=sizes.stack,
@@ -182,7 +182,7 @@ def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:
 
 
 def _streams(task: Task, block: range) -> Streams:
-    device, secure, users = torch.device(task.device), task.secure_noise, task.federation.num_users
+    device, secure, users = torch.device(task.device), task.secure_noise, task.units.num_users
     with_batches = () if shares_first_round(task) else block
 
     def streams(purpose: Purpose, replicas: Iterable[int]) -> list[Stream]:

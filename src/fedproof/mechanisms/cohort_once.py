@@ -76,8 +76,7 @@ def _batches(setting: Setting, chosen: NDArray[np.bool_], streams: Sequence[Stre
     owners = chosen[:, np.repeat(np.arange(chosen.shape[1]), setting.users.sizes)]
     counts = owners.sum(axis=1)
     table = np.zeros((len(chosen), max(1, int(counts[0]))), dtype=np.int64)
-    replica, row = np.nonzero(owners)
-    table[replica, (owners.cumsum(axis=1) - 1)[replica, row]] = row
+    table[np.arange(table.shape[1]) < counts[:, None]] = np.nonzero(owners)[1]
     rows = torch.from_numpy(table).to(device)
     for epoch in range(setting.local.epochs):
         yield from _epoch(epoch, rows.gather(1, _order(counts, rows, streams)), counts, setting)

@@ -39,20 +39,23 @@ def cohorts_of(
     return draw_cohorts(mechanism.sampling, num_users, mechanism.rounds, seed, replicas, secure=secure)
 
 
-def groups_of(groups: int, num_users: int, seed: int) -> NDArray[np.int64]:
-    """The group of each user; sizes differ by at most one.
+def groups_of(groups: int, num_units: int, seed: int) -> NDArray[np.int64]:
+    """The group of each unit (user or instance); sizes differ by at most one.
 
-    Guarantee: a user's group depends on its number and the seed alone: each block of `groups` users is spread
-    over all groups in a random order of its own.
+    Guarantee: a unit's group depends on its number and the seed alone: each block of `groups` units is spread
+    over all groups in a random order of its own. No group is empty.
 
     >>> groups_of(3, 7, seed=0)[:3].tolist() == groups_of(3, 100, seed=0)[:3].tolist()
     True
     """
-    if groups > num_users:
-        raise ValueError(f"groups = {groups} must be at most the number of users = {num_users}")
-    blocks = -(-num_users // groups)
+    if groups > num_units:
+        raise ValueError(
+            f"groups = {groups} must be at most the number of units = {num_units}: a group without data has "
+            "no model"
+        )
+    blocks = -(-num_units // groups)
     return np.concatenate([group_generator(seed, block).permutation(groups) for block in range(blocks)])[
-        :num_users
+        :num_units
     ]
 
 
