@@ -84,6 +84,7 @@ LAYERS = [
     {"folder"},
     {"experiment", "pretrain"},
     {"sweep", "robustness"},
+    {"comparison"},
     {"report"},
     {"reproduction"},
     {"integrations"},

@@ -244,8 +244,8 @@ class Config(Section):
         if kind in ("cohort-once", "partition"):
             if unit is Unit.INSTANCE and not self.mechanism.pooled:
                 raise ValueError(
-                    f"mechanism.pooled = false must be true for kind = '{kind}' and threat.unit = 'instance': "
-                    "nobody trains on one instance alone"
+                    f"mechanism.pooled = false must be true for kind = '{kind}' and "
+                    "threat.unit = 'instance': nobody trains on one instance alone"
                 )
             return
         needed = Unit.INSTANCE if kind.startswith("instance") else Unit.USER

@@ -27,6 +27,7 @@ from fedproof.ensemble import Ensemble, Task, first_updates, shares_first_round,
 from fedproof.ensemble import predict as predict_scores
 from fedproof.ensemble.cluster import train_on_cluster
 from fedproof.ensemble.local import plan_for
+from fedproof.ensemble.traffic import update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file
 from fedproof.folder import CONFIG, RunFolder
@@ -97,6 +98,17 @@ def run(
     return Run(
         config=config, folder=out, summary=summary, certificate=certificate, federation=task.federation
     )
+
+
+def finished_summary(folder: Path, config: Config) -> dict[str, Any] | None:
+    """What the finished run of `config` in `folder` came to; None if it is not there, or not finished."""
+    try:
+        if load_config(folder / CONFIG) != config:
+            return None  # `run` says what is different
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return summary if isinstance(summary, dict) and "communication" in summary else None
 
 
 @dataclass(kw_only=True)
@@ -266,6 +278,10 @@ def _summary(
         "replica_accuracy": single,
         "secure_noise": task.secure_noise,
         "class_names": list(task.federation.class_names),
+        "communication": {
+            "uploads": round(len(scores) * uploads(task)),
+            "bytes": round(len(scores) * uploads(task)) * update_bytes(task),
+        },
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
         "peak_memory_bytes": peak_memory(),
     }
@@ -295,11 +311,13 @@ def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve,
     if not is_private(task.mechanism):
         return {}
     delta = config.mechanism.delta
+    exact, sure = (curve.accuracy for curve in curves if curve.method == "paper")
     return {
         "epsilon": account(task.mechanism, delta),
         "ensemble_epsilon": ensemble_account(task.mechanism, delta, num_replicas),
         "delta": delta,
-        "paper_largest_size": next(len(c.accuracy) - 2 for c in curves if c.method == "paper"),
+        "paper_largest_size": len(exact) - 2,
+        "paper_certified_accuracy": {str(size): share for size, share in enumerate(sure)},
     }
 
 

@@ -310,8 +310,8 @@ class CohortOnce:
     because adversaries matter only when they are drawn. With noise it is the hybrid: every round is the
     clipped, noised sum of `UserFedAvg`, all rounds on one and the same sample. `pooled` trains on the
     instances of all members as one data set, each step being a round of FedSGD among them, without noise.
-    With `unit` instance it is instances that are drawn, each by itself and whoever holds it, which is bagging;
-    `sampling` then counts instances.
+    With `unit` instance it is instances that are drawn, each by itself and whoever holds it, which is
+    bagging; `sampling` then counts instances.
 
     Guarantee (noise): given the cohort, `rounds` Gaussian queries compose to one with √rounds times the
     shift, so an observer sees one query of noise multiplier σ/√rounds on units sampled once.

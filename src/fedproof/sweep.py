@@ -2,13 +2,13 @@
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedproof.config import Config, parse_config
-from fedproof.experiment import Progress, SharedWork, run
+from fedproof.experiment import Progress, SharedWork, finished_summary, run
 from fedproof.files import replace_file
 
 
@@ -66,23 +66,49 @@ def sweep(
 
     Data are loaded once, and each user's first update is computed once for all noise levels and clip norms.
     """
-    names = [point.name for point in runs]
-    if len(set(names)) < len(names):
+    configs = {point.name: point.config for point in runs}
+    if len(configs) < len(runs):
         raise ValueError("--vary: two runs would have the same directory; leave out what is there twice")
-    out.mkdir(parents=True, exist_ok=True)
-    shared = SharedWork(wanted=len(runs) > 1)
-    rows = []
-    for index, point in enumerate(runs):
-        progress("sweep", index, len(runs))
-        folder = out / point.name
-        result = run(
-            point.config, folder, resume=True, engine=engine, device=device, shared=shared, progress=progress
-        )
-        finished(folder)
-        rows.append(row_of(point, result.summary))
-        replace_file(out / "sweep.json", (json.dumps({"rows": rows}, indent=2) + "\n").encode())
-    progress("sweep", len(runs), len(runs))
+    rows: list[dict[str, Any]] = []
+    done = run_all(configs, out, engine=engine, device=device, progress=progress, finished=finished)
+    for point, summary in zip(runs, done, strict=True):
+        rows.append(row_of(point, summary))
+        write_rows(rows, out / "sweep.json")
     return rows
+
+
+def run_all(
+    configs: Mapping[str, Config],
+    out: Path,
+    *,
+    engine: str = "local",
+    device: str = "cpu",
+    progress: Progress = lambda stage, done, total: None,
+    finished: Callable[[Path], object] = lambda folder: None,
+) -> Iterator[dict[str, Any]]:
+    """The summary of each run as it is finished, in a directory of its own name under `out`.
+
+    A finished run is read, not done again, so that its seconds are those it took.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    shared = SharedWork(wanted=len(configs) > 1)
+    for index, (name, config) in enumerate(configs.items()):
+        progress("runs", index, len(configs))
+        folder = out / name
+        summary = finished_summary(folder, config)
+        if summary is None:
+            trained = run(
+                config, folder, resume=True, engine=engine, device=device, shared=shared, progress=progress
+            )
+            summary = trained.summary
+        finished(folder)
+        yield summary
+    progress("runs", len(configs), len(configs))
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Rows as a JSON document, whole or not at all."""
+    replace_file(path, (json.dumps({"rows": rows}, indent=2) + "\n").encode())
 
 
 def row_of(point: Point, summary: Mapping[str, Any]) -> dict[str, Any]:

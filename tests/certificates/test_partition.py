@@ -107,7 +107,7 @@ def test_bad_questions_are_refused(scores):
         certify(scores, mechanism=Partition(groups=21), method="mean")
     with pytest.raises(ValueError, match="give the scores of its groups"):
         certify_means([[0.9, 0.1]], mechanism=Partition(groups=21), method="vote")
-    with pytest.raises(ValueError, match="threat.unit = 'instance' must be 'user'"):
+    with pytest.raises(ValueError, match=r"threat\.unit = 'instance' must be 'user'"):
         certify(scores, mechanism=Partition(groups=21), threat=ThreatModel(unit="instance"), method="vote")
     with pytest.raises(UnsupportedEventError, match="Partition adds no noise"):
         account(Partition(groups=3), 1e-5)

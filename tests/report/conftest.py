@@ -383,3 +383,33 @@ def sweep_rows() -> list[dict[str, Any]]:
         }
         for noise in (1, 2, 4, 8)
     ]
+
+
+@pytest.fixture(scope="session", name="compare_rows")
+def compare_rows_fixture() -> Any:
+    return compare_rows
+
+
+def compare_rows() -> list[dict[str, Any]]:
+    """Rows of a comparison, made up: two mechanisms for users, one for instances."""
+    ways = (
+        ("dp", "margin", "user", 0.2, 4),
+        ("dp", "paper", "user", 0.6, 1),
+        (HOSTILE, "vote", "user", None, 8),
+        ("deep", "vote", "instance", None, 30),
+    )
+    return [
+        {
+            "name": name,
+            "certificate": certificate,
+            "unit": unit,
+            "epsilon": epsilon,
+            "accuracy": 0.95,
+            "certified_accuracy": {str(k): max(0.0, 0.95 * (1 - k / last)) for k in range(last + 1)},
+            "sound": certificate != "paper",
+            "reasons": [HOSTILE] if certificate == "paper" else [],
+            "seconds": 3.0,
+            "bytes": 2.5e6,
+        }
+        for name, certificate, unit, epsilon, last in ways
+    ]

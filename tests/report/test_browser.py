@@ -7,7 +7,13 @@ import pytest
 
 from fedproof.certificates import loads
 from fedproof.certificates.planning import certifies
-from fedproof.report import write_attack_page, write_inefficacy_page, write_report, write_sweep_page
+from fedproof.report import (
+    write_attack_page,
+    write_compare_page,
+    write_inefficacy_page,
+    write_report,
+    write_sweep_page,
+)
 from fedproof.report.markup import Markup, tag
 from fedproof.report.page import write_page
 from fedproof.report.planner import query_at, typical_confidences
@@ -28,7 +34,7 @@ def page(make_run):
 
 
 @pytest.fixture(scope="module")
-def pages(make_run, page, attack_rows, sweep_rows, tmp_path_factory):
+def pages(make_run, page, attack_rows, sweep_rows, compare_rows, tmp_path_factory):
     """One page of each kind."""
     folder = tmp_path_factory.mktemp("pages")
     bounds = [{"k": k, "method": "mean", "lower": 0.4 - 0.04 * k, "upper": 0.4 + 0.01 * k} for k in range(5)]
@@ -39,10 +45,11 @@ def pages(make_run, page, attack_rows, sweep_rows, tmp_path_factory):
         "attack": write_attack_page(attack_rows(), folder / "attack.html"),
         "inefficacy": write_inefficacy_page(bounds, folder / "inefficacy.html", cost=0.4, cost_bound=0.5),
         "sweep": write_sweep_page(sweep_rows(), folder / "sweep.html"),
+        "compare": write_compare_page(compare_rows(), folder / "compare.html"),
     }
 
 
-KINDS = ("report", "heuristic", "nothing", "attack", "inefficacy", "sweep")
+KINDS = ("report", "heuristic", "nothing", "attack", "inefficacy", "sweep", "compare")
 
 
 @pytest.mark.parametrize("kind", KINDS)

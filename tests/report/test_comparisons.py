@@ -1,16 +1,19 @@
-"""Pages of attacks, inefficacy and sweeps from made rows."""
+"""Pages of attacks, inefficacy, sweeps and comparisons from made rows."""
 
 import json
+import re
 
 import pytest
 
 from fedproof.certificates import ApproximateDP, inefficacy
 from fedproof.report import (
     attack_charts,
+    compare_charts,
     inefficacy_chart,
     inefficacy_rows,
     sweep_chart,
     write_attack_page,
+    write_compare_page,
     write_inefficacy_page,
     write_sweep_page,
 )
@@ -99,7 +102,7 @@ def test_runs_that_certify_nothing(tmp_path, sweep_rows):
     assert "None of 4 runs certifies anything" in write_sweep_page(rows, tmp_path / "sweep.html").read_text()
 
 
-@pytest.mark.parametrize("write", [write_attack_page, write_sweep_page])
+@pytest.mark.parametrize("write", [write_attack_page, write_sweep_page, write_compare_page])
 def test_rows_are_checked(write, tmp_path):
     with pytest.raises(ValueError, match="empty"):
         write([], tmp_path / "page.html")
@@ -110,3 +113,27 @@ def test_rows_are_checked(write, tmp_path):
 def test_rows_may_come_from_json(tmp_path, attack_rows):
     rows = json.loads(json.dumps(attack_rows()))
     assert write_attack_page(rows, tmp_path / "deep" / "attack.html").is_file()
+
+
+def test_users_and_instances_are_never_in_one_figure(compare_rows):
+    users, instances = compare_charts(compare_rows())
+    assert [users.x_label, instances.x_label] == ["poisoned users k", "poisoned instances k"]
+    assert [line.dashed for line in users.series] == [False, True, False]
+    ours, paper, other = users.series
+    assert ours.tone == paper.tone != other.tone
+    assert len(instances.series) == 1
+
+
+def test_the_page_of_a_comparison_says_who_certifies_most(tmp_path, compare_rows, hostile):
+    page = write_compare_page(compare_rows(), tmp_path / "compare.html", sizes=[1, 7]).read_text()
+    assert hostile not in page
+    assert re.search(r"At k = 2 poisoned users, .* certifies most", page)
+    assert "k = 7" in page
+    assert "k = 5</th>" not in page
+    assert "no privacy is claimed" in page
+    assert "2.5\u00a0MB" in page
+
+
+def test_a_comparison_in_which_nothing_is_proved(tmp_path, compare_rows):
+    rows = [row | {"sound": False} for row in compare_rows()]
+    assert "None of 4 rows proves anything" in write_compare_page(rows, tmp_path / "page.html").read_text()

@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from fedproof import __version__
-from fedproof.cli import certificates, data, privacy, reproduction, robustness, training
+from fedproof.cli import certificates, comparing, data, privacy, reproduction, robustness, training
 from fedproof.cli.common import stderr
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -23,6 +23,7 @@ for command in (
     training.demo,
     training.run,
     training.sweep,
+    comparing.compare,
     robustness.attack,
     certificates.certify,
     certificates.inefficacy,

@@ -170,14 +170,17 @@ def mechanism_of(
     )
 
 
-def sizes_of(text: str) -> range:
-    """`0:10` as the sizes 0, 1, …, 10, and `7` as that one size."""
-    first, colon, last = text.partition(":")
-    try:
-        start = int(first)
-        stop = int(last) if colon else start
-    except ValueError as error:
-        raise ValueError(f"--sizes {text!r} must be a number or look like 0:10") from error
-    if not 0 <= start <= stop:
-        raise ValueError(f"--sizes {text!r} must count up from 0 or more")
-    return range(start, stop + 1)
+def sizes_of(text: str) -> list[int]:
+    """`0:10` as the sizes 0, 1, …, 10, `7` as that one size, and `1,5,10:12` as all of them."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, colon, last = part.partition(":")
+        try:
+            start = int(first)
+            stop = int(last) if colon else start
+        except ValueError as error:
+            raise ValueError(f"--sizes {text!r} must be a number or look like 0:10") from error
+        if not 0 <= start <= stop:
+            raise ValueError(f"--sizes {text!r} must count up from 0 or more")
+        found.update(range(start, stop + 1))
+    return sorted(found)

@@ -34,7 +34,7 @@ def attack(
     chosen = kinds or ([loaded.attack.kind] if loaded.attack.kind != "none" else [])
     if not chosen:
         raise ValueError("--attack is missing: name an attack, or set attack.kind in the configuration")
-    sizes = [loaded.attack.adversaries] if adversaries is None else list(sizes_of(adversaries))
+    sizes = [loaded.attack.adversaries] if adversaries is None else sizes_of(adversaries)
     with progress_bars() as progress:
         rows = run_attacks(loaded, chosen, sizes, device=device, progress=progress)
     values = [row.values() for row in rows]

@@ -57,7 +57,7 @@ def sweep(
     """Many runs that differ in a few keys, shared work done once, and one page that compares them."""
     training()
     from fedproof import sweep as sweeping
-    from fedproof.report import write_report, write_sweep_page
+    from fedproof.report import write_sweep_page
 
     runs = sweeping.points(load_config(config, changes or ()), vary or ())
     with progress_bars() as progress:
@@ -67,7 +67,7 @@ def sweep(
             engine=engine,
             device=device,
             progress=progress,
-            finished=write_report,
+            finished=report_once,
         )
     shown: Any = [row | {"epsilon": math.inf if row["epsilon"] is None else row["epsilon"]} for row in rows]
     page = write_sweep_page(shown, out / "sweep.html", title=f"Sweep of {config.name}")
@@ -89,6 +89,14 @@ def sweep(
         ],
     )
     say(f"the page to look at is {page}")
+
+
+def report_once(folder: Path) -> None:
+    """Write the page of a finished run, unless it is there."""
+    from fedproof.report import write_report
+
+    if not (folder / "report.html").exists():
+        write_report(folder)
 
 
 def _execute(config: Config, out: Path, *, resume: bool, engine: str, device: str, json: bool) -> None:

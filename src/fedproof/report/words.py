@@ -79,6 +79,19 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.1f}{SPACE}min" if seconds < 7200 else f"{seconds / 3600:.1f}{SPACE}h"
 
 
+def data_size(num_bytes: float) -> str:
+    """Bytes for people.
+
+    >>> data_size(2_600_000).replace(SPACE, " "), data_size(40).replace(SPACE, " ")
+    ('2.6 MB', '40 B')
+    """
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if num_bytes < 1000 or unit == "TB":
+            break
+        num_bytes /= 1000
+    return f"{num_bytes:.3g}{SPACE}{unit}"
+
+
 def plural(count: int, noun: str) -> str:
     """A count with its noun.
 

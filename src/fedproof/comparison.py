@@ -1,0 +1,87 @@
+"""Several mechanisms on the same data: every run once, and rows that say what each certifies and costs."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedproof.config import Config, DataSection
+from fedproof.experiment import Progress
+from fedproof.sweep import run_all, write_rows
+
+_PAPER_REASON = "the paper's formula: its accounting and its confidence bounds, for comparison"
+
+
+def compare(
+    configs: Mapping[str, Config],
+    out: Path,
+    *,
+    engine: str = "local",
+    device: str = "cpu",
+    progress: Progress = lambda stage, done, total: None,
+    finished: Callable[[Path], object] = lambda folder: None,
+) -> list[dict[str, Any]]:
+    """Rows of all runs, each kept in the directory of its name under `out`; finished ones are not done again.
+
+    A mechanism with privacy has a second row: the paper's formula for the same models.
+
+    Raises:
+        ValueError: the data differ; the line names the key and both values.
+    """
+    check_same_data(configs)
+    rows: list[dict[str, Any]] = []
+    done = run_all(configs, out, engine=engine, device=device, progress=progress, finished=finished)
+    for (name, config), summary in zip(configs.items(), done, strict=True):
+        rows += rows_of(name, config, summary)
+        write_rows(rows, out / "compare.json")
+    return rows
+
+
+def check_same_data(configs: Mapping[str, Config]) -> None:
+    """Raise ValueError unless all configurations have the same data in the same users' hands."""
+    if len(configs) < 2:
+        raise ValueError("a comparison needs at least two configurations")
+    (first, wanted), *others = configs.items()
+    for name, config in others:
+        found = {f"data.{key}": getattr(config.data, key) for key in DataSection.model_fields}
+        same = {f"data.{key}": getattr(wanted.data, key) for key in DataSection.model_fields}
+        # The seed decides who holds what.
+        found["ensemble.seed"], same["ensemble.seed"] = config.ensemble.seed, wanted.ensemble.seed
+        for key, value in found.items():
+            if value != same[key]:
+                raise ValueError(
+                    f"{name}: {key} = {value!r} must be {same[key]!r} as in {first}: "
+                    "mechanisms are compared on the same data"
+                )
+
+
+def rows_of(name: str, config: Config, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a table and a page compare: the certificate that is asked for, and the paper's where there is one."""
+    private = "epsilon" in summary
+    common = {
+        "name": name,
+        "kind": config.mechanism.kind,
+        "unit": config.threat.unit.value,
+        "relation": config.threat.relation.value,
+        "replicas": summary["replicas"],
+        "accuracy": summary["accuracy"],
+        "delta": summary.get("delta"),
+        "seconds": round(sum(summary["seconds"].values()), 3),
+        **summary["communication"],
+    }
+    own = common | {
+        "certificate": summary.get("method", "none"),
+        "epsilon": summary["epsilon"]["pld"] if private else None,
+        "certified_accuracy": dict(summary.get("certified_accuracy", {})),
+        "sound": summary["sound"],
+        "reasons": list(summary["reasons"]),
+    }
+    if not private or own["certificate"] == "paper":
+        return [own]
+    paper = common | {
+        "certificate": "paper",
+        "epsilon": summary["epsilon"]["paper"],
+        "certified_accuracy": dict(summary["paper_certified_accuracy"]),
+        "sound": False,
+        "reasons": [_PAPER_REASON],
+    }
+    return [own, paper]

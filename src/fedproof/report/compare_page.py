@@ -1,0 +1,172 @@
+"""The page of a comparison: what several mechanisms certify on the same data, and what each costs."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from fedproof.report.chart import TONES, Chart, Line, Tone, check_rows, numbers
+from fedproof.report.markup import Markup, join, table, tag
+from fedproof.report.page import figure, section, write_simple_page
+from fedproof.report.words import chosen_size, data_size, duration, percent, plural, rounded_up
+
+_COUNTED = (
+    "Time is that of loading, training and certifying the whole ensemble. Sent up counts every update that a "
+    "user sends while all replicas are trained, times the size of the model; pooled training counts as the "
+    "FedSGD it stands for, one gradient for each step and member with an instance in its batch, at most. ε is "
+    "that of one model for one unit; a dash means that no privacy is claimed."
+)
+
+
+class CompareRow(TypedDict):
+    """One way of certifying one run, see `fedproof.comparison.rows_of`.
+
+    `certified_accuracy` is keyed by the size as a text; a size it does not hold is certified for no input.
+    """
+
+    name: str
+    certificate: str
+    unit: str
+    epsilon: float | None
+    accuracy: float
+    certified_accuracy: Mapping[str, float]
+    sound: bool
+    reasons: Sequence[str]
+    seconds: float
+    bytes: float
+
+
+def label_of(row: CompareRow) -> str:
+    """What a row is called in the figure and the table."""
+    paper = " (paper's formula)" if row["certificate"] == "paper" else ""
+    return f"{row['name']}{paper}"
+
+
+def certified_at(row: CompareRow, size: int) -> float:
+    """Certified accuracy of a row at a size."""
+    return float(row["certified_accuracy"].get(str(size), 0.0))
+
+
+def units_of(rows: Sequence[CompareRow]) -> list[str]:
+    """What the rows certify, users before instances."""
+    return sorted({row["unit"] for row in rows}, reverse=True)
+
+
+def compare_charts(rows: Sequence[CompareRow]) -> list[Chart]:
+    """Certified accuracy over k, one figure for each unit: a poisoned user is not a poisoned instance."""
+    check_rows(rows, CompareRow)
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    tones = (Tone.BLUE, *TONES)
+    tone = {name: tones[place % len(tones)] for place, name in enumerate(names)}
+    charts = []
+    for unit in units_of(rows):
+        own = [row for row in rows if row["unit"] == unit and row["certified_accuracy"]]
+        charts.append(
+            Chart(
+                name=f"compare-{unit}",
+                title=f"Certified accuracy over poisoned {unit}s",
+                description=f"One curve for each of {len(own)} ways to certify; dashed: the paper's formula.",
+                x_label=f"poisoned {unit}s k",
+                y_label="certified accuracy (share of the test inputs)",
+                series=tuple(_line(row, tone[row["name"]]) for row in own),
+                shares=True,
+            )
+        )
+    return charts
+
+
+def _line(row: CompareRow, tone: Tone) -> Line:
+    sizes = sorted(map(int, row["certified_accuracy"]))
+    return Line(
+        label=label_of(row),
+        xs=numbers(sizes),
+        ys=numbers([certified_at(row, size) for size in sizes]),
+        tone=tone,
+        dashed=row["certificate"] == "paper",
+    )
+
+
+def table_sizes(rows: Sequence[CompareRow]) -> list[int]:
+    """Sizes for the columns of a table: 1, 2, 5, 10, 20, … as far as any row certifies."""
+    largest = max(
+        (int(k) for row in rows for k, share in row["certified_accuracy"].items() if share), default=0
+    )
+    steps = [factor * 10**power for power in range(7) for factor in (1, 2, 5)]
+    return [size for size in steps if size <= max(largest, 1)]
+
+
+def write_compare_page(
+    rows: Sequence[CompareRow], path: Path, *, sizes: Sequence[int] | None = None, title: str = "Comparison"
+) -> Path:
+    """Write a page that compares mechanisms; return its path.
+
+    Args:
+        rows: from `fedproof.comparison.compare`.
+        path: the file to write.
+        sizes: columns of the table; None chooses.
+        title: what the page is called.
+    """
+    charts = compare_charts(rows)
+    shown = table_sizes(rows) if sizes is None else list(sizes)
+    note = tag("p", f"Bold: the most of all proved rows of that unit. {_COUNTED}", class_="note")
+    return write_simple_page(
+        path,
+        title,
+        headline(rows),
+        *(section(chart.name, chart.title, figure(chart)) for chart in charts),
+        section("rows", "Row by row", _table(rows, shown), note),
+        section("soundness", "Can it be trusted?", _soundness(rows)),
+    )
+
+
+def headline(rows: Sequence[CompareRow]) -> str:
+    """Which row certifies most, at the size that the best one still certifies well."""
+    unit = units_of(rows)[0]
+    proved = [row for row in rows if row["sound"] and row["unit"] == unit and row["certified_accuracy"]]
+    size = max((chosen_size(row["certified_accuracy"]) for row in proved), default=0)
+    top = best(rows, unit, size)
+    if top is None:
+        return f"None of {plural(len(rows), 'row')} proves anything."
+    share = percent(certified_at(top, size))
+    return f"At k = {size} poisoned {unit}s, {label_of(top)} certifies most: {share} of the test inputs."
+
+
+def best(rows: Sequence[CompareRow], unit: str, size: int) -> CompareRow | None:
+    """The proved row of a unit with the highest certified accuracy at a size; None if all certify nothing."""
+    proved = [row for row in rows if row["sound"] and row["unit"] == unit]
+    top = max(proved, key=lambda row: certified_at(row, size), default=None)
+    return top if top is not None and certified_at(top, size) > 0 else None
+
+
+def _table(rows: Sequence[CompareRow], sizes: Sequence[int]) -> Markup:
+    header = ["Mechanism", "Unit", "ε", "Accuracy", *(f"k = {size}" for size in sizes)]
+    return table([*header, "Time", "Sent up", "Proved"], [_cells(row, rows, sizes) for row in rows])
+
+
+def _cells(row: CompareRow, rows: Sequence[CompareRow], sizes: Sequence[int]) -> list[Any]:
+    return [
+        label_of(row),
+        row["unit"],
+        "–" if row["epsilon"] is None else rounded_up(row["epsilon"], 3),
+        percent(row["accuracy"]),
+        *(_share(row, rows, size) for size in sizes),
+        duration(row["seconds"]),
+        data_size(row["bytes"]),
+        "yes" if row["sound"] else "no",
+    ]
+
+
+def _share(row: CompareRow, rows: Sequence[CompareRow], size: int) -> Markup | str:
+    text = percent(certified_at(row, size))
+    return tag("strong", text) if row is best(rows, row["unit"], size) else text
+
+
+def _soundness(rows: Sequence[CompareRow]) -> Markup:
+    """Which rows are proofs, and why the others are none."""
+    proved = [label_of(row) for row in rows if row["sound"]]
+    first = tag("p", tag("strong", "Proved: "), ", ".join(proved) or "none", ".")
+    items = (
+        tag("li", tag("strong", label_of(row)), ": ", "; ".join(row["reasons"]), ".")
+        for row in rows
+        if not row["sound"]
+    )
+    return tag("div", first, tag("ul", join(items)), class_="box sound" if proved else "box heuristic")

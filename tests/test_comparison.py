@@ -1,0 +1,97 @@
+"""Mechanisms on the same data: rows, what is refused, finished runs kept, what is sent up."""
+
+import json
+
+import pytest
+
+from fedproof.comparison import compare
+from fedproof.config import parse_config
+from fedproof.ensemble.traffic import update_bytes, uploads
+from fedproof.experiment import make_task
+
+TINY = """
+[data]
+classes = [0, 1]
+users = 24
+[mechanism]
+cohort = 8
+noise_multiplier = 3.0
+delta = 0.01
+local_epochs = 2
+batch_size = 4
+learning_rate = 0.5
+[ensemble]
+replicas = 20
+[certificate]
+method = "mean"
+"""
+SAMPLED = ("mechanism.noise_multiplier=0", "mechanism.pooled=true", "certificate.method=vote")
+ONCE = ("mechanism.kind=cohort-once", "mechanism.sampling=fixed", "mechanism.cohort=2", *SAMPLED)
+GROUPS = ("mechanism.kind=partition", "mechanism.groups=8", *SAMPLED)
+
+
+def tiny(*overrides):
+    text = TINY.replace("cohort = 8\n", "") if overrides[:1] == GROUPS[:1] else TINY
+    return parse_config(text, "tiny", overrides)
+
+
+def test_every_mechanism_has_a_row_and_privacy_has_the_papers_too(tmp_path):
+    configs = {"dp": tiny(), "once": tiny(*ONCE), "groups": tiny(*GROUPS)}
+    rows = compare(configs, tmp_path)
+    assert [(row["name"], row["certificate"]) for row in rows] == [
+        ("dp", "mean"),
+        ("dp", "paper"),
+        ("once", "vote"),
+        ("groups", "vote"),
+    ]
+    ours, paper, once, groups = rows
+    assert ours["epsilon"] < paper["epsilon"]
+    assert once["epsilon"] is None
+    assert [row["sound"] for row in rows] == [True, False, True, True]
+    assert all(
+        ours["certified_accuracy"].get(size, 0) >= share
+        for size, share in paper["certified_accuracy"].items()
+    )
+    assert groups["replicas"] == 8
+    assert json.loads((tmp_path / "compare.json").read_text()) == {"rows": rows}
+
+
+def test_finished_runs_are_read_and_keep_their_seconds(tmp_path):
+    first = compare({"once": tiny(*ONCE), "groups": tiny(*GROUPS)}, tmp_path)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*.json")}
+    again = compare({"once": tiny(*ONCE), "groups": tiny(*GROUPS), "dp": tiny()}, tmp_path)
+    assert again[:2] == first
+    assert all(path.stat().st_mtime_ns == moment for path, moment in times.items())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("data.users=12", r"b: data\.users = 12 must be 24 as in a"),
+        ("data.classes=[0,2]", r"b: data\.classes = \(0, 2\) must be \(0, 1\) as in a"),
+        ("ensemble.seed=1", r"b: ensemble\.seed = 1 must be 0 as in a"),
+    ],
+)
+def test_other_data_are_refused_before_anything_is_trained(change, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        compare({"a": tiny(), "b": tiny(change)}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_configuration_is_no_comparison(tmp_path):
+    with pytest.raises(ValueError, match="at least two configurations"):
+        compare({"a": tiny()}, tmp_path)
+
+
+def test_what_is_sent_up_is_counted():
+    # Of 288 images of 24 users, 12 each: one round of 8 members sends 8 updates.
+    assert uploads(make_task(tiny(), "cpu")) == 8
+    assert uploads(make_task(tiny("mechanism.rounds=3"), "cpu")) == 24
+    # Pooled, 2 members with 12 images each, batches of 4: 6 steps with 2 senders in each of 2 epochs.
+    task = make_task(tiny(*ONCE), "cpu")
+    each = len(task.federation.labels) / 24
+    assert uploads(task) == pytest.approx(2 * 2 * (2 * each) / 4, rel=0.1)
+    # Instances: every one in a batch may be another user's.
+    bagged = make_task(tiny(*ONCE, "threat.unit=instance", "mechanism.cohort=10"), "cpu")
+    assert uploads(bagged) == 2 * 10
+    assert update_bytes(bagged) == 4 * (64 * 2 + 2)
