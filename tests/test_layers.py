@@ -83,7 +83,7 @@ LAYERS = [
     {"config"},
     {"folder"},
     {"experiment", "pretrain"},
-    {"sweep", "robustness"},
+    {"sweep", "robustness", "pilot"},
     {"comparison"},
     {"report"},
     {"reproduction"},

@@ -55,7 +55,7 @@ def check_same_data(configs: Mapping[str, Config]) -> None:
 
 
 def rows_of(name: str, config: Config, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What a table and a page compare: the certificate that is asked for, and the paper's where there is one."""
+    """What is compared: the certificate that was asked for, and the paper's where there is one."""
     private = "epsilon" in summary
     common = {
         "name": name,

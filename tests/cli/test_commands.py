@@ -116,6 +116,28 @@ def test_plan_answers_what_certify_confirms():
     assert private["noise_multiplier"] == 1.8
 
 
+def test_plan_ranks_mechanisms():
+    few = ("--accuracy", "2=0.65", "--accuracy", "5=0.8")
+    document = as_json("plan", "--size", "20", "--users", "1000", *few)
+    first = document["options"][0]
+    assert first["mechanism"]["kind"] == "partition"
+    assert first["models"] == 1000 // first["cohort"]
+    assert "not a guarantee" in document["assumptions"][0]
+    done = fedproof("plan", "--size", "20", "--users", "1000", *few, "--epsilon", "8", check=0)
+    assert "at most" in done.stdout
+    assert "noise costs accuracy" in done.stdout
+
+
+def test_plan_measures_by_a_pilot(tmp_path):
+    path = tmp_path / "tiny.toml"
+    data = "[data]\nclasses = [0, 1]\nusers = 24\n"
+    path.write_text(f"{data}[mechanism]\ncohort = 8\nlearning_rate = 0.5\nlocal_epochs = 3\n")
+    document = as_json("plan", "--size", "2", "--pilot", path)
+    assert {option["cohort"] for option in document["options"]} == {1, 2, 3, 5, 10}
+    assert document["options"][0]["estimated_certified_accuracy"] > 0.5
+    assert len(document["assumptions"]) == 1
+
+
 # --- certify, verify, inefficacy ----------------------------------------------------------------------------
 
 
@@ -240,6 +262,13 @@ def test_run_predict_and_verify_the_whole_way(tmp_path):
             ("plan", "--size", "3", "--find", "rounds", "--sampling", "none"),
             "--find rounds needs --noise-multiplier",
         ),
+        (("plan", "--find", "mechanism"), "--find mechanism needs --size"),
+        (("plan", "--find", "mechanism", "--size", "2"), "needs --accuracy (as 10=0.71, several) or --pilot"),
+        (("plan", "--size", "2", "--accuracy", "5=0.7"), "needs --users"),
+        (("plan", "--size", "2", "--users", "9", "--accuracy", "five"), "--accuracy 'five' must look like"),
+        (("plan", "--size", "2", "--users", "9", "--accuracy", "5=7"), "the accuracy must be in (0, 1)"),
+        (("plan", "--size", "2", "--users", "9", "--accuracy", "10=0.7"), "cohort = 10 must be at most"),
+        (("compare", "nowhere.toml", "--out", "x"), "nowhere.toml: there is no such file"),
         (("certify", "--scores", "nowhere.npy", *MECHANISM), "nowhere.npy"),
         (("certify", "--scores", "nowhere.npy", "--epsilon", "1"), "--epsilon needs --delta"),
         (("verify", "nowhere.json"), "nowhere.json: cannot be read"),

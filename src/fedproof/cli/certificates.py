@@ -20,27 +20,18 @@ from fedproof.certificates import certify as certify_scores
 from fedproof.certificates import inefficacy as certify_costs
 from fedproof.certificates import verify as verify_text
 from fedproof.cli.common import (
-    BatchProbability,
-    Cohort,
     Json,
-    NoiseMultiplier,
-    PerLayerOption,
+    MechanismOptions,
     RelationOption,
-    Rounds,
-    SamplingKind,
-    SamplingOption,
-    SamplingProbability,
-    Steps,
-    UnitOption,
-    Users,
     mechanism_of,
     print_json,
     print_table,
     say,
     sizes_of,
+    unfolded,
 )
 from fedproof.files import replace_file
-from fedproof.threat import Relation, ThreatModel, Unit
+from fedproof.threat import Relation, ThreatModel
 
 Epsilon = Annotated[
     float | None, typer.Option(help="ε of one unit, if the mechanism itself is not known; with --delta.")
@@ -52,21 +43,13 @@ FailureProbability = Annotated[
 MaxSize = Annotated[int, typer.Option(help="Sizes are searched up to this one.")]
 
 
+@unfolded
 def certify(
+    options: MechanismOptions,
     scores: Annotated[Path, typer.Option(help="Confidences (replicas, inputs, classes), .npy or .npz.")],
     labels: Annotated[Path | None, typer.Option(help="Labels (inputs), .npy or .npz.")] = None,
-    noise_multiplier: NoiseMultiplier = None,
-    sampling: SamplingOption = SamplingKind.POISSON,
-    sampling_probability: SamplingProbability = None,
-    cohort: Cohort = None,
-    users: Users = None,
-    rounds: Rounds = 1,
-    steps: Steps = 1,
-    per_layer: PerLayerOption = None,
-    batch_probability: BatchProbability = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
-    unit: UnitOption = Unit.USER,
     relation: RelationOption = Relation.REPLACE,
     method: Annotated[Method | None, typer.Option(help="Which certificate; default margin.")] = None,
     bound: Annotated[Bound | None, typer.Option(help="Which bound; default the method's best.")] = None,
@@ -77,24 +60,11 @@ def certify(
     json: Json = False,
 ) -> None:
     """Certify anybody's retrained models from their class confidences."""
-    guarantee = _guarantee(
-        epsilon=epsilon,
-        delta=delta,
-        noise_multiplier=noise_multiplier,
-        sampling=sampling,
-        sampling_probability=sampling_probability,
-        cohort=cohort,
-        users=users,
-        rounds=rounds,
-        steps=steps,
-        per_layer=per_layer,
-        unit=unit,
-        batch_probability=batch_probability,
-    )
+    guarantee = _guarantee(epsilon, delta, options)
     certificate = certify_scores(
         scores,
         labels,
-        threat=ThreatModel(unit=unit, relation=relation),
+        threat=ThreatModel(unit=options.unit, relation=relation),
         method=method or (Method.MARGIN if epsilon is None else Method.PAPER),
         bound=bound,
         failure_probability=failure_probability,
@@ -112,11 +82,11 @@ def certify(
             say(f"written to {out}; check it with: fedproof verify {out} --scores {scores}")
 
 
-def _guarantee(*, epsilon: float | None, delta: float | None, **options: Any) -> dict[str, Any]:
+def _guarantee(epsilon: float | None, delta: float | None, options: MechanismOptions) -> dict[str, Any]:
     """The mechanism, or (ε, δ), that the options give."""
     if epsilon is None:
-        return {"mechanism": mechanism_of(**options), "delta": delta}
-    if options["noise_multiplier"] is not None:
+        return {"mechanism": mechanism_of(options), "delta": delta}
+    if options.noise_multiplier is not None:
         raise ValueError("give --epsilon and --delta, or --noise-multiplier and the sampling, not both")
     if delta is None:
         raise ValueError("--epsilon needs --delta")
@@ -185,7 +155,9 @@ def say_soundness(sound: bool, reasons: tuple[str, ...] | list[str]) -> None:
         say(f"  - {reason}")
 
 
+@unfolded
 def inefficacy(
+    options: MechanismOptions,
     costs: Annotated[
         Path, typer.Option(help="The attacker's cost of each replica (replicas), .npy or .npz.")
     ],
@@ -193,18 +165,8 @@ def inefficacy(
     sizes: Annotated[str, typer.Option(help="Numbers of poisoned units, as 0:10.")] = "0:10",
     tau: Annotated[float | None, typer.Option(help="How many units divide the cost by this?")] = None,
     negative: Annotated[bool, typer.Option(help="Costs lie in [-C, 0].")] = False,
-    noise_multiplier: NoiseMultiplier = None,
-    sampling: SamplingOption = SamplingKind.POISSON,
-    sampling_probability: SamplingProbability = None,
-    cohort: Cohort = None,
-    users: Users = None,
-    rounds: Rounds = 1,
-    steps: Steps = 1,
-    per_layer: PerLayerOption = None,
-    batch_probability: BatchProbability = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
-    unit: UnitOption = Unit.USER,
     relation: RelationOption = Relation.REPLACE,
     method: Annotated[CostMethod | None, typer.Option(help="Which bound on the cost.")] = None,
     failure_probability: FailureProbability = 0.01,
@@ -212,24 +174,11 @@ def inefficacy(
     json: Json = False,
 ) -> None:
     """Bound what an attack with k units can achieve, and the units it needs."""
-    guarantee = _guarantee(
-        epsilon=epsilon,
-        delta=delta,
-        noise_multiplier=noise_multiplier,
-        sampling=sampling,
-        sampling_probability=sampling_probability,
-        cohort=cohort,
-        users=users,
-        rounds=rounds,
-        steps=steps,
-        per_layer=per_layer,
-        unit=unit,
-        batch_probability=batch_probability,
-    )
+    guarantee = _guarantee(epsilon, delta, options)
     result = certify_costs(
         costs,
         cost_bound=cost_bound,
-        threat=ThreatModel(unit=unit, relation=relation),
+        threat=ThreatModel(unit=options.unit, relation=relation),
         sizes=sizes_of(sizes),
         method=method or (CostMethod.MEAN if epsilon is None else CostMethod.PAPER),
         failure_probability=failure_probability,
@@ -245,7 +194,7 @@ def inefficacy(
             page,
             cost=result.cost,
             cost_bound=cost_bound,
-            unit=unit.value,
+            unit=options.unit.value,
             needed={result.settings.method.value: result.needed} if tau is not None else None,
             tau=tau,
             reasons=result.reasons,

@@ -1,10 +1,13 @@
 """What all commands share: output for people and for machines, progress, and the options of a mechanism."""
 
+import inspect
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Annotated, Any
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
@@ -39,26 +42,79 @@ class SamplingKind(StrEnum):
 
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
-NoiseMultiplier = Annotated[
-    float | None, typer.Option(help="Noise standard deviation over the clip norm, on the sum.")
-]
-SamplingOption = Annotated[SamplingKind, typer.Option(help="How members of a round are drawn.")]
-SamplingProbability = Annotated[
-    float | None, typer.Option(help="Chance of one unit to be drawn; at instance level, into a batch.")
-]
-Cohort = Annotated[int | None, typer.Option(help="Members of a round, out of --users.")]
-Users = Annotated[int | None, typer.Option(help="Number of users.")]
-Rounds = Annotated[int, typer.Option(help="Rounds of training.")]
-Steps = Annotated[int, typer.Option(help="Instance level: local steps in a round.")]
-PerLayerOption = Annotated[
-    int | None, typer.Option(help="Layers, if each is clipped by itself: costs the square root of them.")
-]
-UnitOption = Annotated[Unit, typer.Option(help="What one unit is.")]
 RelationOption = Annotated[Relation, typer.Option(help="Adversaries join, or replace honest units.")]
-BatchProbability = Annotated[
-    float | None,
-    typer.Option(help="InsDP-FedSGD: chance of an instance to enter its user's batch; users by --cohort."),
-]
+
+
+# --- options that several commands have ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """Who takes part in how many rounds, and with how much noise."""
+
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="Noise standard deviation over the clip norm, on the sum.")
+    ] = None
+    sampling: Annotated[SamplingKind, typer.Option(help="How members of a round are drawn.")] = (
+        SamplingKind.POISSON
+    )
+    sampling_probability: Annotated[
+        float | None, typer.Option(help="Chance of one unit to be drawn; at instance level, into a batch.")
+    ] = None
+    cohort: Annotated[int | None, typer.Option(help="Members of a round, out of --users.")] = None
+    users: Annotated[int | None, typer.Option(help="Number of users.")] = None
+    rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 1
+    steps: Annotated[int, typer.Option(help="Instance level: local steps in a round.")] = 1
+    unit: Annotated[Unit, typer.Option(help="What one unit is.")] = Unit.USER
+
+    def drawn(self) -> Sampling:
+        """The sampling; ValueError names the option that is missing."""
+        return sampling_of(self.sampling, self.sampling_probability, self.cohort, self.users)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MechanismOptions(SamplingOptions):
+    """A whole mechanism with noise."""
+
+    per_layer: Annotated[
+        int | None, typer.Option(help="Layers, if each is clipped by itself: costs the square root of them.")
+    ] = None
+    batch_probability: Annotated[
+        float | None,
+        typer.Option(
+            help="InsDP-FedSGD: chance of an instance to enter its user's batch; users by --cohort."
+        ),
+    ] = None
+
+
+def unfolded(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the fields of its parameter `options`, a dataclass, as options of their own.
+
+    Typer reads options from a signature alone, so the signature is what changes.
+    """
+    signature, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
+    kind = hints.pop("options")
+    inner = get_type_hints(kind, include_extras=True)
+    own = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default)
+        for field in fields(kind)
+    ]
+    kept = [
+        given.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, given in signature.parameters.items()
+        if name != "options"
+    ]
+
+    @wraps(command)
+    def called(**values: Any) -> None:
+        command(options=kind(**{field.name: values.pop(field.name) for field in fields(kind)}), **values)
+
+    called.__signature__ = signature.replace(parameters=[*kept, *own])  # type: ignore[attr-defined]
+    called.__annotations__ = hints | inner
+    return called
+
+
+# --- output -------------------------------------------------------------------------------------------------
 
 
 def print_json(document: Any) -> None:
@@ -124,49 +180,36 @@ def sampling_of(
             return Poisson(probability=FixedSize(cohort=cohort, users=users).probability)
 
 
-def mechanism_of(
-    *,
-    noise_multiplier: float | None,
-    sampling: SamplingKind,
-    sampling_probability: float | None,
-    cohort: int | None,
-    users: int | None,
-    rounds: int,
-    steps: int,
-    per_layer: int | None,
-    unit: Unit,
-    batch_probability: float | None,
-) -> UserFedAvg | InstanceFedAvg | InstanceFedSGD:
+def mechanism_of(options: MechanismOptions) -> UserFedAvg | InstanceFedAvg | InstanceFedSGD:
     """The mechanism that the options describe; ValueError names the option that is wrong or missing."""
-    if noise_multiplier is None:
+    noise, probability = options.noise_multiplier, options.sampling_probability
+    if noise is None:
         raise ValueError("--noise-multiplier is missing")
-    check.positive(**{"--noise-multiplier": noise_multiplier})
-    check.count(**{"--rounds": rounds, "--steps": steps})
-    if unit == Unit.INSTANCE and batch_probability is not None:
-        if cohort is None or users is None:
+    check.positive(**{"--noise-multiplier": noise})
+    check.count(**{"--rounds": options.rounds, "--steps": options.steps})
+    if options.unit == Unit.INSTANCE and options.batch_probability is not None:
+        if options.cohort is None or options.users is None:
             raise ValueError("--batch-probability (InsDP-FedSGD) needs --cohort and --users")
         return InstanceFedSGD(
-            rounds=rounds,
-            noise_multiplier=noise_multiplier,
-            sampling=FixedSize(cohort=cohort, users=users),
-            batch_probability=batch_probability,
+            rounds=options.rounds,
+            noise_multiplier=noise,
+            sampling=FixedSize(cohort=options.cohort, users=options.users),
+            batch_probability=options.batch_probability,
         )
-    if unit == Unit.INSTANCE:
-        if sampling_probability is None:
+    if options.unit == Unit.INSTANCE:
+        if probability is None:
             raise ValueError("--unit instance needs --sampling-probability, the chance to enter a batch")
-        check.probability(**{"--sampling-probability": sampling_probability})
+        check.probability(**{"--sampling-probability": probability})
         return InstanceFedAvg(
-            rounds=rounds,
-            local_steps=steps,
-            noise_multiplier=noise_multiplier,
-            batch_probability=sampling_probability,
+            rounds=options.rounds,
+            local_steps=options.steps,
+            noise_multiplier=noise,
+            batch_probability=probability,
         )
-    clipping: Clipping = Flat() if per_layer is None else PerLayer(num_layers=per_layer)
+    layers = options.per_layer
+    clipping: Clipping = Flat() if layers is None else PerLayer(num_layers=layers)
     return UserFedAvg(
-        rounds=rounds,
-        noise_multiplier=noise_multiplier,
-        sampling=sampling_of(sampling, sampling_probability, cohort, users),
-        clipping=clipping,
+        rounds=options.rounds, noise_multiplier=noise, sampling=options.drawn(), clipping=clipping
     )
 
 

@@ -12,8 +12,8 @@ from fedproof.report.words import chosen_size, data_size, duration, percent, plu
 _COUNTED = (
     "Time is that of loading, training and certifying the whole ensemble. Sent up counts every update that a "
     "user sends while all replicas are trained, times the size of the model; pooled training counts as the "
-    "FedSGD it stands for, one gradient for each step and member with an instance in its batch, at most. ε is "
-    "that of one model for one unit; a dash means that no privacy is claimed."
+    "FedSGD it stands for, one gradient for each step and member with an instance in its batch, at most. "
+    "ε is that of one model for one unit; a dash means that no privacy is claimed."
 )
 
 

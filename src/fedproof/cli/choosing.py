@@ -1,0 +1,138 @@
+"""`fedproof plan --find mechanism`: which mechanism is expected to certify most."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedproof.certificates import choosing
+from fedproof.certificates.describe import describe
+from fedproof.cli.common import SamplingOptions, print_json, print_table, progress_bars, say
+from fedproof.config import load_config
+from fedproof.protocol import CohortOnce, Partition
+from fedproof.threat import Relation, ThreatModel, Unit
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The options of the question itself."""
+
+    size: int | None
+    relation: Relation
+    epsilon: float | None
+    delta: float
+    replicas: int
+    classes: int
+
+
+def choose(
+    options: SamplingOptions,
+    wanted: Wanted,
+    accuracies: Sequence[str],
+    pilot: Path | None,
+    *,
+    device: str,
+    json: bool,
+) -> None:
+    """Rank the mechanisms and print them."""
+    if wanted.size is None:
+        raise ValueError("--find mechanism needs --size, the poisoned units to certify")
+    if bool(accuracies) == (pilot is not None):
+        raise ValueError("--find mechanism needs --accuracy (as 10=0.71, several) or --pilot, one of the two")
+    known, unit = _given(options, accuracies, wanted) if pilot is None else _measured(pilot, device)
+    question = choosing.Question(
+        size=wanted.size,
+        threat=ThreatModel(unit=unit, relation=wanted.relation),
+        replicas=wanted.replicas,
+        epsilon=wanted.epsilon,
+        delta=wanted.delta,
+        rounds=options.rounds,
+    )
+    found = choosing.choose(known, question)
+    notes = [choosing.ASSUMPTION]
+    if pilot is None:
+        notes.append(choosing.SPREAD.format(correlation=choosing.CORRELATION))
+    if wanted.epsilon is not None:
+        notes.append(choosing.NOISE_IS_FREE)
+    if json:
+        print_json({"options": [_document(option) for option in found], "assumptions": notes})
+    else:
+        _show(found[:_SHOWN], question, notes)
+
+
+def _given(
+    options: SamplingOptions, accuracies: Sequence[str], wanted: Wanted
+) -> tuple[choosing.Federation, Unit]:
+    if options.users is None:
+        raise ValueError("--find mechanism with --accuracy needs --users, or the number of instances")
+    table = dict(map(_accuracy, accuracies))
+    shares = {cohort: choosing.spread(reached) for cohort, reached in table.items()}
+    known = choosing.Federation(units=options.users, num_classes=wanted.classes, shares=shares)
+    return known, options.unit
+
+
+def _accuracy(text: str) -> tuple[int, float]:
+    """`10=0.71` as ten users and that accuracy."""
+    users, _, reached = text.partition("=")
+    try:
+        found = int(users), float(reached)
+    except ValueError as error:
+        raise ValueError(f"--accuracy {text!r} must look like 10=0.71, users and accuracy") from error
+    if not 0 < found[1] < 1:
+        raise ValueError(f"--accuracy {text!r}: the accuracy must be in (0, 1)")
+    return found
+
+
+def _measured(path: Path, device: str) -> tuple[choosing.Federation, Unit]:
+    from fedproof.cli.training import training
+
+    config = load_config(path)
+    training()
+    from fedproof.pilot import pilot
+
+    with progress_bars() as progress:
+        federation, shares = pilot(config, device=device, progress=progress)
+    unit = Unit.INSTANCE if config.draws_instances else Unit.USER
+    units = len(federation.labels) if unit is Unit.INSTANCE else federation.num_users
+    known = choosing.Federation(units=units, num_classes=federation.num_classes, shares=shares)
+    return known, unit
+
+
+def _document(option: choosing.Option) -> dict[str, Any]:
+    return {
+        "mechanism": describe(option.mechanism),
+        "cohort": option.cohort,
+        "models": option.models,
+        "votes_needed": option.needed,
+        "estimated_certified_accuracy": option.estimate,
+        "at_most": option.noisy,
+    }
+
+
+def _show(found: Sequence[choosing.Option], question: choosing.Question, notes: Sequence[str]) -> None:
+    print_table(
+        f"{question.size} poisoned {question.threat.unit}s ({question.threat.relation})",
+        ("mechanism", f"{question.threat.unit}s a model", "models", "votes needed", "certified, estimate"),
+        [
+            (
+                _name(option),
+                option.cohort,
+                option.models,
+                "more than all" if option.needed is None else f"{option.needed:.1%}",
+                f"{'at most ' * option.noisy}{option.estimate:.1%}",
+            )
+            for option in found
+        ],
+    )
+    for note in notes:
+        say(note)
+
+
+def _name(option: choosing.Option) -> str:
+    mechanism = option.mechanism
+    if isinstance(mechanism, Partition):
+        return f"partition, {mechanism.groups} groups"
+    noise = f", noise {mechanism.noise_multiplier:.4g}" if mechanism.noise_multiplier else ""
+    return f"{'cohort-once' if isinstance(mechanism, CohortOnce) else 'user-fedavg'}{noise}"

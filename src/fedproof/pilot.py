@@ -1,0 +1,59 @@
+"""A few models on a few users each, to plan with: how often they vote right, input by input."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof import data
+from fedproof.config import Config, validated
+from fedproof.ensemble import train_replicas
+from fedproof.experiment import Progress, make_task
+from fedproof.federation import Federation
+
+COHORTS = (1, 2, 3, 5, 10, 20)
+_INPUTS = 1000
+
+
+def pilot(
+    config: Config,
+    *,
+    cohorts: Iterable[int] = COHORTS,
+    replicas: int = 24,
+    device: str = "cpu",
+    progress: Progress = lambda stage, done, total: None,
+) -> tuple[Federation, dict[int, NDArray[np.float64]]]:
+    """The federation, and for each cohort the share of right votes of each test input, without noise.
+
+    Model and local training are those of `config`; of its mechanism only rounds and pooling are kept. At
+    most a thousand test inputs are looked at, and cohorts that would leave one group alone are left out.
+    """
+    limit = min(config.data.test_limit or _INPUTS, _INPUTS)
+    section = config.data.model_copy(update={"test_limit": limit})
+    federation = data.load(seed=config.ensemble.seed, **section.model_dump())
+    units = len(federation.labels) if config.draws_instances else federation.num_users
+    wanted = [cohort for cohort in cohorts if 2 * cohort <= units]
+    found = {}
+    for index, cohort in enumerate(wanted):
+        progress("pilot", index, len(wanted))
+        task = make_task(drawing(config, cohort), device, federation)
+        votes = train_replicas(task, range(replicas)).scores.argmax(axis=2)
+        found[cohort] = np.asarray((votes == federation.test_labels).mean(axis=0))
+    progress("pilot", len(wanted), len(wanted))
+    return federation, found
+
+
+def drawing(config: Config, cohort: int) -> Config:
+    """The configuration with cohorts of so many units drawn once, and no noise."""
+    document = config.model_dump(mode="json", exclude_none=True)
+    kept = {
+        key: value for key, value in document["mechanism"].items() if key not in ("groups", "local_steps")
+    }
+    changed = {"kind": "cohort-once", "sampling": "fixed", "cohort": cohort, "noise_multiplier": 0.0}
+    document["mechanism"] = kept | changed | {"clip": "flat"}
+    document["certificate"]["method"] = "vote"
+    document["certificate"].pop("bound", None)
+    document.pop("aggregation"), document.pop("attack")
+    if not config.draws_instances:
+        document["threat"]["unit"] = "user"
+    return validated(Config, document, "pilot")
