@@ -1,11 +1,13 @@
-"""Write the parts of the user guide that are computed: the keys, the Python reference, the production table.
+"""Write the parts of the user guide that are computed: keys, the Python reference, tables, a picture.
 
 Usage: python docs/build.py. A test fails if the committed pages are not what this writes.
 """
 
 import ast
 import inspect
+import json
 import re
+import tempfile
 import textwrap
 import types
 from dataclasses import is_dataclass
@@ -17,6 +19,10 @@ from pydantic.fields import FieldInfo
 
 import fedproof as fp
 from fedproof.config import Config, Section
+from fedproof.report import compare_charts
+from fedproof.report.compare_page import certified_at, label_of
+from fedproof.report.figures import draw, new_axes, save
+from fedproof.report.words import SPACE, data_size, duration, percent, rounded_up
 from fedproof.reproduction import Rows, load_studies, write_page
 from fedproof.reproduction.page import page
 
@@ -233,6 +239,44 @@ def _largest(mechanism: fp.UserFedAvg, threat: fp.ThreatModel, top: float) -> in
     return low
 
 
+def comparison_rows() -> list[Any]:
+    """Rows of a real comparison: `compare.json` of the configurations in `experiments/compare/mnist-10`."""
+    rows: list[Any] = json.loads((DOCS / "images" / "choosing.json").read_text())["rows"]
+    return rows
+
+
+def comparison_picture() -> str:
+    """Certified accuracy over poisoned users, drawn from the rows of the comparison."""
+    chart, *_ = compare_charts(comparison_rows())
+    with new_axes() as axes, tempfile.TemporaryDirectory() as folder:
+        draw(chart, axes)
+        path = Path(folder) / "choosing.svg"
+        save(axes, path)
+        return path.read_text()
+
+
+def comparison_table() -> str:
+    """The same rows as a table."""
+    sizes = (1, 10, 20, 50, 100)
+    lines = [
+        f"| configuration | unit | ε | {' | '.join(f'k = {size}' for size in sizes)} | time | sent up |",
+        "|---" * (len(sizes) + 5) + "|",
+    ]
+    for row in comparison_rows():
+        shares = [percent(certified_at(row, size)) for size in sizes]
+        epsilon = "–" if row["epsilon"] is None else rounded_up(row["epsilon"], 3)
+        cells = [
+            label_of(row),
+            row["unit"],
+            epsilon,
+            *shares,
+            duration(row["seconds"]),
+            data_size(row["bytes"]),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines).replace(SPACE, " ")
+
+
 def with_block(page: str, name: str, content: str) -> str:
     """The page with the computed block `name` renewed."""
     pattern = rf"(<!-- {name}: begin[^>]*-->\n).*?(<!-- {name}: end -->)"
@@ -241,8 +285,10 @@ def with_block(page: str, name: str, content: str) -> str:
 
 def pages() -> dict[Path, str]:
     """What each computed page should contain."""
-    certificates = DOCS / "certificates.md"
+    certificates, choosing = DOCS / "certificates.md", DOCS / "choosing.md"
     return {
+        choosing: with_block(choosing.read_text(), "comparison", comparison_table()),
+        DOCS / "images" / "choosing.svg": comparison_picture(),
         DOCS / "configuration.md": configuration_page(),
         DOCS / "api.md": api_page(),
         DOCS / "reproduction.md": page(load_studies(EXPERIMENTS), EXPERIMENTS, committed_rows()),

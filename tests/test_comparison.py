@@ -1,11 +1,15 @@
 """Mechanisms on the same data: rows, what is refused, finished runs kept, what is sent up."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from fedproof.comparison import compare
-from fedproof.config import parse_config
+from fedproof.comparison import check_same_data, compare
+from fedproof.config import load_config, parse_config
 from fedproof.ensemble.traffic import update_bytes, uploads
 from fedproof.experiment import make_task
 
@@ -95,3 +99,47 @@ def test_what_is_sent_up_is_counted():
     bagged = make_task(tiny(*ONCE, "threat.unit=instance", "mechanism.cohort=10"), "cpu")
     assert uploads(bagged) == 2 * 10
     assert update_bytes(bagged) == 4 * (64 * 2 + 2)
+
+
+EXAMPLES = Path(__file__).parents[1] / "experiments" / "compare"
+
+
+@pytest.mark.parametrize("folder", ["digits", "mnist-10"])
+def test_the_examples_are_on_the_same_data_and_cover_every_kind(folder):
+    configs = {path.stem: load_config(path) for path in sorted((EXAMPLES / folder).glob("*.toml"))}
+    check_same_data(configs)
+    kinds = {(config.mechanism.kind, config.threat.unit.value) for config in configs.values()}
+    assert kinds == {
+        ("user-fedavg", "user"),
+        ("cohort-once", "user"),
+        ("partition", "user"),
+        ("partition", "instance"),
+    }
+
+
+def test_compare_as_typed(tmp_path):
+    names = [EXAMPLES / "digits" / f"{name}.toml" for name in ("flcert-d", "deep-partition", "dp")]
+    command = [
+        "compare",
+        *names,
+        "--out",
+        tmp_path / "out",
+        "--sizes",
+        "1,3",
+        "--set",
+        "ensemble.replicas=60",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedproof", *map(str, command)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "120"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "k=3" in done.stdout
+    assert "dp (paper's formula) *" in done.stdout
+    assert "* not a proof" in done.stdout
+    assert (tmp_path / "out" / "compare.html").exists()
+    assert len(json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]) == 4
+    assert (tmp_path / "out" / "flcert-d" / "report.html").exists()

@@ -319,6 +319,7 @@ def test_a_privacy_budget_needs_privacy(tmp_path):
         (("mechanism.clip=median",), "must be flat for kind = 'cohort-once'"),
         (("mechanism.cohort=25",), "mechanism.cohort = 25 must be at most data.users = 24"),
         (("mechanism.shift=-1",), "mechanism.shift"),
+        (("mechanism.noise_multiplier=0", "certificate.method=paper"), "'paper' asks for privacy"),
     ],
 )
 def test_bad_configurations_of_cohorts_drawn_once_are_refused(overrides, message):

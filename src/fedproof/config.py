@@ -59,6 +59,7 @@ class DataSection(Section):
     minimum: Count = 1
     test_limit: Count | None = None
     vectors: str | None = None
+    features: Literal["pixels", "hog"] = "pixels"
     data_dir: str | None = None
 
 
@@ -237,7 +238,16 @@ class Config(Section):
         elif cohort is None and self.mechanism.sampling != "none":
             raise ValueError(f"mechanism.cohort is missing: sampling = '{self.mechanism.sampling}' needs it")
         self._check_enough_users("cohort", cohort)
+        self._check_privacy()
         return self
+
+    def _check_privacy(self) -> None:
+        method, drawn = self.certificate.method, self.mechanism.kind == "cohort-once"
+        if drawn and not self.mechanism.noise_multiplier and method in (Method.PAPER, Method.RENYI):
+            raise ValueError(
+                f"certificate.method = '{method}' asks for privacy, which kind = 'cohort-once' without noise "
+                "does not give: use vote, mean or margin"
+            )
 
     def _check_unit(self) -> None:
         kind, unit = self.mechanism.kind, self.threat.unit

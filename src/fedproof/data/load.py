@@ -12,6 +12,7 @@ from fedproof.data import cifar10, custom, digits, leaf, mnist, sent140, text
 from fedproof.data import partition as ways
 from fedproof.data.arrays import Arrays, as_federation, choose_classes, encoded, limit_test, read_only
 from fedproof.data.files import data_folder
+from fedproof.data.hog import with_hog
 from fedproof.federation import Federation
 
 NAMES = ("digits", "mnist", "cifar10", "leaf", "leaf/FOLDER", "sent140", "sent140-pseudo", "module:function")
@@ -34,6 +35,7 @@ def load(
     test_limit: int | None = None,
     vectors: PathLike | None = None,
     length: int = text.LENGTH,
+    features: str = "pixels",
 ) -> Federation:
     """Users with their training instances, and the test inputs nobody trains on; all arrays are read-only.
 
@@ -52,6 +54,7 @@ def load(
         test_limit: at most so many test inputs, drawn once for all.
         vectors: GloVe text file, a path or a name in the folder `glove`; None: the largest one there.
         length: words of a text that are kept.
+        features: `pixels`, or `hog` for fixed features of grey images, see `data.hog`.
 
     >>> federation = load("digits", classes=[0, 1], users=96)
     >>> federation.features.shape, federation.test_features.shape, int(federation.sizes.max())
@@ -60,9 +63,12 @@ def load(
     check.not_negative_count(seed=seed)
     if test_limit is not None:
         check.count(test_limit=test_limit)
+    if features not in ("pixels", "hog"):
+        raise ValueError(f"features = {features!r} must be pixels or hog")
     source = _read(name, data_dir, vectors, length)
     if isinstance(source, Federation):
-        return _as_it_is(source, name, classes, users, partition)
+        own = _as_it_is(source, name, classes, users, partition)
+        return with_hog(own) if features == "hog" else own
     arrays = choose_classes(source, classes)
     if partition is None:
         partition = "iid" if arrays.owners is None else "natural"
@@ -72,7 +78,8 @@ def load(
     split = _partition(arrays, partition, users, dirichlet_alpha, degree, minimum, generator)
     if partition == "natural":
         arrays = _tests_of_users(arrays, split)
-    return as_federation(limit_test(arrays, test_limit), split.order, split.offsets)
+    federation = as_federation(limit_test(arrays, test_limit), split.order, split.offsets)
+    return with_hog(federation) if features == "hog" else federation
 
 
 def load_arrays(
