@@ -101,6 +101,7 @@ class MechanismSection(Section):
     cosine: bool = False
     shift: Annotated[int, Field(ge=0)] = 0
     flip: bool = False
+    balanced: bool = False
     pooled: bool = False
 
     @model_validator(mode="after")
@@ -131,9 +132,9 @@ class MechanismSection(Section):
             raise ValueError("sampling = 'none' must be poisson or fixed for kind = 'cohort-once'")
         if once and self.clip != "flat":
             raise ValueError(f"clip = '{self.clip}' must be flat for kind = 'cohort-once'")
-        augmented = self.cosine or self.shift or self.flip
+        augmented = self.cosine or self.shift or self.flip or self.balanced
         if augmented and self.kind.startswith("instance"):
-            raise ValueError(f"cosine, shift and flip are not used by kind = '{self.kind}'")
+            raise ValueError(f"cosine, shift, flip and balanced are not used by kind = '{self.kind}'")
 
 
 class ThreatSection(Section):
@@ -294,6 +295,7 @@ class Config(Section):
             cosine=section.cosine,
             shift=section.shift,
             flip=section.flip,
+            balanced=section.balanced,
         )
 
     @property

@@ -429,8 +429,8 @@ class LocalTraining:
 
     `cosine` lowers the learning rate from epoch to epoch of a round along half a cosine. `shift` moves the
     images of every step by up to so many pixels each way, `flip` mirrors those of every other step on
-    average; which step does what follows from the seed, alike for all users and replicas. DP-SGD uses none
-    of the three.
+    average; which step does what follows from the seed, alike for all users and replicas. `balanced` weighs
+    a user's instances so that every class it holds counts alike. DP-SGD uses none of the four.
     """
 
     epochs: int = 1
@@ -441,6 +441,7 @@ class LocalTraining:
     cosine: bool = False
     shift: int = 0
     flip: bool = False
+    balanced: bool = False
 
     def __post_init__(self) -> None:
         check.count(epochs=self.epochs, batch_size=self.batch_size)

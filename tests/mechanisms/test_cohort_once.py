@@ -10,6 +10,7 @@ from fedproof.ensemble import Task, train_replicas
 from fedproof.mechanisms import play
 from fedproof.mechanisms.augment import Augment
 from fedproof.mechanisms.sampling import cohorts_of, groups_of
+from fedproof.mechanisms.users import class_balance
 from fedproof.models import build
 from fedproof.protocol import CohortOnce, FixedSize, LocalTraining, Partition, Poisson
 
@@ -174,3 +175,14 @@ def test_a_group_without_data_is_refused(federation):
             mechanism=Partition(groups=41, pooled=True, unit="instance"),
             local=LocalTraining(),
         )
+
+
+def test_balance_makes_every_class_of_a_user_count_alike(federation):
+    weights = class_balance(federation)
+    for user in range(federation.num_users):
+        own = slice(*federation.offsets[user : user + 2])
+        labels, weight = federation.labels[own], weights[own]
+        sums = [weight[labels == label].sum() for label in np.unique(labels)]
+        np.testing.assert_allclose(sums, len(labels) / len(sums))
+    poisoned = replace(federation, labels=np.where(np.arange(40) < 4, 0, federation.labels))
+    assert np.array_equal(class_balance(poisoned)[4:], weights[4:])

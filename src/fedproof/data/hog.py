@@ -16,6 +16,8 @@ Floats = NDArray[np.float32]
 _CELLS = 7  # along each side
 _DIRECTIONS = 8
 _CHUNK = 2000  # images at once
+# Long beside the one that stands for a linear layer's bias: noise on the bias then counts for little.
+_LENGTH = 10.0
 
 
 def with_hog(federation: Federation) -> Federation:
@@ -37,7 +39,7 @@ def with_hog(federation: Federation) -> Federation:
 
 
 def oriented_gradients(images: NDArray[np.generic]) -> Floats:
-    """Features `(images, 392)` of `images` (images, height, width), each row of length one, or zero if blank.
+    """Features `(images, 392)` of `images` (images, height, width), each row of length ten, or zero if blank.
 
     Lengths of the gradients are shared among eight directions, blurred onto seven by seven cells, and their
     square roots centred in every cell, so that how much ink a cell holds does not outweigh its directions.
@@ -60,7 +62,7 @@ def _features(images: NDArray[np.generic]) -> Floats:
     cells = np.sqrt(_blur(pixels.shape[1]) @ strength @ _blur(pixels.shape[2]).T)
     centred = (cells - cells.mean(axis=1, keepdims=True)).reshape(len(pixels), -1)
     length = np.linalg.norm(centred, axis=1, keepdims=True)
-    return np.asarray(centred / np.where(length > 0, length, 1), dtype=np.float32)
+    return np.asarray(_LENGTH * centred / np.where(length > 0, length, 1), dtype=np.float32)
 
 
 def _blur(side: int) -> Floats:

@@ -17,7 +17,7 @@ from fedproof.mechanisms.augment import Augment
 from fedproof.mechanisms.local import at_epoch
 from fedproof.mechanisms.randomness import Purpose, Stream, data_order, initial_seed
 from fedproof.mechanisms.sampling import cohort_size, cohorts_of
-from fedproof.mechanisms.users import as_inputs
+from fedproof.mechanisms.users import as_inputs, class_balance
 from fedproof.models.layout import load
 from fedproof.protocol import (
     CohortOnce,
@@ -71,13 +71,17 @@ class _Plain:
     task: Task
     features: Tensor
     labels: Tensor
+    balance: Tensor
 
     @staticmethod
     def of(task: Task) -> "_Plain":
         device = torch.device(task.device)
         features = as_inputs(task.federation.features, device, task.dtype)
         return _Plain(
-            task=task, features=features, labels=torch.tensor(task.federation.labels, device=device)
+            task=task,
+            features=features,
+            labels=torch.tensor(task.federation.labels, device=device),
+            balance=torch.from_numpy(class_balance(task.units)).to(device, task.dtype),
         )
 
     def fresh(self, params: Tensor) -> nn.Module:
@@ -107,7 +111,8 @@ class _Plain:
             for step, batch in enumerate(torch.split(rows, local.batch_size) if len(rows) else ()):
                 optimizer.zero_grad()
                 inputs = augment(self.features[batch], epoch, step)
-                loss = F.cross_entropy(module(inputs), self.labels[batch])
+                losses = F.cross_entropy(module(inputs), self.labels[batch], reduction="none")
+                loss = (losses * self.balance[batch]).mean() if local.balanced else losses.mean()
                 torch.autograd.backward(loss)
                 optimizer.step()
         return self.flat(module) - params

@@ -68,7 +68,10 @@ def descent(
         now, moving = params[: batch.active], velocity[: batch.active]
         inputs, labels = users.features[batch.rows], users.labels[batch.rows]
         inputs = augment(inputs, batch.epoch, batch.step)
-        gradient = model.gradient(now, inputs, labels, batch.inside.to(now.dtype) / batch.sizes)
+        weights = batch.inside.to(now.dtype) / batch.sizes
+        if local.balanced:
+            weights = weights * users.balance[batch.rows]
+        gradient = model.gradient(now, inputs, labels, weights)
         descend(now, moving, gradient, at_epoch(local, batch.epoch))
     return params.sub_(start)
 

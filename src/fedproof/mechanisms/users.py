@@ -17,11 +17,13 @@ class Users:
     Attributes:
         features: `(instances, ...)`, floating, or token ids.
         labels: `(instances,)`.
+        balance: `(instances,)`, weights with mean one that make all classes of a user count alike.
         offsets: `(users + 1,)`, on the host, where cohorts are put together.
     """
 
     features: Tensor
     labels: Tensor
+    balance: Tensor
     offsets: NDArray[np.int64]
 
     @property
@@ -40,8 +42,22 @@ def users_on(federation: Federation, device: torch.device, dtype: torch.dtype) -
     return Users(
         features=as_inputs(federation.features, device, dtype),
         labels=host_tensor(federation.labels).to(device),
+        balance=torch.from_numpy(class_balance(federation)).to(device, dtype),
         offsets=federation.offsets,
     )
+
+
+def class_balance(federation: Federation) -> NDArray[np.float64]:
+    """The weight of each instance for its user: its data divided by its classes and by the instance's class.
+
+    Guarantee: a user's weights depend on its own labels alone, and their mean is one.
+    """
+    owner = np.repeat(np.arange(federation.num_users), federation.sizes)
+    _, group, counts = np.unique(
+        owner * federation.num_classes + federation.labels, return_inverse=True, return_counts=True
+    )
+    held = np.bincount(owner, weights=1 / counts[group])  # how many classes a user holds
+    return np.asarray(federation.sizes[owner] / (held[owner] * counts[group]))
 
 
 def as_inputs(features: NDArray[np.generic], device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -10,13 +10,13 @@ from torch import nn
 
 from fedproof.federation import Federation
 from fedproof.models.cnn import cifar_cnn, lenet, mnist_cnn
-from fedproof.models.dense import linear, mlp
+from fedproof.models.dense import linear, logistic, mlp
 from fedproof.models.lstm import lstm
 from fedproof.models.model import Model, StackedModel
 from fedproof.models.module import from_module
 from fedproof.models.weights import with_weights
 
-NAMES = ("linear", "mlp", "mnist-cnn", "lenet", "cifar-cnn", "lstm")
+NAMES = ("linear", "logistic", "mlp", "mnist-cnn", "lenet", "cifar-cnn", "lstm")
 
 
 def build(
@@ -53,6 +53,8 @@ def _built_in(name: str, federation: Federation, hidden: tuple[int, ...]) -> Sta
     match name:
         case "linear":
             return linear(shape, classes)
+        case "logistic":
+            return logistic(shape, classes)
         case "mlp":
             return mlp(shape, classes, hidden or (64,))
         case "mnist-cnn":

@@ -66,7 +66,7 @@ def compare_charts(rows: Sequence[CompareRow]) -> list[Chart]:
                 title=f"Certified accuracy over poisoned {unit}s",
                 description=f"One curve for each of {len(own)} ways to certify; dashed: the paper's formula.",
                 x_label=f"poisoned {unit}s k",
-                y_label="certified accuracy (share of the test inputs)",
+                y_label="certified accuracy",
                 series=tuple(_line(row, tone[row["name"]]) for row in own),
                 shares=True,
             )
@@ -76,8 +76,9 @@ def compare_charts(rows: Sequence[CompareRow]) -> list[Chart]:
 
 def _line(row: CompareRow, tone: Tone) -> Line:
     sizes = sorted(map(int, row["certified_accuracy"]))
+    private = "" if row["epsilon"] is None else f", ε = {rounded_up(row['epsilon'], 3)}"
     return Line(
-        label=label_of(row),
+        label=label_of(row) + private,
         xs=numbers(sizes),
         ys=numbers([certified_at(row, size) for size in sizes]),
         tone=tone,
