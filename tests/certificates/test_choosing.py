@@ -6,7 +6,7 @@ import pytest
 from fedproof.accounting import account
 from fedproof.certificates import certify
 from fedproof.certificates.choosing import (
-    Federation,
+    Known,
     Question,
     choose,
     expected_certified,
@@ -77,7 +77,7 @@ def test_the_spread_has_the_accuracy_and_the_correlation_it_is_given(correlation
 
 
 def test_options_are_ranked_and_privacy_is_kept():
-    known = Federation(units=500, num_classes=10, shares={2: spread(0.6), 5: spread(0.8)})
+    known = Known(units=500, num_classes=10, shares={2: spread(0.6), 5: spread(0.8)})
     found = choose(known, Question(size=10, threat=ThreatModel()))
     estimates = [option.estimate for option in found]
     assert estimates == sorted(estimates, reverse=True)
@@ -92,9 +92,7 @@ def test_options_are_ranked_and_privacy_is_kept():
 
 def test_instances_are_planned_for_alike():
     threat = ThreatModel(unit="instance")
-    found = choose(
-        Federation(units=300, num_classes=2, shares={3: spread(0.8)}), Question(size=5, threat=threat)
-    )
+    found = choose(Known(units=300, num_classes=2, shares={3: spread(0.8)}), Question(size=5, threat=threat))
     assert {option.mechanism.unit for option in found} == {"instance"}
     with pytest.raises(ValueError, match="for unit = 'user' only"):
         Question(size=5, threat=threat, epsilon=1.0)
@@ -102,8 +100,8 @@ def test_instances_are_planned_for_alike():
 
 def test_bad_questions_are_refused():
     with pytest.raises(ValueError, match="cohort = 20 must be at most the number of units = 10"):
-        Federation(units=10, num_classes=2, shares={20: spread(0.8)})
+        Known(units=10, num_classes=2, shares={20: spread(0.8)})
     with pytest.raises(ValueError, match="shares are empty"):
-        Federation(units=10, num_classes=2, shares={})
+        Known(units=10, num_classes=2, shares={})
     with pytest.raises(ValueError, match=r"accuracy = 1\.5 must be in"):
         spread(1.5)

@@ -42,8 +42,8 @@ def partition_costs(costs: NDArray[np.float64], cost_bound: float, size: int) ->
     Guarantee: with certainty. Of the models at most `size` change, in the worst case the dearest to 0, or the
     cheapest to the bound; all others cost what they cost before.
 
-    >>> partition_costs(np.array([0.4, 0.1, 0.2, 0.1]), 1.0, 1)
-    (0.1, 0.425)
+    >>> partition_costs(np.array([0.5, 0.25, 0.25, 0.0]), 1.0, 1)
+    (0.125, 0.5)
     """
     ordered, touched = np.sort(costs), min(size, len(costs))
     kept = len(costs) - touched

@@ -64,12 +64,12 @@ def choose(
 
 def _given(
     options: SamplingOptions, accuracies: Sequence[str], wanted: Wanted
-) -> tuple[choosing.Federation, Unit]:
+) -> tuple[choosing.Known, Unit]:
     if options.users is None:
         raise ValueError("--find mechanism with --accuracy needs --users, or the number of instances")
     table = dict(map(_accuracy, accuracies))
     shares = {cohort: choosing.spread(reached) for cohort, reached in table.items()}
-    known = choosing.Federation(units=options.users, num_classes=wanted.classes, shares=shares)
+    known = choosing.Known(units=options.users, num_classes=wanted.classes, shares=shares)
     return known, options.unit
 
 
@@ -85,7 +85,7 @@ def _accuracy(text: str) -> tuple[int, float]:
     return found
 
 
-def _measured(path: Path, device: str) -> tuple[choosing.Federation, Unit]:
+def _measured(path: Path, device: str) -> tuple[choosing.Known, Unit]:
     from fedproof.cli.training import training
 
     config = load_config(path)
@@ -96,7 +96,7 @@ def _measured(path: Path, device: str) -> tuple[choosing.Federation, Unit]:
         federation, shares = pilot(config, device=device, progress=progress)
     unit = Unit.INSTANCE if config.draws_instances else Unit.USER
     units = len(federation.labels) if unit is Unit.INSTANCE else federation.num_users
-    known = choosing.Federation(units=units, num_classes=federation.num_classes, shares=shares)
+    known = choosing.Known(units=units, num_classes=federation.num_classes, shares=shares)
     return known, unit
 
 
