@@ -83,15 +83,17 @@ def run_all(
     *,
     engine: str = "local",
     device: str = "cpu",
+    share: bool = True,
     progress: Progress = lambda stage, done, total: None,
     finished: Callable[[Path], object] = lambda folder: None,
 ) -> Iterator[dict[str, Any]]:
     """The summary of each run as it is finished, in a directory of its own name under `out`.
 
-    A finished run is read, not done again, so that its seconds are those it took.
+    A finished run is read, not done again, so that its seconds are those it took. Without `share` no run uses
+    updates that another one computed.
     """
     out.mkdir(parents=True, exist_ok=True)
-    shared = SharedWork(wanted=len(configs) > 1)
+    shared = SharedWork(wanted=share and len(configs) > 1)
     for index, (name, config) in enumerate(configs.items()):
         progress("runs", index, len(configs))
         folder = out / name

@@ -10,10 +10,10 @@ from fedproof.report.page import figure, section, write_simple_page
 from fedproof.report.words import chosen_size, data_size, duration, percent, plural, rounded_up
 
 _COUNTED = (
-    "Time is that of loading, training and certifying the whole ensemble. Sent up counts every update that a "
-    "user sends while all replicas are trained, times the size of the model; pooled training counts as the "
-    "FedSGD it stands for, one gradient for each step and member with an instance in its batch, at most. "
-    "ε is that of one model for one unit; a dash means that no privacy is claimed."
+    "Time is that of training and certifying the whole ensemble, loading not counted. Sent up counts every "
+    "update that a user sends while all replicas are trained, times the size of the model; pooled training "
+    "counts as the FedSGD it stands for, one gradient for each step and member with an instance in its "
+    "batch, at most. ε is that of one model for one unit; a dash means that no privacy is claimed."
 )
 
 
