@@ -140,7 +140,7 @@ def best(rows: Sequence[CompareRow], unit: str, size: int) -> CompareRow | None:
 
 def _table(rows: Sequence[CompareRow], sizes: Sequence[int]) -> Markup:
     header = ["Mechanism", "Unit", "ε", "Accuracy", *(f"k = {size}" for size in sizes)]
-    return table([*header, "Time", "Sent up", "Proved"], [_cells(row, rows, sizes) for row in rows])
+    return table([*header, "Time", "Sent up"], [_cells(row, rows, sizes) for row in rows])
 
 
 def _cells(row: CompareRow, rows: Sequence[CompareRow], sizes: Sequence[int]) -> list[Any]:
@@ -152,7 +152,6 @@ def _cells(row: CompareRow, rows: Sequence[CompareRow], sizes: Sequence[int]) ->
         *(_share(row, rows, size) for size in sizes),
         duration(row["seconds"]),
         data_size(row["bytes"]),
-        "yes" if row["sound"] else "no",
     ]
 
 
