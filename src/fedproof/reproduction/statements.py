@@ -152,7 +152,7 @@ def _empirical(rows: Rows) -> Iterator[Statement]:
 
 _WANTED = (
     ("MNIST, σ = 1.8", "certified-user-epsilon/mnist/noise_multiplier=1.8", "join", 0.93),
-    ("MNIST, σ = 1.8", "certified-user-epsilon/mnist-fixed", "replace", 0.65),
+    ("MNIST, σ = 1.8", "certified-user-epsilon/mnist/noise_multiplier=1.8", "replace", 0.65),
     ("CIFAR, σ = 2.3", "certified-user-epsilon/cifar/noise_multiplier=2.3", "join", 0.60),
     ("CIFAR, σ = 2.3", "certified-user-epsilon/cifar/noise_multiplier=2.3", "replace", 0.40),
 )
