@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -287,22 +286,10 @@ def _summary(
     }
     if certificate is None:
         return summary | {"sound": False, "reasons": list(task.mechanism.reasons)}
-    sizes = [size for size in certificate.certified_size if size is not None]
-    shown = range(max(sizes, default=0) + 2)
     return summary | {
-        "certified_accuracy": dict(zip(map(str, shown), certificate.certified_accuracy(shown), strict=True)),
-        "certified_size": {
-            "median": statistics.median_low(sizes) if sizes else None,
-            "max": max(sizes, default=None),
-            "abstained": len(labels) - len(sizes),
-        },
+        **certificate.headline,
         **_privacy(config, task, len(scores), curves),
-        "failure_probability": certificate.failure_probability,
-        "method": certificate.settings.method.value,
-        "bound": certificate.settings.bound.value,
         "threat": {"unit": certificate.threat.unit.value, "relation": certificate.threat.relation.value},
-        "sound": certificate.sound,
-        "reasons": list(certificate.reasons),
     }
 
 

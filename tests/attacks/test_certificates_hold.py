@@ -279,7 +279,7 @@ def test_rows_of_many_attacks_repeat(relation):
     assert [row.adversaries for row in found[0]] == [0, 2, 4]
     assert found[0][0].cost == pytest.approx(found[0][0].clean_cost)  # nobody attacks
     assert {stage for stage, _, _ in seen} == {"clean", *(f"label-flip, k = {k}" for k in (0, 2, 4))}
-    assert all(len(row.values()) == 19 for row in found[0])
+    assert all(len(row.values()) == 20 for row in found[0])
 
 
 @pytest.mark.slow

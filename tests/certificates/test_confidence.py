@@ -11,7 +11,6 @@ from fedproof.certificates.confidence import (
     Bound,
     Spending,
     binomial_lower,
-    dkw_width,
     hoeffding_width,
     mean_lower,
     mean_upper,
@@ -153,5 +152,3 @@ def test_bounds_refuse_what_they_cannot_bound():
         mean_lower([[0.5], [0.5]], Bound.LEVELS, 0.01)
     with pytest.raises(ValueError, match="failure_probability"):
         mean_lower([[0.5], [0.5]], Bound.HOEFFDING, 0.0)
-    with pytest.raises(ValueError, match=r"at most 0\.5"):
-        dkw_width(100, 0.6)

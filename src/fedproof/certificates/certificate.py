@@ -1,10 +1,11 @@
 """The certificate: what is certified for each input, from what, and under which assumptions."""
 
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from types import NoneType
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,6 +161,28 @@ class Certificate:
         for size in wanted:
             check.not_negative_count(size=size)
         return [float(np.mean(self._correct_sizes >= size)) for size in wanted]
+
+    @property
+    def headline(self) -> dict[str, Any]:
+        """The numbers people ask for first, as `--json` prints them."""
+        sizes = [size for size in self.certified_size if size is not None]
+        shown = range(max(sizes, default=0) + 2)
+        known = self.labels is not None
+        return {
+            "certified_accuracy": (
+                dict(zip(map(str, shown), self.certified_accuracy(shown), strict=True)) if known else None
+            ),
+            "certified_size": {
+                "median": statistics.median_low(sizes) if sizes else None,
+                "max": max(sizes, default=None),
+                "abstained": self.num_inputs - len(sizes),
+            },
+            "failure_probability": self.failure_probability,
+            "method": self.settings.method.value,
+            "bound": self.settings.bound.value,
+            "sound": self.sound,
+            "reasons": list(self.reasons),
+        }
 
     @property
     def curve(self) -> tuple[float, ...] | None:

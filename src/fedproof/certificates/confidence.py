@@ -91,19 +91,6 @@ def binomial_lower(num_trials: int, failure_probability: float) -> Floats:
     return np.concatenate([[0.0], np.asarray(bounds) * (1 - 1e-12)])
 
 
-def dkw_width(num_replicas: int, failure_probability: float) -> float:
-    """Height of the one-sided Dvoretzky-Kiefer-Wolfowitz band around a survival function, all levels at once.
-
-    Reference: Massart 1990, Corollary 1 (holds for failure probabilities of at most 1/2).
-
-    >>> dkw_width(1000, 0.01) == hoeffding_width(1000, 0.01)
-    True
-    """
-    if failure_probability > 0.5:
-        raise ValueError(f"failure_probability = {failure_probability!r} must be at most 0.5 for this band")
-    return hoeffding_width(num_replicas, failure_probability)
-
-
 def mean_lower(
     values: ArrayLike, bound: Bound, failure_probability: float, *, sequential: bool = False
 ) -> Floats:

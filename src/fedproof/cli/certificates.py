@@ -1,7 +1,6 @@
 """`fedproof certify`, `inefficacy` and `verify`: for whoever brings scores, or a certificate to check."""
 
 import json as json_module
-import statistics
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -95,28 +94,13 @@ def _guarantee(epsilon: float | None, delta: float | None, options: MechanismOpt
 
 def summary_of(certificate: Certificate) -> dict[str, Any]:
     """The headline numbers of a certificate, as `--json` prints them."""
-    sizes = [size for size in certificate.certified_size if size is not None]
-    shown = range(max(sizes, default=0) + 2)
-    known = certificate.labels is not None
     return {
         "inputs": certificate.num_inputs,
         "replicas": certificate.num_replicas,
         "accuracy": certificate.accuracy,
-        "certified_accuracy": (
-            dict(zip(map(str, shown), certificate.certified_accuracy(shown), strict=True)) if known else None
-        ),
-        "certified_size": {
-            "median": statistics.median_low(sizes) if sizes else None,
-            "max": max(sizes, default=None),
-            "abstained": certificate.num_inputs - len(sizes),
-        },
-        "failure_probability": certificate.failure_probability,
-        "method": certificate.settings.method.value,
-        "bound": certificate.settings.bound.value,
+        **certificate.headline,
         "unit": certificate.threat.unit.value,
         "relation": certificate.threat.relation.value,
-        "sound": certificate.sound,
-        "reasons": list(certificate.reasons),
     }
 
 

@@ -132,8 +132,8 @@ def chosen(studies: Sequence[Study], name: str) -> list[Study]:
 def points_of(study: Study, experiments: Path, scale: float = 1.0) -> list[Point]:
     """What is to be trained for a study; `scale` multiplies the replicas.
 
-    Below a tenth it is a rehearsal of everything in minutes: of a list of values the last, one pass or four
-    steps of local training, 500 test inputs.
+    Below a tenth it is a rehearsal of everything in minutes: of a list of values the last, two rounds at
+    most, one pass or four steps of local training, 500 test inputs.
     """
     return [
         point
@@ -175,8 +175,10 @@ def _scaled(config: Config, scale: float) -> Config:
     replicas = max(2, round(scale * config.ensemble.replicas))
     cut: dict[str, Section] = {"ensemble": config.ensemble.model_copy(update={"replicas": replicas})}
     if scale < _REHEARSAL:
-        steps = 4 if config.mechanism.local_steps else None
-        cut["mechanism"] = config.mechanism.model_copy(update={"local_epochs": 1, "local_steps": steps})
+        section = config.mechanism
+        rounds, steps = min(2, section.rounds), 4 if section.local_steps else None
+        shorter = {"rounds": rounds, "local_epochs": 1, "local_steps": steps}
+        cut["mechanism"] = section.model_copy(update=shorter)
         cut["data"] = config.data.model_copy(update={"test_limit": 500})
     return config.model_copy(update=cut)
 

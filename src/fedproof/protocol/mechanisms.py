@@ -1,166 +1,14 @@
-"""Training protocols as frozen values: what is executed, and therefore what is accounted.
-
-A mechanism here is a description, free of torch. `fedproof.accounting` reads its `queries`,
-`fedproof.mechanisms` executes the same value, so training and accounting cannot disagree.
-"""
+"""What is executed round by round, and the queries an observer gets from it."""
 
 import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from fedproof import check
+from fedproof.protocol.clipping import Clipping, Flat, Quantile
+from fedproof.protocol.query import Query
+from fedproof.protocol.sampling import Everyone, FixedSize, Poisson, Sampling
 from fedproof.threat import Unit, as_unit
-
-# --- who takes part ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Poisson:
-    """Each unit takes part independently with `probability`, anew in every round."""
-
-    probability: float
-
-    def __post_init__(self) -> None:
-        check.probability(probability=self.probability)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FixedSize:
-    """A uniformly random cohort of exactly `cohort` out of `users`, anew in every round."""
-
-    cohort: int
-    users: int
-
-    def __post_init__(self) -> None:
-        check.count(cohort=self.cohort, users=self.users)
-        if self.cohort > self.users:
-            raise ValueError(f"cohort = {self.cohort} must be at most the number of users = {self.users}")
-
-    @property
-    def probability(self) -> float:
-        """Chance that one given unit is drawn."""
-        return self.cohort / self.users
-
-
-@dataclass(frozen=True, kw_only=True)
-class Everyone:
-    """No sampling: every unit takes part in every round."""
-
-    probability: ClassVar[float] = 1.0
-
-
-Sampling = Poisson | FixedSize | Everyone
-
-# --- how one contribution is bounded ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Flat:
-    """The whole update is scaled to an L2 norm of at most the clip norm."""
-
-    sensitivity: ClassVar[float] = 1.0
-    reasons: ClassVar[tuple[str, ...]] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class PerLayer:
-    """Each of `num_layers` layers is scaled to the clip norm; the joint norm may reach √layers times it."""
-
-    num_layers: int
-    reasons: ClassVar[tuple[str, ...]] = ()
-
-    def __post_init__(self) -> None:
-        check.count(num_layers=self.num_layers)
-
-    @property
-    def sensitivity(self) -> float:
-        """Joint L2 bound of one contribution in units of the clip norm."""
-        return math.sqrt(self.num_layers)
-
-
-def _rule_reasons(rule: str) -> tuple[str, ...]:
-    """Why a rule other than the mean voids the sensitivity that the noise was made for."""
-    if rule == "mean":
-        return ()
-    return (
-        f"the rule {rule} looks at every update by itself before noise hides it: one unit may move its "
-        "result by more than the clip norm that the noise was made for",
-    )
-
-
-_MEDIAN_REASON = "the clip norm is the median of the cohort's norms: it depends on the data without noise"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Median:
-    """The clip norm of a round is the median of the cohort's update norms (heuristic)."""
-
-    sensitivity: ClassVar[float] = 1.0
-    reasons: ClassVar[tuple[str, ...]] = (_MEDIAN_REASON,)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PerLayerMedian:
-    """The clip norm of each layer is the median of the cohort's norms of that layer (heuristic)."""
-
-    num_layers: int
-    reasons: ClassVar[tuple[str, ...]] = (_MEDIAN_REASON,)
-
-    def __post_init__(self) -> None:
-        check.count(num_layers=self.num_layers)
-
-    @property
-    def sensitivity(self) -> float:
-        """Joint L2 bound of one contribution in units of the clip norm."""
-        return math.sqrt(self.num_layers)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quantile:
-    """The clip norm follows a quantile of the update norms, estimated with noise (sound).
-
-    Each member adds a bit, "my norm was below the clip norm", centred to ±1/2; the bits are summed and get
-    Gaussian noise of standard deviation `count_noise_std`. That is a second query of the round.
-
-    Reference: Andrew, Thakkar, McMahan, Ramaswamy 2021, arXiv:1905.03871v5, Algorithm 1 and Theorem 1.
-    """
-
-    target: float = 0.5
-    learning_rate: float = 0.2
-    count_noise_std: float = 5.0
-    sensitivity: ClassVar[float] = 1.0
-    reasons: ClassVar[tuple[str, ...]] = ()
-
-    def __post_init__(self) -> None:
-        check.open_probability(target=self.target)
-        check.positive(learning_rate=self.learning_rate, count_noise_std=self.count_noise_std)
-
-
-Clipping = Flat | PerLayer | Median | PerLayerMedian | Quantile
-
-# --- what an observer sees --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Query:
-    """`count` adaptive Gaussian releases of a sum over sampled units, one unit contributing norm one.
-
-    `selection_probability` is the chance that the unit's owner is drawn at all. Whether it was drawn must be
-    taken as known to the observer, because the owner's other instances give it away.
-    """
-
-    noise_multiplier: float
-    sampling: Sampling
-    count: int
-    selection_probability: float = 1.0
-
-    def __post_init__(self) -> None:
-        check.positive(noise_multiplier=self.noise_multiplier)
-        check.count(count=self.count)
-        check.probability(selection_probability=self.selection_probability)
-
-
-# --- the mechanisms ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -417,36 +265,12 @@ class Queries:
 PrivateMechanism = UserFedAvg | InstanceFedSGD | InstanceFedAvg | CohortOnce | Queries
 Mechanism = PrivateMechanism | Partition | FedAvg
 
-# --- what a user does with its own data -------------------------------------------------------------------
 
-
-@dataclass(frozen=True, kw_only=True)
-class LocalTraining:
-    """How one drawn user trains: SGD with momentum and weight decay over its own instances.
-
-    `epochs` passes over the data in batches of `batch_size`, the last one possibly smaller. DP-SGD mechanisms
-    take their number of steps from the mechanism and `batch_size` as the divisor of the noisy sum.
-
-    `cosine` lowers the learning rate from epoch to epoch of a round along half a cosine. `shift` moves the
-    images of every step by up to so many pixels each way, `flip` mirrors those of every other step on
-    average; which step does what follows from the seed, alike for all users and replicas. `balanced` weighs
-    a user's instances so that every class it holds counts alike. DP-SGD uses none of the four.
-    """
-
-    epochs: int = 1
-    batch_size: int = 32
-    learning_rate: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    cosine: bool = False
-    shift: int = 0
-    flip: bool = False
-    balanced: bool = False
-
-    def __post_init__(self) -> None:
-        check.count(epochs=self.epochs, batch_size=self.batch_size)
-        check.not_negative_count(shift=self.shift)
-        check.positive(learning_rate=self.learning_rate)
-        check.not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
-        if self.momentum >= 1:
-            raise ValueError(f"momentum = {self.momentum!r} must be in [0, 1)")
+def _rule_reasons(rule: str) -> tuple[str, ...]:
+    """Why a rule other than the mean voids the sensitivity that the noise was made for."""
+    if rule == "mean":
+        return ()
+    return (
+        f"the rule {rule} looks at every update by itself before noise hides it: one unit may move its "
+        "result by more than the clip norm that the noise was made for",
+    )

@@ -1,0 +1,244 @@
+"""A whole experiment, and the values the rest of the package makes of it."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import tomli_w
+from pydantic import model_validator
+
+from fedproof.certificates import Method
+from fedproof.config.sections import (
+    AggregationSection,
+    AttackSection,
+    CertificateSection,
+    DataSection,
+    EnsembleSection,
+    MechanismSection,
+    ModelSection,
+    Section,
+    ThreatSection,
+)
+from fedproof.protocol import (
+    Clipping,
+    CohortOnce,
+    Everyone,
+    FedAvg,
+    FixedSize,
+    Flat,
+    InstanceFedAvg,
+    InstanceFedSGD,
+    LocalTraining,
+    Median,
+    Partition,
+    PerLayer,
+    PerLayerMedian,
+    Poisson,
+    Quantile,
+    Sampling,
+    UserFedAvg,
+)
+from fedproof.threat import ThreatModel, Unit
+
+
+class Config(Section):
+    """A whole experiment."""
+
+    data: DataSection = DataSection()
+    model: ModelSection = ModelSection()
+    mechanism: MechanismSection = MechanismSection()
+    threat: ThreatSection = ThreatSection()
+    ensemble: EnsembleSection = EnsembleSection()
+    certificate: CertificateSection = CertificateSection()
+    aggregation: AggregationSection = AggregationSection()
+    attack: AttackSection = AttackSection()
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> "Config":
+        self._check_unit()
+        cohort = self.mechanism.cohort
+        if self.mechanism.kind == "partition":
+            self._check_partition()
+        elif cohort is None and self.mechanism.sampling != "none":
+            raise ValueError(f"mechanism.cohort is missing: sampling = '{self.mechanism.sampling}' needs it")
+        self._check_enough_users("cohort", cohort)
+        self._check_privacy()
+        return self
+
+    def _check_privacy(self) -> None:
+        method, drawn = self.certificate.method, self.mechanism.kind == "cohort-once"
+        if drawn and not self.mechanism.noise_multiplier and method in (Method.PAPER, Method.RENYI):
+            raise ValueError(
+                f"certificate.method = '{method}' asks for privacy, which kind = 'cohort-once' without noise "
+                "does not give: use vote, mean or margin"
+            )
+
+    def _check_unit(self) -> None:
+        kind, unit = self.mechanism.kind, self.threat.unit
+        if kind in ("cohort-once", "partition"):
+            if unit is Unit.INSTANCE and not self.mechanism.pooled:
+                raise ValueError(
+                    f"mechanism.pooled = false must be true for kind = '{kind}' and "
+                    "threat.unit = 'instance': nobody trains on one instance alone"
+                )
+            return
+        needed = Unit.INSTANCE if kind.startswith("instance") else Unit.USER
+        if unit != needed:
+            raise ValueError(f"threat.unit = '{unit}' must be '{needed}' for mechanism.kind = '{kind}'")
+
+    def _check_enough_users(self, key: str, count: int | None) -> None:
+        users = self.data.users
+        if users is not None and count is not None and count > users and not self.draws_instances:
+            raise ValueError(f"mechanism.{key} = {count} must be at most data.users = {users}")
+
+    def _check_partition(self) -> None:
+        self._check_enough_users("groups", self.mechanism.groups)
+        if self.certificate.method is not Method.VOTE:
+            raise ValueError(f"certificate.method = '{self.certificate.method}' must be vote for a partition")
+        if self.mechanism.cohort is not None:
+            raise ValueError(f"mechanism.cohort = {self.mechanism.cohort} is not used by kind = 'partition'")
+
+    # --- the values the rest of the package works with ------------------------------------------------------
+
+    @property
+    def threat_model(self) -> ThreatModel:
+        """The adversary."""
+        return ThreatModel(unit=self.threat.unit, relation=self.threat.relation)
+
+    @property
+    def local_training(self) -> LocalTraining:
+        """How one user trains."""
+        section = self.mechanism
+        return LocalTraining(
+            epochs=section.local_epochs,
+            batch_size=section.batch_size,
+            learning_rate=section.learning_rate,
+            momentum=section.momentum,
+            weight_decay=section.weight_decay,
+            cosine=section.cosine,
+            shift=section.shift,
+            flip=section.flip,
+            balanced=section.balanced,
+        )
+
+    @property
+    def draws_instances(self) -> bool:
+        """Whether a cohort, or a group, is made of instances instead of users."""
+        sampled = self.mechanism.kind in ("cohort-once", "partition")
+        return sampled and self.threat.unit is Unit.INSTANCE
+
+    def sampling(self, num_units: int) -> Sampling:
+        """Who takes part in a round, out of `num_units` users (or instances, where they are drawn)."""
+        cohort = self.mechanism.cohort
+        if cohort is None or self.mechanism.sampling == "none":
+            return Everyone()
+        self._check_enough("cohort", cohort, num_units)
+        if self.mechanism.sampling == "fixed":
+            return FixedSize(cohort=cohort, users=num_units)
+        return Poisson(probability=cohort / num_units)
+
+    def _check_enough(self, key: str, count: int, num_units: int) -> None:
+        what = "instances" if self.draws_instances else "users"
+        if count > num_units:
+            raise ValueError(f"mechanism.{key} = {count} must be at most the number of {what} = {num_units}")
+
+    def clipping(self, num_layers: int) -> Clipping:
+        """How updates of a model with `num_layers` layers are clipped."""
+        section = self.mechanism
+        match section.clip:
+            case "flat":
+                return Flat()
+            case "per-layer":
+                return PerLayer(num_layers=num_layers)
+            case "median":
+                return Median()
+            case "per-layer-median":
+                return PerLayerMedian(num_layers=num_layers)
+            case "quantile":
+                return Quantile(
+                    target=section.quantile,
+                    learning_rate=section.quantile_learning_rate,
+                    count_noise_std=section.quantile_noise_std,
+                )
+
+    def build_mechanism(
+        self, *, user_sizes: Iterable[int], num_layers: int
+    ) -> UserFedAvg | CohortOnce | Partition | InstanceFedSGD | InstanceFedAvg | FedAvg:
+        """The mechanism for users of the given sizes and a model with `num_layers` layers."""
+        section, sizes = self.mechanism, list(user_sizes)
+        num_units = sum(sizes) if self.draws_instances else len(sizes)
+        sampling = self.sampling(num_units)
+        noise: dict[str, float] = {
+            "noise_multiplier": section.noise_multiplier,
+            "clip_norm": section.clip_norm,
+        }
+        # The smallest user decides: its instances are drawn most often.
+        batch_probability = min(1.0, section.batch_size / min(sizes))
+        match section.kind:
+            case "fedavg":
+                return FedAvg(rounds=section.rounds, sampling=sampling)
+            case "user-fedavg":
+                return UserFedAvg(
+                    rounds=section.rounds,
+                    sampling=sampling,
+                    clipping=self.clipping(num_layers),
+                    rule=self.aggregation.rule,
+                    **noise,
+                )
+            case "partition":
+                assert section.groups is not None
+                self._check_enough("groups", section.groups, num_units)
+                return Partition(
+                    groups=section.groups,
+                    rounds=section.rounds,
+                    pooled=section.pooled,
+                    unit=self.threat.unit,
+                )
+            case "cohort-once":
+                assert not isinstance(sampling, Everyone)
+                return CohortOnce(
+                    rounds=section.rounds,
+                    sampling=sampling,
+                    pooled=section.pooled,
+                    rule=self.aggregation.rule,
+                    unit=self.threat.unit,
+                    **noise,
+                )
+            case "instance-fedsgd":
+                fixed = (
+                    sampling
+                    if isinstance(sampling, FixedSize)
+                    else FixedSize(cohort=len(sizes), users=len(sizes))
+                )
+                return InstanceFedSGD(
+                    rounds=section.rounds,
+                    sampling=fixed,
+                    batch_probability=batch_probability,
+                    rule=self.aggregation.rule,
+                    **noise,
+                )
+            case "instance-fedavg":
+                assert section.local_steps is not None
+                return InstanceFedAvg(
+                    rounds=section.rounds,
+                    local_steps=section.local_steps,
+                    sampling=sampling,
+                    batch_probability=batch_probability,
+                    **noise,
+                )
+
+    def to_toml(self) -> str:
+        """The configuration with every default, as a file that gives the same configuration again."""
+        return tomli_w.dumps(_without_none(self.model_dump(mode="json")))
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the configuration, defaults included."""
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+    return value

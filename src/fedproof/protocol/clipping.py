@@ -1,0 +1,82 @@
+"""How one contribution is bounded."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedproof import check
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flat:
+    """The whole update is scaled to an L2 norm of at most the clip norm."""
+
+    sensitivity: ClassVar[float] = 1.0
+    reasons: ClassVar[tuple[str, ...]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerLayer:
+    """Each of `num_layers` layers is scaled to the clip norm; the joint norm may reach √layers times it."""
+
+    num_layers: int
+    reasons: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check.count(num_layers=self.num_layers)
+
+    @property
+    def sensitivity(self) -> float:
+        """Joint L2 bound of one contribution in units of the clip norm."""
+        return math.sqrt(self.num_layers)
+
+
+_MEDIAN_REASON = "the clip norm is the median of the cohort's norms: it depends on the data without noise"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Median:
+    """The clip norm of a round is the median of the cohort's update norms (heuristic)."""
+
+    sensitivity: ClassVar[float] = 1.0
+    reasons: ClassVar[tuple[str, ...]] = (_MEDIAN_REASON,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerLayerMedian:
+    """The clip norm of each layer is the median of the cohort's norms of that layer (heuristic)."""
+
+    num_layers: int
+    reasons: ClassVar[tuple[str, ...]] = (_MEDIAN_REASON,)
+
+    def __post_init__(self) -> None:
+        check.count(num_layers=self.num_layers)
+
+    @property
+    def sensitivity(self) -> float:
+        """Joint L2 bound of one contribution in units of the clip norm."""
+        return math.sqrt(self.num_layers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantile:
+    """The clip norm follows a quantile of the update norms, estimated with noise (sound).
+
+    Each member adds a bit, "my norm was below the clip norm", centred to ±1/2; the bits are summed and get
+    Gaussian noise of standard deviation `count_noise_std`. That is a second query of the round.
+
+    Reference: Andrew, Thakkar, McMahan, Ramaswamy 2021, arXiv:1905.03871v5, Algorithm 1 and Theorem 1.
+    """
+
+    target: float = 0.5
+    learning_rate: float = 0.2
+    count_noise_std: float = 5.0
+    sensitivity: ClassVar[float] = 1.0
+    reasons: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check.open_probability(target=self.target)
+        check.positive(learning_rate=self.learning_rate, count_noise_std=self.count_noise_std)
+
+
+Clipping = Flat | PerLayer | Median | PerLayerMedian | Quantile

@@ -1,0 +1,37 @@
+"""What a user does with its own data."""
+
+from dataclasses import dataclass
+
+from fedproof import check
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """How one drawn user trains: SGD with momentum and weight decay over its own instances.
+
+    `epochs` passes over the data in batches of `batch_size`, the last one possibly smaller. DP-SGD mechanisms
+    take their number of steps from the mechanism and `batch_size` as the divisor of the noisy sum.
+
+    `cosine` lowers the learning rate from epoch to epoch of a round along half a cosine. `shift` moves the
+    images of every step by up to so many pixels each way, `flip` mirrors those of every other step on
+    average; which step does what follows from the seed, alike for all users and replicas. `balanced` weighs
+    a user's instances so that every class it holds counts alike. DP-SGD uses none of the four.
+    """
+
+    epochs: int = 1
+    batch_size: int = 32
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    cosine: bool = False
+    shift: int = 0
+    flip: bool = False
+    balanced: bool = False
+
+    def __post_init__(self) -> None:
+        check.count(epochs=self.epochs, batch_size=self.batch_size)
+        check.not_negative_count(shift=self.shift)
+        check.positive(learning_rate=self.learning_rate)
+        check.not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
+        if self.momentum >= 1:
+            raise ValueError(f"momentum = {self.momentum!r} must be in [0, 1)")

@@ -1,0 +1,44 @@
+"""Who takes part in a round."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedproof import check
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poisson:
+    """Each unit takes part independently with `probability`, anew in every round."""
+
+    probability: float
+
+    def __post_init__(self) -> None:
+        check.probability(probability=self.probability)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSize:
+    """A uniformly random cohort of exactly `cohort` out of `users`, anew in every round."""
+
+    cohort: int
+    users: int
+
+    def __post_init__(self) -> None:
+        check.count(cohort=self.cohort, users=self.users)
+        if self.cohort > self.users:
+            raise ValueError(f"cohort = {self.cohort} must be at most the number of users = {self.users}")
+
+    @property
+    def probability(self) -> float:
+        """Chance that one given unit is drawn."""
+        return self.cohort / self.users
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everyone:
+    """No sampling: every unit takes part in every round."""
+
+    probability: ClassVar[float] = 1.0
+
+
+Sampling = Poisson | FixedSize | Everyone
