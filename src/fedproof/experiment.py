@@ -159,6 +159,7 @@ def make_task(config: Config, device: str, federation: Federation | None = None)
         mechanism=mechanism,
         local=config.local_training,
         seed=config.ensemble.seed,
+        own_start=config.ensemble.own_start,
         secure_noise=config.ensemble.secure_noise,
         device=device,
         aggregation=build_rule(

@@ -9,6 +9,7 @@ from torch import nn
 
 from fedproof.ensemble import Sizes, Task, train_replicas
 from fedproof.ensemble.naive import score_one, train_one
+from fedproof.ensemble.task import fingerprint, shares_first_round, start_of
 from fedproof.federation import Federation
 from fedproof.mechanisms.randomness import initial_seed
 from fedproof.models import Model, build
@@ -167,3 +168,22 @@ def test_lenet_equals_plain_modules(kind):
     start = work.model.initial(initial_seed(work.seed)).double()
     for row, replica in enumerate(found.indices):
         assert relative_error(found.params[row] - start, train_one(work, replica) - start) < 1e-8
+
+
+@pytest.mark.parametrize("kind", ["flat", "fedavg", "cohort-once", "partition", "instance-fedavg"])
+def test_replicas_with_a_start_of_their_own_equal_plain_modules(kind):
+    work = replace(task("mlp", kind, torch.float64), own_start=True)
+    found = train_replicas(work, range(1, 1 + REPLICAS), sizes=SMALL)
+    shared = train_replicas(replace(work, own_start=False), range(1, 1 + REPLICAS), sizes=SMALL)
+    starts = [start_of(work, replica) for replica in found.indices]
+    assert relative_error(*starts) > 0.1
+    for row, replica in enumerate(found.indices):
+        expected = train_one(work, replica)
+        assert relative_error(found.params[row] - starts[row], expected - starts[row]) < 1e-10
+        assert relative_error(found.params[row], shared.params[row]) > 0.1
+
+
+def test_parts_of_replicas_with_a_start_of_their_own_are_told_apart():
+    work = task("mlp", "flat", torch.float64)
+    assert fingerprint(work) != fingerprint(replace(work, own_start=True))
+    assert not shares_first_round(replace(work, own_start=True))

@@ -10,6 +10,7 @@ from torch import nn
 
 from fedproof.federation import Federation
 from fedproof.models import NAMES, build
+from fedproof.models.cnn import cifar_cnn
 from fedproof.models.layout import layout_of, load
 from fedproof.models.module import from_module
 
@@ -177,3 +178,37 @@ def test_frozen_parameters_stay(tmp_path):
     inputs = torch.from_numpy(data.features).flatten(1)
     logits = model.logits(model.initial(0).expand(2, -1), inputs.unsqueeze(0))
     torch.testing.assert_close(logits[1], module(inputs).detach())
+
+
+def test_a_new_head_is_zero_or_drawn_by_the_seed(tmp_path):
+    data = federation("cifar-cnn")
+    ten = cifar_cnn((3, 32, 32), 10)
+    named = {name: value[0].numpy() for name, value in ten.layout.views(ten.initial(0).unsqueeze(0)).items()}
+    np.savez(tmp_path / "ten.npz", **named)
+    zero = build("cifar-cnn", data, weights=tmp_path / "ten.npz")
+    drawn = build("cifar-cnn", data, weights=tmp_path / "ten.npz", random_head=True)
+    head = zero.layout.slices["fc.weight"]
+    body = slice(0, head.start)
+    assert not zero.initial(1)[head].any()
+    assert drawn.initial(1)[head].any()
+    assert torch.equal(drawn.initial(1), drawn.initial(1))
+    assert not torch.equal(drawn.initial(1)[head], drawn.initial(2)[head])
+    for seed in (1, 2):
+        assert torch.equal(drawn.initial(seed)[body], zero.initial(seed)[body])
+
+
+def test_gradients_kept_per_instance_are_clipped_like_those_that_are_not():
+    model = cifar_cnn((3, 32, 32), 3)
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(2, 4, 3, 32, 32, dtype=torch.float64, generator=generator)
+    labels = torch.randint(0, 3, (2, 4), generator=generator)
+    params = model.initial(0).double().expand(2, -1).contiguous()
+    mask = torch.ones(2, 4, dtype=torch.float64)
+    found = model.clipped_gradient(params, inputs, labels, mask, clip_norm=0.3)
+    alone = [
+        model.gradient(params, inputs[:, [i]], labels[:, [i]], mask[:, :1]) for i in range(inputs.shape[1])
+    ]
+    clipped = sum(one * (0.3 / one.norm(dim=1, keepdim=True)).clamp(max=1) for one in alone)
+    assert torch.allclose(found.total, clipped, rtol=1e-9, atol=1e-12)
+    assert torch.allclose(found.norms, torch.stack([one.norm(dim=1) for one in alone], dim=1))
+    assert bool((found.norms > 0.3).any())

@@ -122,10 +122,14 @@ class EnsembleSection(Section):
     With `secure_noise` cohorts, noise and batches come from the operating system, as they should for models
     that are given away. The seed then decides initial model, data order and partition alone, and a run cannot
     be repeated: with `--resume` finished parts are kept, and missing ones get numbers of their own.
+
+    With `own_start` every replica starts from a model of its own. That takes longer, because replicas then
+    have no first updates in common.
     """
 
     replicas: Count = 1000
     seed: Annotated[int, Field(ge=0)] = 0
+    own_start: bool = False
     secure_noise: bool = False
     part_size: Count | None = None
     max_epsilon: Positive | None = None

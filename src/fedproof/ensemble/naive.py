@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedproof.ensemble.task import Task
+from fedproof.ensemble.task import Task, start_of
 from fedproof.mechanisms.augment import Augment
 from fedproof.mechanisms.local import at_epoch
-from fedproof.mechanisms.randomness import Purpose, Stream, data_order, initial_seed
+from fedproof.mechanisms.randomness import Purpose, Stream, data_order
 from fedproof.mechanisms.sampling import cohort_size, cohorts_of
 from fedproof.mechanisms.users import as_inputs, class_balance
 from fedproof.models.layout import load
@@ -37,7 +37,7 @@ from fedproof.protocol import (
 def train_one(task: Task, replica: int) -> Tensor:
     """Parameters `(dim,)` of one replica, trained user after user with ordinary modules."""
     plain, server = _Plain.of(task), _Server.of(task, replica)
-    params = task.model.initial(initial_seed(task.seed)).to(task.device, task.dtype)
+    params = start_of(task, replica)
     for round in range(task.mechanism.rounds):
         members = np.flatnonzero(server.cohorts[round])
         augment = Augment.of(task.local, task.seed, round)

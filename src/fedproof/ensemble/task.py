@@ -6,6 +6,7 @@ from types import FunctionType
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedproof.aggregation import Aggregation, mean
 from fedproof.federation import Federation
@@ -33,10 +34,11 @@ class Task:
 
     Attributes:
         federation: users and test inputs.
-        model: what is trained; all replicas start from the same parameters.
+        model: what is trained.
         mechanism: what is executed and accounted.
         local: how a drawn user trains.
         seed: all randomness follows from it and the replica's index, see `mechanisms.randomness`.
+        own_start: every replica starts from a model of its own, not all from the same.
         secure_noise: cohorts, noise and batches come from the operating system, not from the seed; no
             training can then be repeated, and nobody who knows the seed can take the noise off.
         device: `cpu`, `cuda` or `cuda:1`.
@@ -50,6 +52,7 @@ class Task:
     mechanism: Trainable
     local: LocalTraining
     seed: int = 0
+    own_start: bool = False
     secure_noise: bool = False
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
@@ -107,8 +110,16 @@ def _check_mechanism(task: Task) -> None:
         )
 
 
+def start_of(task: Task, replica: int) -> Tensor:
+    """Parameters `(dim,)` that a replica starts from."""
+    seed = initial_seed(task.seed, replica if task.own_start else None)
+    return task.model.initial(seed).to(task.device, task.dtype)
+
+
 def shares_first_round(task: Task) -> bool:
     """Whether replicas share their round-one updates: not at instance level, where users add the noise."""
+    if task.own_start:
+        return False
     if isinstance(task.mechanism, CohortOnce | Partition):
         return not task.mechanism.pooled  # pooled replicas train on data of their own
     return isinstance(task.mechanism, UserFedAvg | FedAvg)
@@ -123,8 +134,11 @@ def fingerprint(task: Task) -> str:
             (*parts, task.model.layout, task.model.module(), _name(task.aggregation), _name(task.attack))
         ).encode()
     )
-    if task.secure_noise:  # said only here: parts that were stored without this option stay valid
+    # Said only where they are on: parts that were stored without these options stay valid.
+    if task.secure_noise:
         digest.update(b"secure noise")
+    if task.own_start:
+        digest.update(b"own start")
     federation = task.federation
     arrays = (federation.features, federation.labels, federation.offsets, federation.test_features)
     start = task.model.initial(initial_seed(task.seed)).numpy()

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.ensemble.memory import Sizes, halved, shared_fits, sizes_for
-from fedproof.ensemble.task import Task, shares_first_round
+from fedproof.ensemble.task import Task, shares_first_round, start_of
 from fedproof.mechanisms import RoundReport, Setting, State, Streams, play, user_fedavg
 from fedproof.mechanisms.cores import free_cores, on_cores
-from fedproof.mechanisms.randomness import Purpose, Stream, initial_seed
+from fedproof.mechanisms.randomness import Purpose, Stream
 from fedproof.mechanisms.sampling import cohorts_of
 from fedproof.mechanisms.users import as_inputs, users_on
 from fedproof.models import Layout, Model
@@ -94,7 +94,7 @@ def first_updates(task: Task, sizes: Sizes | None = None) -> Tensor:
     with free_cores(torch.device(task.device)) as cores:
         while True:
             try:
-                return user_fedavg.first_updates(_setting(task, sizes, cores), _initial(task), home)
+                return user_fedavg.first_updates(_setting(task, sizes, cores), start_of(task, 0), home)
             except torch.cuda.OutOfMemoryError:
                 sizes = halved(sizes)
                 torch.cuda.empty_cache()
@@ -139,7 +139,7 @@ def _train_block(task: Task, block: range, setting: Setting, shared: Tensor | No
     clip_norm = getattr(task.mechanism, "clip_norm", 1.0)
     state = State(
         round=0,
-        params=_initial(task).expand(len(block), -1).contiguous(),
+        params=_starts(task, block),
         clip_norms=torch.full((len(block),), clip_norm, dtype=torch.float64, device=task.device),
     )
     inputs = as_inputs(task.federation.test_features, torch.device(task.device), task.dtype)
@@ -195,8 +195,11 @@ def _streams(task: Task, block: range) -> Streams:
     )
 
 
-def _initial(task: Task) -> Tensor:
-    return task.model.initial(initial_seed(task.seed)).to(task.device, task.dtype)
+def _starts(task: Task, block: range) -> Tensor:
+    """Parameters `(replicas, dim)` that a block starts from."""
+    if not task.own_start:
+        return start_of(task, 0).expand(len(block), -1).contiguous()
+    return torch.stack([start_of(task, replica) for replica in block])
 
 
 def _shared(task: Task, given: Tensor | None, sizes: Sizes) -> Tensor | None:

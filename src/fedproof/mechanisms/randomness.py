@@ -5,6 +5,7 @@ All randomness is derived from the task's seed through `numpy.random.SeedSequenc
 | what | spawn key | who shares it |
 |---|---|---|
 | initial model | `(INITIAL,)` | all replicas |
+| initial model of one replica (`own_start`) | `(START, replica)` | nobody |
 | order of a user's instances | `(ORDER, round, user)` | all replicas |
 | cohorts of all rounds | `(COHORT, replica)` | nobody |
 | noise of all rounds | `(NOISE, replica)` | nobody |
@@ -45,6 +46,7 @@ class Purpose(IntEnum):
     BATCH = 4
     AUGMENT = 5
     GROUP = 6
+    START = 7
 
 
 class Stream:
@@ -85,9 +87,10 @@ def _fill(out: Tensor, draw: Callable[..., object]) -> None:
         out.copy_(host)
 
 
-def initial_seed(seed: int) -> int:
-    """Seed of the initial model."""
-    return int(_sequence(seed, Purpose.INITIAL).generate_state(1)[0])
+def initial_seed(seed: int, replica: int | None = None) -> int:
+    """Seed of the initial model: of all replicas, or of one that has its own."""
+    key = (Purpose.INITIAL,) if replica is None else (Purpose.START, replica)
+    return int(_sequence(seed, *key).generate_state(1)[0])
 
 
 def cohort_generator(seed: int, replica: int, *, secure: bool = False) -> Numbers:
