@@ -44,22 +44,34 @@ def compare(
 
 
 def _show(rows: list[Any], sizes: list[int], title: str) -> None:
-    from fedproof.report.compare_page import certified_at, headline, label_of
+    """Two tables, each narrow enough for a terminal: what is certified, and what it costs."""
+    from fedproof.report.compare_page import certified_at, headline
     from fedproof.report.words import data_size, duration, rounded_up
 
+    names = [
+        f"{row['name']}{', paper' * (row['certificate'] == 'paper')}{' *' * (not row['sound'])}"
+        for row in rows
+    ]
     print_table(
-        title,
-        ("mechanism", "unit", "ε", *(f"k={size}" for size in sizes), "time", "sent up"),
+        f"{title}: certified accuracy",
+        ("mechanism", "unit", *(f"k={size}" for size in sizes)),
+        [
+            (name, row["unit"], *(f"{certified_at(row, size):.1%}" for size in sizes))
+            for name, row in zip(names, rows, strict=True)
+        ],
+    )
+    print_table(
+        "What it costs",
+        ("mechanism", "ε", "replicas", "time", "sent up"),
         [
             (
-                label_of(row) if row["sound"] else f"{label_of(row)} *",
-                row["unit"],
+                name,
                 "-" if row["epsilon"] is None else rounded_up(row["epsilon"], 3),
-                *(f"{certified_at(row, size):.1%}" for size in sizes),
+                row["replicas"],
                 duration(row["seconds"]),
                 data_size(row["bytes"]),
             )
-            for row in rows
+            for name, row in zip(names, rows, strict=True)
         ],
     )
     say(headline(rows))
