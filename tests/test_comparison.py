@@ -134,11 +134,11 @@ def test_compare_as_typed(tmp_path):
         capture_output=True,
         text=True,
         timeout=120,
-        env={**os.environ, "COLUMNS": "120"},
+        env={**os.environ, "COLUMNS": "80"},
     )
     assert done.returncode == 0, done.stderr
     assert "k=3" in done.stdout
-    assert "dp (paper's formula) *" in done.stdout
+    assert "dp, paper *" in done.stdout
     assert "* not a proof" in done.stdout
     assert (tmp_path / "out" / "compare.html").exists()
     assert len(json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]) == 4
