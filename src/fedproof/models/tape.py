@@ -112,7 +112,8 @@ def with_products(trace: Trace) -> Trace:
     very numbers, so they may have been multiplied with few digits.
     """
     a, g = trace.inputs, trace.gradients
-    if a.shape[2] ** 2 < a.shape[3] * g.shape[3]:
+    positions, width, height = a.shape[2], a.shape[3], g.shape[3]
+    if width * height > positions * (width + height):
         return trace
     products = g.flatten(0, 1).mT @ a.flatten(0, 1)
     return replace(trace, products=products.view(*a.shape[:2], *products.shape[1:]))
