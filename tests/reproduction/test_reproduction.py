@@ -156,3 +156,16 @@ def test_committed_rows_are_compared_with_the_paper():
     clean = compare_clean(load_studies(EXPERIMENTS), rows, Published.read(EXPERIMENTS))
     assert len(clean) > 30
     assert all(0 < one.measured <= 100 for one in clean)
+
+
+def test_committed_rows_were_measured_with_the_committed_settings():
+    rows = Rows(EXPERIMENTS / "results" / "rows.jsonl")
+    known = {
+        (point.key, point.settings_sha256)
+        for study in load_studies(EXPERIMENTS)
+        for scale in (1.0, 0.1)
+        for point in points_of(study, EXPERIMENTS, scale)
+    }
+    found = [row for study in load_studies(EXPERIMENTS) for row in rows.under(study.name)]
+    assert len(found) > 200
+    assert {(row["key"], row["settings_sha256"]) for row in found} <= known
