@@ -22,7 +22,15 @@ from fedproof.aggregation.registry import build_rule
 from fedproof.certificates import Certificate, certify, dumps
 from fedproof.certificates.comparison import Curve, compare
 from fedproof.config import Config, load_config
-from fedproof.ensemble import Ensemble, Task, first_updates, shares_first_round, store, train_ensemble
+from fedproof.ensemble import (
+    Ensemble,
+    Task,
+    first_updates,
+    replica_accuracies,
+    shares_first_round,
+    store,
+    train_ensemble,
+)
 from fedproof.ensemble import predict as predict_scores
 from fedproof.ensemble.cluster import train_on_cluster
 from fedproof.ensemble.local import plan_for
@@ -268,14 +276,13 @@ def _summary(
 ) -> dict[str, Any]:
     """The headline numbers, as `--json` prints them."""
     labels = task.federation.test_labels
-    single = float(np.mean([np.mean(part.argmax(axis=-1) == labels) for part in scores]))
     summary: dict[str, Any] = {
         "data": task.federation.name,
         "users": task.federation.num_users,
         "inputs": len(labels),
         "replicas": len(scores),
         "accuracy": float(np.mean(scores.mean(axis=0, dtype=np.float64).argmax(axis=-1) == labels)),
-        "replica_accuracy": single,
+        "replica_accuracy": float(replica_accuracies(scores, labels).mean()),
         "secure_noise": task.secure_noise,
         "class_names": list(task.federation.class_names),
         "communication": {

@@ -1,6 +1,5 @@
 """ε under every accountant: the paper's tables, reference readings, dp_accounting's own answers."""
 
-import json
 import math
 from pathlib import Path
 
@@ -27,43 +26,20 @@ from fedproof.protocol import (
     Quantile,
     UserFedAvg,
 )
+from fedproof.reproduction.published import Published
 
-PAPER = json.loads((Path(__file__).parents[2] / "experiments" / "paper_values.json").read_text())
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
 def user(noise, probability, rounds):
     return UserFedAvg(rounds=rounds, noise_multiplier=noise, sampling=Poisson(probability=probability))
 
 
-def published():
-    """Every finite ε of the paper, with the mechanism it was published for."""
-    steps = {"instance-mnist": (26, 50 / 1266), "instance-cifar": (100, 50 / 1000)}
-    for table in PAPER["epsilon_and_accuracy"]:
-        setup = PAPER["setup"][table["exp"]]
-        noises, rounds = (x if isinstance(x, list) else None for x in (table["sigma"], table["rounds"]))
-        for i, epsilon in enumerate(table["epsilon"]):
-            if epsilon is None:
-                continue
-            noise = noises[i] if noises else table["sigma"]
-            num_rounds = rounds[i] if rounds else table["rounds"]
-            if table["exp"] in steps:
-                local, probability = steps[table["exp"]]
-                mechanism = InstanceFedAvg(
-                    rounds=num_rounds,
-                    local_steps=local,
-                    noise_multiplier=noise,
-                    batch_probability=probability,
-                )
-            else:
-                mechanism = user(noise, setup["cohort"] / setup["users"], num_rounds)
-            yield mechanism, setup["delta"], epsilon
-
-
 def test_every_published_epsilon_to_four_decimals():
-    cases = list(published())
+    cases = Published.read(EXPERIMENTS).budgets()
     assert len(cases) == 81
-    for mechanism, delta, epsilon in cases:
-        assert round(paper_epsilon(mechanism, delta), 4) == epsilon, mechanism
+    for case in cases:
+        assert round(paper_epsilon(case.mechanism, case.delta), 4) == case.epsilon, case
 
 
 @pytest.mark.parametrize("order", [2, 3, 7, 20, 63, 256])

@@ -17,7 +17,7 @@ from fedproof.attacks.row import Row
 from fedproof.attacks.verdict import accuracy, interval, verdict
 from fedproof.certificates import Certificate, CostMethod, Inefficacy, Method, inefficacy
 from fedproof.certificates.partition import partition_costs
-from fedproof.ensemble import Task, first_updates, shares_first_round
+from fedproof.ensemble import Task, first_updates, replica_accuracies, shares_first_round
 from fedproof.protocol import Partition
 from fedproof.threat import Relation
 
@@ -110,9 +110,7 @@ def evaluate(
         attack=name,
         adversaries=attack.size,
         replicas=len(attacked.scores),
-        clean_replica_accuracy=float(
-            np.mean([np.mean(one.argmax(axis=-1) == labels) for one in clean.scores])
-        ),
+        clean_replica_accuracy=float(replica_accuracies(clean.scores, labels).mean()),
         clean_accuracy=accuracy(clean.scores, labels, votes=votes),
         accuracy=accuracy(attacked.scores, labels, votes=votes),
         clean_cost=float(before.mean()),

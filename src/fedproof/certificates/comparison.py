@@ -100,7 +100,7 @@ def compare(
             failure_probability=chance,
             accuracy=drawn(tight(bounds, relation), bounds),
         )
-        for relation in _relations(mechanism)
+        for relation in relations_of(mechanism)
         for bounds, chance in ((exact, None), (sure, failure_probability))
     ]
     return tuple(curves)
@@ -128,7 +128,7 @@ def _paper(bounds: ClassBounds, epsilon: float, delta: float, max_size: int) -> 
     return np.where(bounds.top_lower > bounds.rival_upper, np.minimum(size, max_size), -1)
 
 
-def _relations(mechanism: Mechanism) -> tuple[Relation, ...]:
+def relations_of(mechanism: Mechanism) -> tuple[Relation, ...]:
     """Those that the mechanism's curve is known for."""
     fixed = isinstance(getattr(mechanism, "sampling", None), FixedSize) and mechanism.unit == "user"
     fixed = fixed and is_private(mechanism)

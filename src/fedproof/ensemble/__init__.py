@@ -3,7 +3,7 @@
 from fedproof.ensemble.local import Ensemble, Progress, train_ensemble
 from fedproof.ensemble.memory import Sizes, sizes_for
 from fedproof.ensemble.task import Task, fingerprint, shares_first_round
-from fedproof.ensemble.train import Replicas, first_updates, predict, train_replicas
+from fedproof.ensemble.train import Replicas, first_updates, predict, replica_accuracies, train_replicas
 
 __all__ = [
     "Ensemble",
@@ -14,6 +14,7 @@ __all__ = [
     "fingerprint",
     "first_updates",
     "predict",
+    "replica_accuracies",
     "shares_first_round",
     "sizes_for",
     "train_ensemble",

@@ -148,11 +148,11 @@ def _train_block(task: Task, block: range, setting: Setting, shared: Tensor | No
     for round in range(task.mechanism.rounds):
         if round > 0:
             scores = predict(setting.model, state.params, inputs[probe], cells=cells, cores=setting.cores)
-            learned.append(_accuracies(scores, task.federation.test_labels[probe]))
+            learned.append(replica_accuracies(scores, task.federation.test_labels[probe]))
         state, report = play(task.mechanism, setting, state, streams, shared if round == 0 else None)
         reports.append(report)
     scores = predict(setting.model, state.params, inputs, cells=cells, cores=setting.cores)
-    learned.append(_accuracies(scores[:, probe], task.federation.test_labels[probe]))
+    learned.append(replica_accuracies(scores[:, probe], task.federation.test_labels[probe]))
     return Replicas(
         indices=block,
         scores=scores,
@@ -162,9 +162,12 @@ def _train_block(task: Task, block: range, setting: Setting, shared: Tensor | No
     )
 
 
-def _accuracies(scores: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Share of the inputs that each replica labels correctly."""
-    return np.asarray((scores.argmax(axis=-1) == labels).mean(axis=1))
+def replica_accuracies(scores: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Share of the inputs that each replica of scores (replicas, inputs, classes) labels correctly.
+
+    One replica after the other: scores may lie in a file that is larger than the memory.
+    """
+    return np.array([np.mean(one.argmax(axis=-1) == labels) for one in scores])
 
 
 def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:

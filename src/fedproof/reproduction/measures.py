@@ -11,22 +11,22 @@ from numpy.typing import NDArray
 from fedproof.accounting import account, ensemble_account, is_private
 from fedproof.accounting.epsilon import dopamine_epsilon
 from fedproof.accounting.renyi import paper_epsilon
+from fedproof.attacks import accuracy as ensemble_accuracy
 from fedproof.attacks import costs
 from fedproof.attacks.outcome import Outcome, train
 from fedproof.certificates import CostMethod, Method, certify, inefficacy
 from fedproof.certificates.closed_form import inefficacy_bounds, real_size
-from fedproof.certificates.comparison import compare
+from fedproof.certificates.comparison import compare, relations_of
 from fedproof.config import Config
-from fedproof.ensemble import Task
+from fedproof.ensemble import Task, replica_accuracies
 from fedproof.experiment import SharedWork
-from fedproof.protocol import FedAvg, FixedSize, InstanceFedAvg, InstanceFedSGD, Poisson, UserFedAvg
+from fedproof.protocol import FedAvg, FixedSize, InstanceFedSGD, UserFedAvg
 from fedproof.reproduction.published import Published
 from fedproof.reproduction.study import Panel
 from fedproof.robustness import attack, series
 from fedproof.threat import Relation, ThreatModel
 
 Result = dict[str, Any]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,17 +35,15 @@ class Work:
 
     Attributes:
         panel: what is asked for.
-        config: the experiment; None where nothing is trained.
+        config: the experiment.
         task: its training.
         shared: data and first updates that neighbouring points have in common.
-        published: the paper's numbers.
     """
 
     panel: Panel
     config: Config
     task: Task
     shared: SharedWork
-    published: Published
 
 
 def certified(work: Work) -> Result:
@@ -75,7 +73,7 @@ def certified(work: Work) -> Result:
             }
             for curve in curves
         ]
-        + [_margin(work, scores, relation, chance) for relation in Relation],
+        + [_margin(work, scores, relation, chance) for relation in relations_of(task.mechanism)],
         "paper_largest": _paper_largest(work, scores),
         "certify_seconds": round(time.perf_counter() - start, 3),
         **_privacy(work),
@@ -90,9 +88,6 @@ def accuracy(work: Work) -> Result:
 def _margin(work: Work, scores: NDArray[np.float32], relation: Relation, chance: float) -> Result:
     """The default certificate of fedproof, for one relation."""
     task, most = work.task, work.config.certificate.max_size
-    fixed = isinstance(getattr(task.mechanism, "sampling", None), FixedSize)
-    if fixed and relation is Relation.JOIN:
-        return {"method": "margin", "relation": relation, "failure_probability": chance, "accuracy": []}
     certificate = certify(
         scores,
         task.federation.test_labels,
@@ -192,36 +187,23 @@ def run_time(work: Work) -> Result:
     return {"seconds_per_round": seconds, "certify_seconds": time.perf_counter() - start}
 
 
-def budgets(panel: Panel, published: Published) -> Result:
+def budgets(published: Published) -> Result:
     """Every ε that the paper prints, beside ours to four decimals."""
-    rows = []
-    for entry in published.budgets():
-        mechanism: UserFedAvg | InstanceFedAvg
-        if entry.local_steps is None:
-            mechanism = UserFedAvg(
-                rounds=entry.rounds, noise_multiplier=entry.sigma, sampling=Poisson(probability=entry.rate)
-            )
-        else:
-            mechanism = InstanceFedAvg(
-                rounds=entry.rounds,
-                local_steps=entry.local_steps,
-                noise_multiplier=entry.sigma,
-                batch_probability=entry.rate,
-            )
-        rows.append(
-            {
-                "experiment": entry.experiment,
-                "sigma": entry.sigma,
-                "rounds": entry.rounds,
-                "published": entry.epsilon,
-                "paper": round(paper_epsilon(mechanism, entry.delta), 4),
-                "pld": round(account(mechanism, entry.delta, ["pld"])["pld"], 4),
-            }
-        )
+    rows = [
+        {
+            "experiment": entry.experiment,
+            "sigma": entry.sigma,
+            "rounds": entry.rounds,
+            "published": entry.epsilon,
+            "paper": round(paper_epsilon(entry.mechanism, entry.delta), 4),
+            "pld": round(account(entry.mechanism, entry.delta, ["pld"])["pld"], 4),
+        }
+        for entry in published.budgets()
+    ]
     return {"rows": rows}
 
 
-def dopamine(panel: Panel, published: Published) -> Result:
+def dopamine(published: Published) -> Result:
     """ε over the rounds of InsDP-FedSGD, by its own accounting and by Dopamine's."""
     setting, curves = published.dopamine, []
     for cohort in setting.cohorts:
@@ -255,7 +237,7 @@ MEASURES: dict[str, Callable[[Work], Result]] = {
     "needed": needed,
     "run-time": run_time,
 }
-COMPUTED: dict[str, Callable[[Panel, Published], Result]] = {"budgets": budgets, "dopamine": dopamine}
+COMPUTED: dict[str, Callable[[Published], Result]] = {"budgets": budgets, "dopamine": dopamine}
 
 
 def _clean(work: Work, *goals: Any) -> Outcome:
@@ -265,12 +247,11 @@ def _clean(work: Work, *goals: Any) -> Outcome:
 
 def _accuracies(task: Task, scores: NDArray[np.float32]) -> Result:
     labels = task.federation.test_labels
-    single = [float(np.mean(one.argmax(axis=-1) == labels)) for one in scores]
-    together = scores.mean(axis=0, dtype=np.float64).argmax(axis=-1)
+    single = replica_accuracies(scores, labels)
     return {
-        "accuracy": round(float(np.mean(single)), 5),
-        "accuracy_std": round(float(np.std(single)), 5),
-        "ensemble_accuracy": round(float(np.mean(together == labels)), 5),
+        "accuracy": round(float(single.mean()), 5),
+        "accuracy_std": round(float(single.std()), 5),
+        "ensemble_accuracy": round(ensemble_accuracy(scores, labels), 5),
     }
 
 

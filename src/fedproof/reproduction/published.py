@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedproof.protocol import InstanceFedAvg, Poisson, UserFedAvg
+
 FILE = "paper_values.json"
 
 
@@ -22,6 +24,19 @@ class Budget:
     rate: float
     local_steps: int | None
     delta: float
+
+    @property
+    def mechanism(self) -> UserFedAvg | InstanceFedAvg:
+        """What the paper accounts."""
+        if self.local_steps is None:
+            sampling = Poisson(probability=self.rate)
+            return UserFedAvg(rounds=self.rounds, noise_multiplier=self.sigma, sampling=sampling)
+        return InstanceFedAvg(
+            rounds=self.rounds,
+            local_steps=self.local_steps,
+            noise_multiplier=self.sigma,
+            batch_probability=self.rate,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,14 +69,13 @@ def _measured(point: Point, shared: SharedWork, published: Published, device: st
 
 def _result(point: Point, shared: SharedWork, published: Published, device: str) -> Result:
     if point.config is None:
-        return COMPUTED[point.panel.measure](point.panel, published)
+        return COMPUTED[point.panel.measure](published)
     return MEASURES[point.panel.measure](
         Work(
             panel=point.panel,
             config=point.config,
             task=shared.task(point.config, device),
             shared=shared,
-            published=published,
         )
     )
 

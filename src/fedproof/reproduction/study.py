@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -191,8 +191,3 @@ def _thinned(values: tuple[str, list[str]], scale: float) -> tuple[str, list[str
 def rows_key(study: Study, panel: Panel) -> str:
     """The beginning of the keys of the rows that a panel shows."""
     return panel.rows_of or f"{study.name}/{panel.name}"
-
-
-def described(document: dict[str, Any]) -> str:
-    """Values of the varied keys, for a legend."""
-    return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in document.items())
