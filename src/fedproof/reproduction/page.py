@@ -18,7 +18,7 @@ IMAGES = "images/reproduction"
 _INTRODUCTION = """\
 # The paper, reproduced
 
-Every figure and table of Xie et al., *Unraveling the connections between privacy and certified robustness in
+Figures and tables of Xie et al., *Unraveling the connections between privacy and certified robustness in
 federated learning against poisoning attacks* (CCS 2023), from our own trainings, with the published number
 beside ours where the paper prints one. `fedproof reproduce all --device cuda` makes the rows,
 `python docs/build.py` this page from them; nothing on it is typed in by hand. O is the number of replicas.
@@ -50,7 +50,7 @@ def page(studies: Sequence[Study], experiments: Path, rows: Rows) -> str:
     """The page as Markdown; studies without rows are left out."""
     published = Published.read(experiments)
     clean = compare_clean(studies, rows, published)
-    parts = [_INTRODUCTION, *_summary(rows, clean)]
+    parts = [_INTRODUCTION, *_missing(studies, rows), *_summary(rows, clean)]
     for study in studies:
         parts += _section(study, rows, published)
     parts += _clean_table(clean)
@@ -70,6 +70,18 @@ def shown(study: Study, panel: Panel, rows: Rows) -> list[Row]:
         }
         for row in found
     ]
+
+
+def _missing(studies: Sequence[Study], rows: Rows) -> Iterator[str]:
+    """What of the studies has no rows, so that nobody takes the page for whole."""
+    names = [
+        f"{study.title} ({panel.title})"
+        for study in studies
+        for panel in study.panel
+        if not shown(study, panel, rows)
+    ]
+    if names:
+        yield f"Not measured yet: {'; '.join(names)}.\n"
 
 
 def _summary(rows: Rows, clean: Sequence[Comparison]) -> Iterator[str]:
