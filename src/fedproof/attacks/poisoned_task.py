@@ -10,10 +10,10 @@ from fedproof.aggregation.contributions import Contributions
 from fedproof.attacks.attack import Attack, Craft, poisoned
 from fedproof.attacks.coalition import coalition_of, with_updates
 from fedproof.ensemble.memory import sizes_for
-from fedproof.ensemble.task import Task
+from fedproof.ensemble.task import Task, start_of
 from fedproof.mechanisms.augment import Augment
 from fedproof.mechanisms.local import local_updates
-from fedproof.mechanisms.randomness import data_order, initial_seed
+from fedproof.mechanisms.randomness import data_order
 from fedproof.mechanisms.rounds import State
 from fedproof.mechanisms.users import users_on
 
@@ -71,7 +71,7 @@ def attacked_first_updates(task: Task, adversaries: tuple[int, ...], clean: Tens
         return clean
     device = torch.device(task.device)
     users, model = users_on(task.federation, device, task.dtype), task.model.to(device, task.dtype)
-    start = task.model.initial(initial_seed(task.seed)).to(device, task.dtype)
+    start = start_of(task, 0)
     order = torch.from_numpy(data_order(task.seed, 0, users.offsets, task.local.epochs)).to(device)
     members = np.array(sorted(adversaries, key=lambda user: (-users.sizes[user], user)), dtype=np.int64)
     augment = Augment.of(task.local, task.seed, 0)
