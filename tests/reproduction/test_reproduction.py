@@ -50,6 +50,21 @@ def test_a_half_written_last_line_is_measured_again(measured, experiments, tmp_p
     (tmp_path / "rows.jsonl").write_text("\n".join(lines[:-2]) + "\n" + lines[-2][:40])
     found = reproduce(load_studies(experiments), experiments, tmp_path)
     assert {row["key"] for row in found.under("small")} == {row["key"] for row in measured.under("small")}
+    assert len(Rows(tmp_path / "rows.jsonl").under("small")) == 7
+
+
+def test_jobs_measure_the_same_in_the_same_order(measured, experiments, tmp_path):
+    found = reproduce(load_studies(experiments), experiments, tmp_path, jobs=2)
+    alone, beside = measured.under("small"), found.under("small")
+    assert [row["key"] for row in beside] == [row["key"] for row in alone]
+    for one, other in zip(alone, beside, strict=True):
+        assert one["result"].get("accuracy") == pytest.approx(other["result"].get("accuracy"), abs=1e-6)
+        assert other["hardware"].endswith(" shared by 2") == (other["key"] != "small/seconds")
+
+
+def test_jobs_below_one_are_refused(experiments, tmp_path):
+    with pytest.raises(ValueError, match="jobs = 0 must be"):
+        reproduce(load_studies(experiments), experiments, tmp_path, jobs=0)
 
 
 def test_a_wrong_line_in_the_middle_is_named(tmp_path):

@@ -17,6 +17,9 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Where rows, figures and the page go.")] = Path("reproduction"),
     experiments: Annotated[Path, typer.Option(help="The folder with the experiments.")] = Path("experiments"),
     device: Device = "cpu",
+    jobs: Annotated[
+        int, typer.Option(help="Points measured side by side; 4 fill a large GPU, 1 is best on a CPU.")
+    ] = 1,
     json: Json = False,
 ) -> None:
     """Train what a figure or table of the paper needs, and write it beside the published numbers.
@@ -30,7 +33,9 @@ def reproduce(
 
     studies = load_studies(experiments)
     with progress_bars() as progress:
-        rows = measure(chosen(studies, name), experiments, out, scale=scale, device=device, progress=progress)
+        rows = measure(
+            chosen(studies, name), experiments, out, scale=scale, device=device, jobs=jobs, progress=progress
+        )
     page = write_page(studies, experiments, rows, out)
     if json:
         print_json({"rows": str(rows.path), "page": str(page)})

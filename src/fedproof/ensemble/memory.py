@@ -86,12 +86,14 @@ def part_size_for(task: Task) -> int:
 
 
 def memory_budget(device: torch.device) -> int:
-    """Bytes the engine may use: half of a GPU's memory, an eighth of the host's but at most 2 GiB.
+    """Bytes the engine may use: half of this process's share of a GPU, an eighth of the host, at most 2 GiB.
 
-    Of all memory, not of what happens to be free: the same sizes, hence the same bytes, in every run.
+    Of all memory, not of what happens to be free: the same sizes, hence the same bytes, in every run. A
+    process has all of a GPU unless `torch.cuda.set_per_process_memory_fraction` says otherwise.
     """
     if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory) // 2
+        share = torch.cuda.get_per_process_memory_fraction(device.index)
+        return int(share * torch.cuda.get_device_properties(device).total_memory) // 2
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return int(min(total // 8, 2 << 30))
 

@@ -2,10 +2,11 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedproof.files import replace_file
 from fedproof.reproduction.study import Point
 
 Row = dict[str, Any]
@@ -24,17 +25,28 @@ class Rows:
         return row if row and row["settings_sha256"] == point.settings_sha256 else None
 
     def under(self, prefix: str) -> list[Row]:
-        """All rows whose key is `prefix` or begins with it and a slash, in the order of measurement."""
+        """All rows whose key is `prefix` or begins with it and a slash, in the order of the file."""
         return [row for key, row in self._rows.items() if key == prefix or key.startswith(f"{prefix}/")]
+
+    def arrange(self, keys: Sequence[str]) -> None:
+        """Write the file anew: each row once, in the order of `keys`, any others behind them."""
+        order = dict.fromkeys([*(key for key in keys if key in self._rows), *self._rows])
+        self._rows = {key: self._rows[key] for key in order}
+        if self._rows:
+            replace_file(self.path, "".join(map(_line, self._rows.values())).encode())
 
     def add(self, row: Row) -> None:
         """Append a row; it is on the disk when this returns."""
         self._rows[row["key"]] = row
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, sort_keys=True) + "\n")
+            file.write(_line(row))
             file.flush()
             os.fsync(file.fileno())
+
+
+def _line(row: Row) -> str:
+    return json.dumps(row, sort_keys=True) + "\n"
 
 
 def _read(path: Path) -> Iterator[Row]:

@@ -2,17 +2,20 @@
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
 
-from fedproof import __version__
+from fedproof import __version__, check
 from fedproof.experiment import SharedWork
 from fedproof.reproduction.measures import COMPUTED, MEASURES, Result, Work
 from fedproof.reproduction.published import Published
 from fedproof.reproduction.rows import Row, Rows
-from fedproof.reproduction.study import Point, Study, points_of
+from fedproof.reproduction.study import Point, Study, load_studies, points_of
 
 ROWS = "rows.jsonl"
 
@@ -26,6 +29,7 @@ def reproduce(
     *,
     scale: float = 1.0,
     device: str = "cpu",
+    jobs: int = 1,
     progress: Progress = lambda stage, done, total: None,
 ) -> Rows:
     """The rows of all points of `studies`, in `out`; those that are there with the same settings are kept.
@@ -36,19 +40,62 @@ def reproduce(
         out: folder of `rows.jsonl`.
         scale: of the number of replicas; 1 is the paper's.
         device: `cpu` or `cuda`.
-        progress: called with what is measured, how many points are done and how many there are.
+        jobs: points that are measured side by side, each by a process with its share of the device's memory;
+            small ensembles leave most of a GPU idle.
+        progress: called with what is measured next, how many points are done and how many there are.
     """
     if not 0 < scale <= 1:
         raise ValueError(f"scale = {scale} must be above 0 and at most 1")
-    rows, published = Rows(out / ROWS), Published.read(experiments)
+    check.count(jobs=jobs)
+    rows, every = Rows(out / ROWS), load_studies(experiments)
+    order = [point.key for study in every for point in points_of(study, experiments, scale)]
+    rows.arrange(order)  # a half-written line of an interrupted reproduction goes
     points = [point for study in studies for point in points_of(study, experiments, scale)]
     missing = [point for point in points if rows.find(point) is None]
-    shared = SharedWork(wanted=True)
-    for done, point in enumerate(missing, start=len(points) - len(missing)):
-        progress(point.key, done, len(points))
-        rows.add(_measured(point, shared, published, device))
+    before = len(points) - len(missing)
+    measured = _measured_by(jobs, missing, Published.read(experiments), device)
+    for done, point in enumerate(missing):
+        progress(point.key, before + done, len(points))
+        rows.add(next(measured))
+    rows.arrange(order)
     progress("reproduced", len(points), len(points))
     return rows
+
+
+def _measured_by(jobs: int, points: Sequence[Point], published: Published, device: str) -> Iterator[Row]:
+    """The rows of `points` as they are done; what measures time is measured alone."""
+    alone = [point for point in points if jobs == 1 or point.panel.measure == "run-time"]
+    together = [point for point in points if point not in alone]
+    if together:
+        with ProcessPoolExecutor(
+            jobs, mp_context=get_context("spawn"), initializer=_take_share, initargs=(device, jobs)
+        ) as pool:
+            found = [pool.submit(_measured_beside, jobs, point, published, device) for point in together]
+            try:
+                yield from (one.result() for one in as_completed(found))
+            finally:
+                pool.shutdown(cancel_futures=True)
+    shared = SharedWork(wanted=True)
+    yield from (_measured(point, shared, published, device) for point in alone)
+
+
+def _take_share(device: str, jobs: int) -> None:
+    """Leave the other processes their part of the device."""
+    if device.startswith("cuda"):
+        torch.cuda.set_per_process_memory_fraction(1 / jobs, torch.device(device).index)
+    else:
+        torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
+
+
+@cache
+def _own_work() -> SharedWork:
+    """What the points that fall to one process have in common."""
+    return SharedWork(wanted=True)
+
+
+def _measured_beside(jobs: int, point: Point, published: Published, device: str) -> Row:
+    row = _measured(point, _own_work(), published, device)
+    return row | {"hardware": f"{row['hardware']} shared by {jobs}"}
 
 
 def _measured(point: Point, shared: SharedWork, published: Published, device: str) -> Row:
