@@ -110,6 +110,11 @@ def mechanisms(name: str) -> dict[str, object]:
     found["instance-fedavg"] = InstanceFedAvg(
         rounds=2, local_steps=2, noise_multiplier=0.05, batch_probability=1.0, sampling=poisson, clip_norm=0.5
     )
+    # Users of 1 to 3 batches a pass, so that passes begin at different steps.
+    found["instance-shuffled"] = replace(found["instance-fedavg"], local_steps=4, shuffled=True)
+    found["instance-momentum"] = replace(
+        found["instance-fedavg"], sampling=Everyone(), keep_momentum=True, rounds=3
+    )
     return found
 
 

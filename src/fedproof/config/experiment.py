@@ -225,6 +225,8 @@ class Config(Section):
                     local_steps=section.local_steps,
                     sampling=sampling,
                     batch_probability=batch_probability,
+                    shuffled=section.shuffled,
+                    keep_momentum=section.keep_momentum,
                     **noise,
                 )
 

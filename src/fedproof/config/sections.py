@@ -75,6 +75,8 @@ class MechanismSection(Section):
     flip: bool = False
     balanced: bool = False
     pooled: bool = False
+    shuffled: bool = False
+    keep_momentum: bool = False
 
     @model_validator(mode="after")
     def _noise_where_it_is_needed(self) -> "MechanismSection":
@@ -86,6 +88,12 @@ class MechanismSection(Section):
             )
         if self.kind == "instance-fedavg" and self.local_steps is None:
             raise ValueError("local_steps is missing: kind = 'instance-fedavg' counts its steps")
+        if self.kind != "instance-fedavg" and (self.shuffled or self.keep_momentum):
+            raise ValueError(
+                f"shuffled and keep_momentum belong to kind = 'instance-fedavg', not '{self.kind}'"
+            )
+        if self.keep_momentum and self.sampling != "none":
+            raise ValueError(f"sampling = '{self.sampling}' must be none where keep_momentum = true")
         if self.kind == "instance-fedsgd" and self.sampling == "poisson":
             raise ValueError("sampling = 'poisson' must be fixed or none for kind = 'instance-fedsgd'")
         return self

@@ -3,7 +3,9 @@
 Draws the same cohorts, orders, batches and noise as the engine, and shares none of its arithmetic.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -38,6 +40,7 @@ def train_one(task: Task, replica: int) -> Tensor:
     """Parameters `(dim,)` of one replica, trained user after user with ordinary modules."""
     plain, server = _Plain.of(task), _Server.of(task, replica)
     params = start_of(task, replica)
+    users = _PrivateUsers(plain=plain, server=server)
     for round in range(task.mechanism.rounds):
         members = np.flatnonzero(server.cohorts[round])
         augment = Augment.of(task.local, task.seed, round)
@@ -51,7 +54,7 @@ def train_one(task: Task, replica: int) -> Tensor:
             ]
             total = server.private_sum(updates, params)
         else:
-            total = sum(_private_updates(plain, server, params, members), torch.zeros_like(params))
+            total = sum(users.updates(params, members), torch.zeros_like(params))
         params = params + total / server.divisor
     return params
 
@@ -206,33 +209,86 @@ class _Server:
         self.clip_norm *= float(np.exp(-clipping.learning_rate * (share - clipping.target)))
 
 
-def _private_updates(
-    plain: _Plain, server: _Server, params: Tensor, members: NDArray[np.int64]
-) -> list[Tensor]:
-    """What the members' DP-SGD changes."""
-    mechanism, local = plain.task.mechanism, plain.task.local
-    assert isinstance(mechanism, InstanceFedAvg | InstanceFedSGD)
-    modules = [plain.fresh(params) for _ in members]
-    optimizers = [plain.optimizer(module) for module in modules]
-    for _ in range(mechanism.local_steps if isinstance(mechanism, InstanceFedAvg) else 1):
-        numbers = torch.empty(len(plain.labels), dtype=torch.float64, device=params.device)
-        server.batches.uniform_(numbers)
-        noise = server.normal(len(members), len(params), dtype=params.dtype)
-        for user, module, optimizer, row in zip(members, modules, optimizers, noise, strict=True):
-            rows = torch.arange(
-                *plain.task.federation.offsets[user : user + 2].tolist(), device=params.device
-            )
-            chance = min(1.0, local.batch_size / len(rows))
-            if isinstance(mechanism, InstanceFedSGD):
-                chance = mechanism.batch_probability
-            batch = rows[numbers[rows] < chance]
-            total = plain.clipped_sum(module, batch, mechanism.clip_norm)
-            noisy = total + mechanism.noise_multiplier * mechanism.clip_norm * row
-            views = plain.task.model.layout.views((noisy / local.batch_size).unsqueeze(0))
-            for name, parameter in module.named_parameters():
-                parameter.grad = views[name][0].clone()
-            optimizer.step()
-    return [plain.flat(module) - params for module in modules]
+@dataclass(kw_only=True)
+class _PrivateUsers:
+    """Users of one replica who run DP-SGD; they remember the momentum they ended a round with.
+
+    Attributes:
+        momentum: of users, by the name of the parameter.
+        orders: in which users go through their instances, where passes are shuffled.
+    """
+
+    plain: _Plain
+    server: _Server
+    momentum: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    orders: dict[int, Tensor] = field(default_factory=dict)
+
+    def updates(self, params: Tensor, members: NDArray[np.int64]) -> list[Tensor]:
+        """What the members' steps change."""
+        mechanism, layout = self.plain.task.mechanism, self.plain.task.model.layout
+        assert isinstance(mechanism, InstanceFedAvg | InstanceFedSGD)
+        modules = {user: self.plain.fresh(params) for user in members.tolist()}
+        optimizers = {user: self._optimizer(user, module) for user, module in modules.items()}
+        for step in range(mechanism.local_steps if isinstance(mechanism, InstanceFedAvg) else 1):
+            batches = self._batches(step)
+            noise = self.server.normal(len(members), len(params), dtype=params.dtype)
+            for row, (user, module) in zip(noise, modules.items(), strict=True):
+                batch, divisor = batches[user]
+                total = self.plain.clipped_sum(module, batch, mechanism.clip_norm)
+                noisy = total + mechanism.noise_multiplier * mechanism.clip_norm * row
+                views = layout.views((noisy / divisor).unsqueeze(0))
+                for name, parameter in module.named_parameters():
+                    parameter.grad = views[name][0].clone()
+                optimizers[user].step()
+        for user, module in modules.items():
+            state = optimizers[user].state
+            self.momentum[user] = {
+                name: state[parameter]["momentum_buffer"]
+                for name, parameter in module.named_parameters()
+                if "momentum_buffer" in state[parameter]
+            }
+        return [self.plain.flat(module) - params for module in modules.values()]
+
+    def _optimizer(self, user: int, module: nn.Module) -> torch.optim.Optimizer:
+        optimizer = self.plain.optimizer(module)
+        if getattr(self.plain.task.mechanism, "keep_momentum", False):
+            named = dict(module.named_parameters())
+            for name, buffer in self.momentum.get(user, {}).items():
+                optimizer.state[named[name]]["momentum_buffer"] = buffer
+        return optimizer
+
+    def _batches(self, step: int) -> list[tuple[Tensor, int]]:
+        """Everybody's batch in a step, and what its noisy sum is divided by."""
+        mechanism, local = self.plain.task.mechanism, self.plain.task.local
+        offsets = self.plain.task.federation.offsets.tolist()
+        device = self.plain.labels.device
+        users = [torch.arange(*ends, device=device) for ends in pairwise(offsets)]
+        if getattr(mechanism, "shuffled", False):
+            return self._parts(step, users)
+        numbers = self._numbers()
+        chances = [min(1.0, local.batch_size / len(rows)) for rows in users]
+        if isinstance(mechanism, InstanceFedSGD):
+            chances = [mechanism.batch_probability] * len(users)
+        batches = [rows[numbers[rows] < chance] for rows, chance in zip(users, chances, strict=True)]
+        return [(batch, local.batch_size) for batch in batches]
+
+    def _parts(self, step: int, users: list[Tensor]) -> list[tuple[Tensor, int]]:
+        """The next part of everybody's shuffled instances."""
+        size = self.plain.task.local.batch_size
+        counts = [math.ceil(len(rows) / size) for rows in users]
+        beginners = [user for user, count in enumerate(counts) if step % count == 0]
+        if beginners:
+            numbers = self._numbers()
+            for user in beginners:
+                self.orders[user] = users[user][numbers[users[user]].argsort(stable=True)]
+        places = [step % count * size for count in counts]
+        batches = [self.orders[user][begin : begin + size] for user, begin in enumerate(places)]
+        return [(batch, len(batch)) for batch in batches]
+
+    def _numbers(self) -> Tensor:
+        numbers = torch.empty(len(self.plain.labels), dtype=torch.float64, device=self.plain.labels.device)
+        self.server.batches.uniform_(numbers)
+        return numbers
 
 
 def _recurrent(module: nn.Module) -> bool:

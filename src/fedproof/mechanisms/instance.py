@@ -1,4 +1,4 @@
-"""DP-SGD of many (replica, user) pairs at once, on Poisson batches of each user's own instances."""
+"""DP-SGD of many (replica, user) pairs at once, on batches of each user's own instances."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,12 +33,14 @@ class PrivateTraining:
         clip_norm: bound on the gradient of one instance.
         noise_std: standard deviation of the noise on the sum of a batch.
         batch_probability: `(users,)`, chance that an instance of the user enters a batch.
+        shuffled: whether batches are parts of shuffled passes instead of Poisson samples.
     """
 
     steps: int
     clip_norm: float
     noise_std: float
     batch_probability: NDArray[np.float64]
+    shuffled: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +50,12 @@ class _Draw:
     Attributes:
         rows: rows of the federation, those of one pair after the other, and one more for padding.
         counts: `(pairs,)`, how many of them belong to each pair.
+        divisors: `(pairs, 1)`, by which the noisy sums are divided.
     """
 
     rows: Tensor
     counts: Tensor
+    divisors: Tensor
 
     def batch(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
         """Rows `(len(pairs), width)` and mask of what is no padding."""
@@ -63,23 +67,34 @@ class _Draw:
 
 
 def private_updates(
-    training: PrivateTraining, setting: Setting, state: State, streams: Streams
+    training: PrivateTraining,
+    setting: Setting,
+    state: State,
+    streams: Streams,
+    velocity: Tensor | None = None,
 ) -> tuple[Contributions, RoundReport]:
     """What the members of the round's cohorts hand in after `training.steps` noisy steps each.
 
     Guarantee: given the models before it, each step is a Gaussian mechanism on a Poisson batch: noise of
     standard deviation `noise_std` on a sum to which one instance adds at most `clip_norm`.
+
+    Args:
+        training: what members do.
+        setting: what stays the same.
+        state: the models before the round.
+        streams: the randomness.
+        velocity: `(pairs, dim)`, momentum to begin with, changed in place; None begins at rest.
     """
     cohort = cohort_of(streams.cohorts[:, state.round])
     replica = torch.from_numpy(cohort.replica).to(state.params.device)
     start = state.params[replica]
-    params, velocity, tally = start.clone(), torch.zeros_like(start), _Tally(len(replica), start)
-    sampler = _Sampler.of(training, setting.users, cohort, start.device)
-    for _ in range(training.steps):
-        draw = sampler.draw(streams.batches)
+    velocity = torch.zeros_like(start) if velocity is None else velocity
+    params, tally = start.clone(), _Tally(len(replica), start)
+    rows = _Rows.of(setting.users, cohort, start.device)
+    for draw in _draws(training, setting, rows, streams.batches):
         gradient = _clipped_sums(training, setting, params, draw, tally)
         gradient.add_(_noise(cohort, streams.noise, start), alpha=training.noise_std)
-        descend(params, velocity, gradient.div_(setting.local.batch_size), setting.local)
+        descend(params, velocity, gradient.div_(draw.divisors), setting.local)
     updates = start.new_zeros((*cohort.members.shape, start.shape[1]))
     updates[replica, torch.from_numpy(cohort.slot).to(replica.device)] = params.sub_(start)
     contributions = contributions_of(updates, cohort.members, setting.model.layout.layer_sizes)
@@ -114,48 +129,97 @@ class _Tally:
         )
 
 
+# --- batches ------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Sampler:
-    """Poisson batches for the pairs of one round.
+class _Rows:
+    """The instances of the pairs of one round.
 
     Attributes:
-        chance: `(instances,)`, of entering a batch.
+        count: instances of the whole federation.
+        user: `(pairs,)`.
         replica: `(pairs, 1)`.
         rows: `(pairs, largest user)`, the rows of each pair's user, and others behind them.
         own: which of `rows` belong to the user.
     """
 
-    chance: Tensor
+    count: int
+    user: NDArray[np.int64]
     replica: Tensor
     rows: Tensor
     own: Tensor
 
     @staticmethod
-    def of(training: PrivateTraining, users: Users, cohort: Cohort, device: torch.device) -> "_Sampler":
-        owner = np.repeat(np.arange(users.num_users), users.sizes)
+    def of(users: Users, cohort: Cohort, device: torch.device) -> "_Rows":
+        count = int(users.offsets[-1])
         rows = users.offsets[cohort.user, None] + np.arange(users.sizes.max())
-        own = rows < users.offsets[cohort.user + 1, None]
         arrays = (
-            training.batch_probability[owner],
             cohort.replica[:, None],
-            np.minimum(rows, len(owner) - 1),
-            own,
+            np.minimum(rows, count - 1),
+            rows < users.offsets[cohort.user + 1, None],
         )
-        chance, replica, rows_, own_ = (torch.from_numpy(array).to(device) for array in arrays)
-        return _Sampler(chance=chance, replica=replica, rows=rows_, own=own_)
+        replica, there, own = (torch.from_numpy(array).to(device) for array in arrays)
+        return _Rows(count=count, user=cohort.user, replica=replica, rows=there, own=own)
 
-    def draw(self, streams: Sequence[Stream]) -> _Draw:
-        """The batches of one step; a replica draws for all instances, whoever is in its cohort."""
+    def numbers(self, streams: Sequence[Stream]) -> Tensor:
+        """A uniform number for each of `rows`; a replica draws for all instances, whoever is drawn."""
         # float64: with the 24 bits of float32 a chance could be exceeded by 6e-8, which nobody accounts.
-        numbers = torch.empty(
-            (len(streams), len(self.chance)), dtype=torch.float64, device=self.chance.device
-        )
+        numbers = torch.empty((len(streams), self.count), dtype=torch.float64, device=self.rows.device)
         for row, stream in zip(numbers, streams, strict=True):
             stream.uniform_(row)
-        chosen = (numbers < self.chance)[self.replica, self.rows] & self.own
-        # One row more, for padding: all batches may be empty.
-        rows = torch.cat([self.rows[chosen], self.replica.new_zeros(1)])
-        return _Draw(rows=rows, counts=chosen.sum(1))
+        return numbers[self.replica, self.rows]
+
+    def of_pairs(self, by_user: NDArray[np.generic]) -> Tensor:
+        """Values `(users,)` as `(pairs, 1)`."""
+        return torch.from_numpy(by_user[self.user, None]).to(self.rows.device)
+
+
+def _draws(
+    training: PrivateTraining, setting: Setting, rows: _Rows, streams: Sequence[Stream]
+) -> Iterator[_Draw]:
+    """The batches of all steps."""
+    if training.shuffled:
+        return _passes(training, setting, rows, streams)
+    return _poisson(training, setting, rows, streams)
+
+
+def _poisson(
+    training: PrivateTraining, setting: Setting, rows: _Rows, streams: Sequence[Stream]
+) -> Iterator[_Draw]:
+    """Every instance of a pair by itself, with the user's chance."""
+    chance = rows.of_pairs(training.batch_probability)
+    divisors = torch.full(rows.replica.shape, float(setting.local.batch_size), device=chance.device)
+    for _ in range(training.steps):
+        yield _draw(rows.rows, (rows.numbers(streams) < chance) & rows.own, divisors)
+
+
+def _passes(
+    training: PrivateTraining, setting: Setting, rows: _Rows, streams: Sequence[Stream]
+) -> Iterator[_Draw]:
+    """Parts of passes over each pair's instances, every pass in an order of its own."""
+    size = setting.local.batch_size
+    in_pass = -(-setting.users.sizes // size)
+    order, batches, instances = rows.rows, rows.of_pairs(in_pass), rows.of_pairs(setting.users.sizes)
+    for step in range(training.steps):
+        # Whether anybody begins, cohort or not: how much a replica draws must not depend on its neighbours.
+        if (step % in_pass == 0).any():
+            keys = torch.where(rows.own, rows.numbers(streams), 2.0)  # what is not the user's own comes last
+            fresh = rows.rows.gather(1, keys.argsort(dim=1, stable=True))
+            order = torch.where(step % batches == 0, fresh, order)
+        place = step % batches * size + torch.arange(size, device=order.device)
+        inside = place < instances
+        found = order.gather(1, place.clamp(max=order.shape[1] - 1))
+        yield _draw(found, inside, inside.sum(1, keepdim=True).float())
+
+
+def _draw(rows: Tensor, chosen: Tensor, divisors: Tensor) -> _Draw:
+    # One row more, for padding: all batches may be empty.
+    padded = torch.cat([rows[chosen], rows.new_zeros(1)])
+    return _Draw(rows=padded, counts=chosen.sum(1), divisors=divisors)
+
+
+# --- clipped sums -------------------------------------------------------------------------------------------
 
 
 def _clipped_sums(

@@ -2,6 +2,7 @@
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedproof.mechanisms.clipping import unbounded
 from fedproof.mechanisms.instance import PrivateTraining, private_updates
@@ -22,12 +23,26 @@ def play(
         clip_norm=mechanism.clip_norm,
         noise_std=mechanism.noise_multiplier * mechanism.clip_norm,
         batch_probability=batch_probabilities(mechanism, setting.local, setting.users.sizes),
+        shuffled=mechanism.shuffled,
     )
-    handed_in, report = private_updates(training, setting, state, streams)
+    velocity = _velocity(setting, state) if mechanism.keep_momentum else None
+    handed_in, report = private_updates(training, setting, state, streams, velocity)
     total = setting.aggregation(unbounded(handed_in).contributions)
     cohort = expected_cohort(mechanism.sampling, setting.users.num_users)
-    after = State(round=state.round + 1, params=state.params + total / cohort, clip_norms=state.clip_norms)
+    after = State(
+        round=state.round + 1,
+        params=state.params + total / cohort,
+        clip_norms=state.clip_norms,
+        velocity=velocity,
+    )
     return after, report
+
+
+def _velocity(setting: Setting, state: State) -> Tensor:
+    """Everybody's momentum as the last round left it, to go on with."""
+    if state.velocity is None:
+        return state.params.new_zeros((len(state.params) * setting.users.num_users, state.params.shape[1]))
+    return state.velocity.clone()
 
 
 def batch_probabilities(

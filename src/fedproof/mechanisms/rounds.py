@@ -24,11 +24,13 @@ class State:
         round: rounds done.
         params: `(replicas, dim)`, the global models.
         clip_norms: `(replicas,)` in float64; only adaptive clipping changes them.
+        velocity: `(replicas * users, dim)`, everybody's momentum, where it is kept from round to round.
     """
 
     round: int
     params: Tensor
     clip_norms: Tensor
+    velocity: Tensor | None = None
 
 
 Attack = Callable[[Contributions, State], Contributions]

@@ -111,6 +111,11 @@ class InstanceFedAvg:
 
     `batch_probability` is the largest over users (the smallest user decides). A user may be drawn in every
     round, so all of them are counted.
+
+    With `shuffled` batches are parts of shuffled passes over the user's instances, the last of a pass being
+    smaller and divided by its own size: what many do, the paper's code too, and account like this, but it is
+    not a Poisson sample. With `keep_momentum` users go on in a round with the momentum they ended the last
+    one with, which is post-processing of what was noised.
     """
 
     rounds: int
@@ -119,13 +124,26 @@ class InstanceFedAvg:
     batch_probability: float
     sampling: Sampling = field(default_factory=Everyone)
     clip_norm: float = 1.0
+    shuffled: bool = False
+    keep_momentum: bool = False
     unit: ClassVar[Unit] = Unit.INSTANCE
-    reasons: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         check.count(rounds=self.rounds, local_steps=self.local_steps)
         check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
         check.probability(batch_probability=self.batch_probability)
+        if self.keep_momentum and not isinstance(self.sampling, Everyone):
+            raise ValueError(
+                f"keep_momentum = True needs sampling = Everyone(), not {self.sampling!r}: momentum goes on "
+                "from one round to the next"
+            )
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the accounted guarantee would only be heuristic; empty if it is sound."""
+        if not self.shuffled:
+            return ()
+        return ("batches are parts of shuffled passes, but are accounted as if they were Poisson samples",)
 
     @property
     def queries(self) -> tuple[Query, ...]:
