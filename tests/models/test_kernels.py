@@ -34,8 +34,14 @@ class TestKernels:
     def test_windows(self, count, height, width, channels, kernel, stride, padding):
         images = torch.randn(count, height, width, channels)
         rows, columns = ((size + 2 * padding - kernel) // stride + 1 for size in (height, width))
-        upstream = torch.randn(count, rows, columns, kernel, kernel, channels)
-        assert_same(lambda x: convolution._Windows.apply(x, kernel, stride, padding), upstream, images)
+        for multiple in (1, 8):
+            line = -(-kernel * kernel * channels // multiple) * multiple
+            upstream = torch.randn(count, rows, columns, line)
+            assert_same(
+                lambda x, m=multiple: convolution._Windows.apply(x, kernel, stride, padding, m),
+                upstream,
+                images,
+            )
 
     def test_max_pool_relu(self):
         upstream = torch.randn(2, 3, 13, 9, 5)

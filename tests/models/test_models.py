@@ -1,4 +1,5 @@
 import sys
+from contextlib import contextmanager, nullcontext
 from types import ModuleType
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import nn
 
 from fedproof.federation import Federation
 from fedproof.models import NAMES, build
+from fedproof.models import model as models
 from fedproof.models.cnn import cifar_cnn
 from fedproof.models.layout import layout_of, load
 from fedproof.models.module import from_module
@@ -83,17 +85,27 @@ def test_a_layer_is_a_module_with_its_weight_and_bias():
     assert build("lstm", federation("lstm")).layout.num_layers == 2
 
 
+@contextmanager
+def few_digits():
+    """Train on this machine with the digits that a GPU trains with."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "training_dtype", lambda params: torch.bfloat16)
+        yield
+
+
+@pytest.mark.parametrize("precision", [nullcontext, few_digits])
 @pytest.mark.parametrize("name", ["linear", "mlp", "mnist-cnn", "lstm"])
 @given(scale=st.sampled_from([1e-3, 1.0, 1e3, 1e8]), clip_norm=st.floats(1e-3, 10), seed=st.integers(0, 99))
 @settings(derandomize=True, max_examples=15, deadline=None)
-def test_one_instance_adds_at_most_the_clip_norm(name, scale, clip_norm, seed):
+def test_one_instance_adds_at_most_the_clip_norm(name, precision, scale, clip_norm, seed):
     data = federation(name)
     model = build(name, data)
     params = model.initial(seed).unsqueeze(0)
     inputs = torch.from_numpy(data.features[:1]).unsqueeze(0)
     inputs = inputs if name == "lstm" else inputs * scale
     mask = torch.ones(1, 1, dtype=torch.bool)
-    found = model.clipped_gradient(params, inputs, torch.zeros(1, 1, dtype=torch.int64), mask, clip_norm)
+    with precision():
+        found = model.clipped_gradient(params, inputs, torch.zeros(1, 1, dtype=torch.int64), mask, clip_norm)
     assert float(found.total.double().norm()) <= clip_norm
 
 
@@ -212,3 +224,29 @@ def test_gradients_kept_per_instance_are_clipped_like_those_that_are_not():
     assert torch.allclose(found.total, clipped, rtol=1e-9, atol=1e-12)
     assert torch.allclose(found.norms, torch.stack([one.norm(dim=1) for one in alone], dim=1))
     assert bool((found.norms > 0.3).any())
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "logistic"])
+def test_few_digits_change_gradients_little_and_keep_their_type(name):
+    data = federation(name)
+    model = build(name, data)
+    params = torch.stack([model.initial(seed) for seed in range(2)])
+    inputs = torch.from_numpy(data.features).expand(2, *data.features.shape)
+    labels = torch.from_numpy(data.labels).expand(2, -1)
+    mask = torch.ones(2, 4, dtype=torch.bool)
+
+    def gradients():
+        clipped = model.clipped_gradient(params, inputs, labels, mask, 0.1)
+        return model.gradient(params, inputs, labels, mask.float()), clipped.total, clipped.norms
+
+    exact = gradients()
+    with few_digits():
+        short = gradients()
+    for one, other in zip(short, exact, strict=True):
+        assert one.dtype == torch.float32
+        assert not torch.equal(one, other)
+        assert float((one - other).norm() / other.norm()) < 0.1
+    # A norm is that of the very gradient that is clipped, however few digits went into it.
+    with few_digits():
+        alone = model.clipped_gradient(params, inputs[:, :1], labels[:, :1], mask[:, :1], 1e6)
+    torch.testing.assert_close(alone.total.norm(dim=1), alone.norms[:, 0], rtol=1e-5, atol=0)

@@ -22,22 +22,26 @@ except ImportError:  # torch without CUDA comes without Triton; nobody calls the
 _BLOCK = 1024
 
 
-def windows(images: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
-    """All windows `(images, rows, columns, kernel, kernel, channels)` of zero-padded images."""
+def windows(images: Tensor, kernel: int, stride: int, padding: int, more: int) -> Tensor:
+    """All windows `(images, rows, columns, kernel * kernel * channels + more)` of zero-padded images.
+
+    The last `more` numbers of each are zero.
+    """
     count, height, width, channels = images.shape
     rows, columns = ((size + 2 * padding - kernel) // stride + 1 for size in (height, width))
-    out = images.new_empty((count, rows, columns, kernel, kernel, channels))
-    shape = (height, width, channels, rows, columns, kernel, stride, padding)
+    line = kernel * kernel * channels + more
+    out = images.new_empty((count, rows, columns, line))
+    shape = (height, width, channels, rows, columns, line, kernel, stride, padding)
     _launch(_windows, images, out, out[0].numel(), shape)
     return out
 
 
-def windows_backward(gradient: Tensor, shape: torch.Size, stride: int, padding: int) -> Tensor:
+def windows_backward(gradient: Tensor, shape: torch.Size, kernel: int, stride: int, padding: int) -> Tensor:
     """Gradient of `windows` with respect to images of the given `shape`."""
     count, height, width, channels = shape
-    _, rows, columns, kernel = gradient.shape[:4]
+    _, rows, columns, line = gradient.shape
     out = gradient.new_empty((count, height, width, channels))
-    sizes = (height, width, channels, rows, columns, kernel, stride, padding)
+    sizes = (height, width, channels, rows, columns, line, kernel, stride, padding)
     _launch(_windows_backward, gradient, out, height * width * channels, sizes)
     return out
 
@@ -100,20 +104,21 @@ def _launch(kernel: Any, source: Tensor, out: Tensor, each: int, shape: tuple[in
 def _windows(  # type: ignore[no-untyped-def]
     images, out,
     height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr,
-    rows: tl.constexpr, columns: tl.constexpr,
+    rows: tl.constexpr, columns: tl.constexpr, line: tl.constexpr,
     kernel: tl.constexpr, stride: tl.constexpr, padding: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1) * block + tl.arange(0, block)
-    each: tl.constexpr = rows * columns * kernel * kernel * channels
-    channel = place % channels
-    across = place // channels % kernel
-    down = place // (channels * kernel) % kernel
-    column = place // (channels * kernel * kernel) % columns
-    row = place // (channels * kernel * kernel * columns)
+    each: tl.constexpr = rows * columns * line
+    within = place % line
+    channel = within % channels
+    across = within // channels % kernel
+    down = within // (channels * kernel)
+    column = place // line % columns
+    row = place // (line * columns)
     y = row * stride + down - padding
     x = column * stride + across - padding
-    inside = (place < each) & (y >= 0) & (y < height) & (x >= 0) & (x < width)
+    inside = (place < each) & (down < kernel) & (y >= 0) & (y < height) & (x >= 0) & (x < width)
     source = images + image * (height * width * channels) + (y * width + x) * channels + channel
     tl.store(out + image * each + place, tl.load(source, mask=inside, other=0.0), mask=place < each)
 
@@ -122,7 +127,7 @@ def _windows(  # type: ignore[no-untyped-def]
 def _windows_backward(  # type: ignore[no-untyped-def]
     gradient, out,
     height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr,
-    rows: tl.constexpr, columns: tl.constexpr,
+    rows: tl.constexpr, columns: tl.constexpr, line: tl.constexpr,
     kernel: tl.constexpr, stride: tl.constexpr, padding: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(0).to(tl.int64)
@@ -131,7 +136,7 @@ def _windows_backward(  # type: ignore[no-untyped-def]
     channel = place % channels
     x = place // channels % width + padding
     y = place // (channels * width) + padding
-    source = gradient + image * (rows * columns * kernel * kernel * channels) + channel
+    source = gradient + image * (rows * columns * line) + channel
     total = tl.zeros((block,), dtype=gradient.dtype.element_ty)
     for high in tl.static_range((kernel + stride - 1) // stride):
         down = y % stride + high * stride
@@ -141,7 +146,7 @@ def _windows_backward(  # type: ignore[no-untyped-def]
             column = (x - across) // stride
             there = inside & (down < kernel) & (y >= down) & (row < rows)
             there = there & (across < kernel) & (x >= across) & (column < columns)
-            where = (((row * columns + column) * kernel + down) * kernel + across) * channels
+            where = (row * columns + column) * line + (down * kernel + across) * channels
             total += tl.load(source + where, mask=there, other=0.0)
     tl.store(out + image * (height * width * channels) + place, total, mask=inside)
 

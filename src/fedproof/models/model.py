@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fedproof.models.layout import Layout, layout_of
-from fedproof.models.precision import tensor_cores
-from fedproof.models.tape import Tape, Trace, Weights, squared_norms, traces, with_products, write_gradients
+from fedproof.models.precision import training_dtype
+from fedproof.models.tape import Tape, Trace, Weights, squared_norms, traces, write_gradients
 
 
 class Model(Protocol):
@@ -105,13 +105,14 @@ class StackedModel:
 
     def logits(self, params: Tensor, inputs: Tensor) -> Tensor:
         """Logits `(stack, batch, classes)`."""
-        return self._run(params, inputs, None)
+        return self._run(params, inputs, None, params.dtype)
 
     def gradient(self, params: Tensor, inputs: Tensor, labels: Tensor, factors: Tensor) -> Tensor:
         """Gradient `(stack, dim)` of each model's sum of cross-entropies times `factors`."""
         leaf = params.detach().requires_grad_(True)
-        with torch.enable_grad(), tensor_cores(params.device):
-            logits = self._run(leaf, inputs, None)
+        with torch.enable_grad():
+            short = self._run(leaf, inputs, None, training_dtype(params))
+            logits = short.to(params.dtype)
             return torch.autograd.grad(logits, leaf, loss_gradient(logits, labels, factors))[0]
 
     def clipped_gradient(
@@ -119,9 +120,9 @@ class StackedModel:
     ) -> ClippedGradient:
         """Sum of clipped per-instance gradients, from the traces of the affine maps."""
         tape: Tape = []
-        with torch.enable_grad(), tensor_cores(params.device):
-            logits = self._run(params.detach(), inputs, tape)
-            found = [with_products(one) for one in traces(logits, loss_gradient(logits, labels, mask), tape)]
+        with torch.enable_grad():
+            logits = self._run(params.detach(), inputs, tape, training_dtype(params)).to(params.dtype)
+            found = traces(logits, loss_gradient(logits, labels, mask), tape)
         norms = torch.stack([squared_norms(trace) for trace in found]).sum(0).sqrt()
         factors, norms, finite = instance_factors(norms, clip_norm)
         if not bool(finite.all()):
@@ -132,8 +133,10 @@ class StackedModel:
             write_gradients(views, trace, factors)
         return ClippedGradient(total=total, norms=norms, finite=finite)
 
-    def _run(self, params: Tensor, inputs: Tensor, tape: Tape | None) -> Tensor:
-        return self.forward({**self.layout.views(params), **self.frozen}, inputs, tape)
+    def _run(self, params: Tensor, inputs: Tensor, tape: Tape | None, dtype: torch.dtype) -> Tensor:
+        frozen = {name: value.to(dtype) for name, value in self.frozen.items()}
+        given = inputs.to(dtype) if inputs.is_floating_point() else inputs
+        return self.forward({**self.layout.views(params.to(dtype)), **frozen}, given, tape)
 
 
 def stacked(
@@ -181,5 +184,6 @@ def _without(trace: Trace, finite: Tensor) -> Trace:
         trace,
         inputs=torch.where(keep, trace.inputs, 0),
         gradients=torch.where(keep, trace.gradients, 0),
+        sums=torch.where(keep[..., 0], trace.sums, 0),
         products=None if trace.products is None else torch.where(keep, trace.products, 0),
     )

@@ -1,24 +1,22 @@
-"""Where fewer digits are enough: matrix products of training on a GPU's tensor cores."""
-
-from collections.abc import Iterator
-from contextlib import contextmanager
+"""Where few digits are enough: what is clipped afterwards may have been computed in bfloat16 on a GPU."""
 
 import torch
+from torch import Tensor
 
 
-@contextmanager
-def tensor_cores(device: torch.device) -> Iterator[None]:
-    """Meanwhile products of float32 matrices on a GPU round their factors to TF32, and add in float32.
+def training_dtype(params: Tensor) -> torch.dtype:
+    """What training computes gradients in: bfloat16 for models of float32 on a GPU, else their own type.
 
-    For gradients that are clipped afterwards: whatever a user computes, clipping bounds it. Norms, clipped
-    sums and scores are computed outside of this.
+    For gradients that are clipped afterwards: whatever a user computes, clipping bounds it. Parameters,
+    norms, clipped sums and scores keep all their digits. Training moves half the bytes.
     """
-    if device.type != "cuda":
-        yield
-        return
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    return torch.bfloat16 if params.is_cuda and params.dtype == torch.float32 else params.dtype
+
+
+def product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """Batched matrix product whose sums are kept in `dtype`, wider than the factors may be."""
+    if left.dtype == dtype:
+        return torch.bmm(left, right)
+    if left.is_cuda:
+        return torch.bmm(left, right, out_dtype=dtype)
+    return torch.bmm(left.to(dtype), right.to(dtype))

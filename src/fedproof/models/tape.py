@@ -8,11 +8,14 @@ steps) Li, Tramèr, Liang, Hashimoto 2022, arXiv:2110.05679v6, section 4.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from fedproof.models.precision import product
 
 Weights = Mapping[str, Tensor]
 
@@ -45,13 +48,15 @@ def affine(
         weights: named parameters `(stack, ...)`.
         names: of the weight `(stack, out, in)`, or `(stack, out, channels, height, width)` if the inputs are
             patches with their channels last; and of the bias `(stack, out)`.
-        inputs: `(stack, rows, in)`, or `(1, rows, in)` if all models see the same.
+        inputs: `(stack, rows, in)`, or `(1, rows, in)` if all models see the same; zeros may stand behind.
         tape: where a trace is left, None if no per-instance gradients are wanted.
         with_bias: False if the caller adds the bias later; the trace is the same.
     """
     weight, bias = weights[names[0]], weights[names[1]]
     if weight.dim() == 5:
         weight = weight.permute(0, 1, 3, 4, 2).flatten(2)
+    if inputs.shape[2] > weight.shape[2]:
+        weight = F.pad(weight, (0, inputs.shape[2] - weight.shape[2]))
     inputs = inputs.expand(len(weight), -1, -1)
     if with_bias:
         outputs = torch.baddbmm(bias.unsqueeze(1), inputs, weight.transpose(1, 2))
@@ -78,17 +83,23 @@ class Trace:
         inputs: `(stack, batch, positions, in)`.
         gradients: `(stack, batch, positions, out)`, of the loss with respect to the outputs.
         products: `(stack, batch, out, in)`, each instance's gradient of the weight; None: not computed.
+        sums: `(stack, batch, out)`, each instance's gradient of the bias.
     """
 
     weight: str
     bias: str
     inputs: Tensor
     gradients: Tensor
+    sums: Tensor
     products: Tensor | None = None
 
 
 def traces(logits: Tensor, gradient: Tensor, tape: Tape) -> list[Trace]:
-    """One trace for each affine map on the tape, of a loss whose gradient at the logits is `gradient`."""
+    """One trace for each affine map on the tape, of a loss whose gradient at the logits is `gradient`.
+
+    What was computed in fewer digits than the logits have is given their type: norms and clipped sums are of
+    these very numbers.
+    """
     gradients = torch.autograd.grad(logits, [tap.outputs for tap in tape], gradient)
     batch = logits.shape[1]
     rows = sorted(zip(tape, gradients, strict=True), key=lambda row: row[0].weight)
@@ -97,7 +108,7 @@ def traces(logits: Tensor, gradient: Tensor, tape: Tape) -> list[Trace]:
         uses = [(tap, _by_instance(tap.inputs, batch), _by_instance(grad, batch)) for tap, grad in group]
         inputs = torch.cat([use[1] for use in uses], dim=2) if len(uses) > 1 else uses[0][1]
         outputs = torch.cat([use[2] for use in uses], dim=2) if len(uses) > 1 else uses[0][2]
-        result.append(Trace(weight=weight, bias=uses[0][0].bias, inputs=inputs, gradients=outputs))
+        result.append(_trace((weight, uses[0][0].bias), inputs, outputs, logits.dtype))
     return result
 
 
@@ -105,42 +116,40 @@ def _by_instance(rows: Tensor, batch: int) -> Tensor:
     return rows.reshape(rows.shape[0], batch, -1, rows.shape[2])
 
 
-def with_products(trace: Trace) -> Trace:
-    """The trace with each instance's gradient of the weight, where having it costs less than doing without.
-
-    For a map at many positions the gradient is smaller than what it is made of. Clipping then bounds these
-    very numbers, so they may have been multiplied with few digits.
-    """
-    a, g = trace.inputs, trace.gradients
+def _trace(names: tuple[str, str], a: Tensor, g: Tensor, dtype: torch.dtype) -> Trace:
+    """The trace of inputs and gradients, with products where these are smaller than what they are made of."""
     positions, width, height = a.shape[2], a.shape[3], g.shape[3]
+    sums = g.sum(2, dtype=dtype)
     if width * height > positions * (width + height):
-        return trace
-    products = g.flatten(0, 1).mT @ a.flatten(0, 1)
-    return replace(trace, products=products.view(*a.shape[:2], *products.shape[1:]))
+        inputs, gradients = a.to(dtype), g.to(dtype)
+        return Trace(weight=names[0], bias=names[1], inputs=inputs, gradients=gradients, sums=sums)
+    products = product(g.flatten(0, 1).mT, a.flatten(0, 1), dtype).view(*a.shape[:2], height, width)
+    return Trace(weight=names[0], bias=names[1], inputs=a, gradients=g, sums=sums, products=products)
 
 
 def squared_norms(trace: Trace) -> Tensor:
     """Squared norm `(stack, batch)` of each instance's gradient with respect to the map's weight and bias."""
     a, g = trace.inputs, trace.gradients
+    bias = trace.sums.square().sum(2)
     if trace.products is not None:
         weight: Tensor = torch.linalg.vector_norm(trace.products, dim=(2, 3)).square()
-        return weight + g.sum(2).square().sum(2)
+        return weight + bias
     if a.shape[2] == 1:
         return (g.square().sum((2, 3))) * (a.square().sum((2, 3)) + 1)
     # ‖Σ g aᵀ‖² = Σ (a·a')(g·g') over pairs of positions: cheaper than the gradient if positions are few.
     flat_a, flat_g = a.flatten(0, 1), g.flatten(0, 1)
     weight = ((flat_a @ flat_a.mT) * (flat_g @ flat_g.mT)).sum((1, 2)).clamp(min=0)
-    return weight.reshape(a.shape[:2]) + g.sum(2).square().sum(2)
+    return weight.reshape(a.shape[:2]) + bias
 
 
 def weighted_gradients(trace: Trace, factors: Tensor) -> tuple[Tensor, Tensor]:
     """Sum over instances of gradient times factor `(stack, batch)`: of weight `(stack, out, in)` and bias."""
+    bias = (factors.unsqueeze(1) @ trace.sums).squeeze(1)
     if trace.products is not None:
         weight = factors.unsqueeze(1) @ trace.products.flatten(2)
-        bias = factors.unsqueeze(1) @ trace.gradients.sum(2)
-        return weight.view(len(factors), *trace.products.shape[2:]), bias.squeeze(1)
+        return weight.view(len(factors), *trace.products.shape[2:]), bias
     scaled = (trace.gradients * factors[:, :, None, None]).flatten(1, 2)
-    return scaled.mT @ trace.inputs.flatten(1, 2), scaled.sum(1)
+    return scaled.mT @ trace.inputs.flatten(1, 2), bias
 
 
 def write_gradients(views: Weights, trace: Trace, factors: Tensor) -> None:
@@ -149,5 +158,6 @@ def write_gradients(views: Weights, trace: Trace, factors: Tensor) -> None:
     target = views[trace.weight]
     if target.dim() == 5:
         target = target.permute(0, 1, 3, 4, 2)
-    target.copy_(weight.view(target.shape))
+    # Behind the weights stand zeros where the inputs were padded.
+    target.copy_(weight[:, :, : target[0, 0].numel()].reshape(target.shape))
     views[trace.bias].copy_(bias)
