@@ -1,6 +1,6 @@
 """DP-SGD of many (replica, user) pairs at once, on Poisson batches of each user's own instances."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.aggregation import Contributions
-from fedproof.mechanisms.cores import on_cores
+from fedproof.mechanisms.gradients import Draw, Tally, clipped_sums
 from fedproof.mechanisms.local import descend
 from fedproof.mechanisms.randomness import Stream
 from fedproof.mechanisms.rounds import (
@@ -41,27 +41,6 @@ class PrivateTraining:
     batch_probability: NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Draw:
-    """The batches of one step.
-
-    Attributes:
-        rows: rows of the federation, those of one pair after the other, and one more for padding.
-        counts: `(pairs,)`, how many of them belong to each pair.
-    """
-
-    rows: Tensor
-    counts: Tensor
-
-    def batch(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows `(len(pairs), width)` and mask of what is no padding."""
-        counts = self.counts[pairs].unsqueeze(1)
-        begin = (self.counts.cumsum(0) - self.counts)[pairs].unsqueeze(1)
-        place = torch.arange(max(1, int(counts.max())), device=self.rows.device)
-        mask = place < counts
-        return self.rows[torch.where(mask, begin + place, len(self.rows) - 1)], mask
-
-
 def private_updates(
     training: PrivateTraining, setting: Setting, state: State, streams: Streams
 ) -> tuple[Contributions, RoundReport]:
@@ -73,11 +52,11 @@ def private_updates(
     cohort = cohort_of(streams.cohorts[:, state.round])
     replica = torch.from_numpy(cohort.replica).to(state.params.device)
     start = state.params[replica]
-    params, velocity, tally = start.clone(), torch.zeros_like(start), _Tally(len(replica), start)
+    params, velocity, tally = start.clone(), torch.zeros_like(start), Tally(len(replica), start)
     sampler = _Sampler.of(training, setting.users, cohort, start.device)
     for _ in range(training.steps):
         draw = sampler.draw(streams.batches)
-        gradient = _clipped_sums(training, setting, params, draw, tally)
+        gradient = clipped_sums(setting, params, draw, training.clip_norm, tally)
         gradient.add_(_noise(cohort, streams.noise, start), alpha=training.noise_std)
         descend(params, velocity, gradient.div_(setting.local.batch_size), setting.local)
     updates = start.new_zeros((*cohort.members.shape, start.shape[1]))
@@ -85,33 +64,8 @@ def private_updates(
     contributions = contributions_of(updates, cohort.members, setting.model.layout.layer_sizes)
     if setting.attack is not None:
         contributions = setting.attack(contributions, state)
-    return contributions, tally.report(cohort, training.clip_norm)
-
-
-class _Tally:
-    """Counts of what was clipped, for each pair."""
-
-    def __init__(self, num_pairs: int, like: Tensor) -> None:
-        self._sums = torch.zeros((num_pairs, 4), dtype=torch.float64, device=like.device)
-
-    def add(self, pairs: Tensor, mask: Tensor, norms: Tensor, finite: Tensor, clip_norm: float) -> None:
-        """Count the instances of one batch."""
-        seen = (mask, norms * mask, (norms > clip_norm) & mask, ~finite & mask)
-        self._sums[pairs] += torch.stack([column.double().sum(1) for column in seen], dim=1)
-
-    def report(self, cohort: Cohort, clip_norm: float) -> RoundReport:
-        """Report for each replica."""
-        grid = self._sums.new_zeros((*cohort.members.shape, 4))
-        places = (torch.from_numpy(index).to(grid.device) for index in (cohort.replica, cohort.slot))
-        grid[tuple(places)] = self._sums
-        seen, length, clipped, bad = grid.sum(1).unbind(1)
-        return RoundReport(
-            cohort_size=torch.from_numpy((cohort.members >= 0).sum(1)).to(grid.device),
-            mean_norm=length / seen.clamp(min=1),
-            clipped_share=clipped / seen.clamp(min=1),
-            non_finite=bad,
-            clip_norm=torch.full_like(seen, clip_norm),
-        )
+    sizes = (cohort.members >= 0).sum(1)
+    return contributions, tally.of_replicas(cohort).report(sizes, training.clip_norm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +98,7 @@ class _Sampler:
         chance, replica, rows_, own_ = (torch.from_numpy(array).to(device) for array in arrays)
         return _Sampler(chance=chance, replica=replica, rows=rows_, own=own_)
 
-    def draw(self, streams: Sequence[Stream]) -> _Draw:
+    def draw(self, streams: Sequence[Stream]) -> Draw:
         """The batches of one step; a replica draws for all instances, whoever is in its cohort."""
         # float64: with the 24 bits of float32 a chance could be exceeded by 6e-8, which nobody accounts.
         numbers = torch.empty(
@@ -155,31 +109,7 @@ class _Sampler:
         chosen = (numbers < self.chance)[self.replica, self.rows] & self.own
         # One row more, for padding: all batches may be empty.
         rows = torch.cat([self.rows[chosen], self.replica.new_zeros(1)])
-        return _Draw(rows=rows, counts=chosen.sum(1))
-
-
-def _clipped_sums(
-    training: PrivateTraining, setting: Setting, params: Tensor, draw: _Draw, tally: _Tally
-) -> Tensor:
-    """Sum of clipped gradients `(pairs, dim)` over each pair's batch."""
-    total = torch.empty_like(params)
-
-    def work(pairs: Tensor) -> None:
-        rows, mask = draw.batch(pairs)
-        found = setting.model.clipped_gradient(
-            params[pairs], setting.users.features[rows], setting.users.labels[rows], mask, training.clip_norm
-        )
-        total[pairs] = found.total
-        tally.add(pairs, mask, found.norms, found.finite, training.clip_norm)
-
-    on_cores(work, _stacks(draw.counts, setting.stack), setting.cores)
-    return total
-
-
-def _stacks(counts: Tensor, stack: int) -> Iterator[Tensor]:
-    # Batches of like size share a stack: Poisson batches differ by half their size, which would be padding.
-    if len(counts):
-        yield from torch.split(counts.argsort(descending=True, stable=True), stack)
+        return Draw(rows=rows, counts=chosen.sum(1))
 
 
 def _noise(cohort: Cohort, streams: Sequence[Stream], like: Tensor) -> Tensor:
