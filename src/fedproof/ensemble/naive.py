@@ -42,7 +42,11 @@ def train_one(task: Task, replica: int) -> Tensor:
         members = np.flatnonzero(server.cohorts[round])
         augment = Augment.of(task.local, task.seed, round)
         if isinstance(task.mechanism, CohortOnce | Partition) and task.mechanism.pooled:
-            total = plain.update(params, server.pooled_order(members), augment) * server.divisor
+            if isinstance(task.mechanism, CohortOnce) and task.mechanism.noise_multiplier:
+                change = _noisy_step(plain, server, params, members, task.mechanism)
+            else:
+                change = plain.update(params, server.pooled_order(members), augment)
+            total = change * server.divisor
         elif isinstance(task.mechanism, UserFedAvg | FedAvg | CohortOnce | Partition):
             order = data_order(task.seed, round, task.federation.offsets, task.local.epochs)
             offsets = task.federation.offsets
@@ -116,6 +120,13 @@ class _Plain:
                 torch.autograd.backward(loss)
                 optimizer.step()
         return self.flat(module) - params
+
+    def step(self, module: nn.Module, optimizer: torch.optim.SGD, gradient: Tensor) -> None:
+        """Let torch's own SGD take one step along a `gradient` (dim,)."""
+        views = self.task.model.layout.views(gradient.unsqueeze(0))
+        for name, parameter in module.named_parameters():
+            parameter.grad = views[name][0].clone()
+        optimizer.step()
 
     def clipped_sum(self, module: nn.Module, batch: Tensor, clip_norm: float) -> Tensor:
         """Sum of clipped per-instance gradients `(dim,)`."""
@@ -228,11 +239,20 @@ def _private_updates(
             batch = rows[numbers[rows] < chance]
             total = plain.clipped_sum(module, batch, mechanism.clip_norm)
             noisy = total + mechanism.noise_multiplier * mechanism.clip_norm * row
-            views = plain.task.model.layout.views((noisy / local.batch_size).unsqueeze(0))
-            for name, parameter in module.named_parameters():
-                parameter.grad = views[name][0].clone()
-            optimizer.step()
+            plain.step(module, optimizer, noisy / local.batch_size)
     return [plain.flat(module) - params for module in modules]
+
+
+def _noisy_step(
+    plain: _Plain, server: _Server, params: Tensor, members: NDArray[np.int64], mechanism: CohortOnce
+) -> Tensor:
+    """What one noisy step on all drawn instances changes."""
+    module = plain.fresh(params)
+    total = plain.clipped_sum(module, torch.from_numpy(members).to(params.device), mechanism.clip_norm)
+    noise_std = mechanism.noise_multiplier * mechanism.clip_norm
+    noisy = total + noise_std * server.normal(len(params), dtype=params.dtype)
+    plain.step(module, plain.optimizer(module), noisy / server.divisor)
+    return plain.flat(module) - params
 
 
 def _recurrent(module: nn.Module) -> bool:

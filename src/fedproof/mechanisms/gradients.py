@@ -24,7 +24,7 @@ class Draw:
     rows: Tensor
     counts: Tensor
 
-    def batches(self, models: Tensor, width: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, models: Tensor, width: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows `(len(models), width)` and mask of what is no padding, batch after batch.
 
         The last batch may be narrower; `width` None takes all instances at once.
@@ -32,7 +32,7 @@ class Draw:
         counts = self.counts[models].unsqueeze(1)
         begin = (self.counts.cumsum(0) - self.counts)[models].unsqueeze(1)
         places = torch.arange(max(1, int(counts.max())), device=self.rows.device)
-        for place in places.split(width or len(places)):
+        for place in torch.split(places, width or len(places)):
             mask = place < counts
             yield self.rows[torch.where(mask, begin + place, len(self.rows) - 1)], mask
 
