@@ -115,6 +115,7 @@ def test_the_examples_are_on_the_same_data_and_cover_every_kind(folder):
     assert kinds == {
         ("user-fedavg", "user"),
         ("cohort-once", "user"),
+        ("cohort-once", "instance"),
         ("partition", "user"),
         ("partition", "instance"),
     }
