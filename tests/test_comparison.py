@@ -98,6 +98,9 @@ def test_what_is_sent_up_is_counted():
     # Instances: every one in a batch may be another user's.
     bagged = make_task(tiny(*ONCE, "threat.unit=instance", "mechanism.cohort=10"), "cpu")
     assert uploads(bagged) == 2 * 10
+    # With noise a round is one step on all that were drawn.
+    noisy = ("threat.unit=instance", "mechanism.cohort=10", "mechanism.noise_multiplier=1")
+    assert uploads(make_task(tiny(*ONCE, *noisy, "mechanism.rounds=3"), "cpu")) == 3 * 10
     assert update_bytes(bagged) == 4 * (64 * 2 + 2)
 
 
@@ -112,6 +115,7 @@ def test_the_examples_are_on_the_same_data_and_cover_every_kind(folder):
     assert kinds == {
         ("user-fedavg", "user"),
         ("cohort-once", "user"),
+        ("cohort-once", "instance"),
         ("partition", "user"),
         ("partition", "instance"),
     }

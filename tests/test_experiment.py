@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedproof.accounting import account
 from fedproof.certificates import loads, verify
 from fedproof.cli.training import show
 from fedproof.config import parse_config
@@ -380,10 +381,60 @@ def test_instances_are_a_unit_of_their_own(tmp_path, overrides, units):
     assert "poisoned instance" in write_report(tmp_path / "run").read_text()
 
 
+DRAWN = ("mechanism.kind=cohort-once", "mechanism.pooled=true", "threat.unit=instance", "mechanism.cohort=40")
+
+
+@pytest.mark.parametrize(
+    ("relation", "others"),
+    [
+        ("replace", ("mechanism.sampling=fixed",)),
+        ("replace", ("ensemble.secure_noise=true", "ensemble.own_start=true")),
+        ("join", ("certificate.method=vote", "mechanism.clip_norm=0.5")),
+    ],
+)
+def test_the_hybrid_of_instances_has_both_guarantees(tmp_path, relation, others):
+    config = tiny(*DRAWN, f"threat.relation={relation}", "ensemble.replicas=100", *others)
+    result = run(config, tmp_path / "run")
+    assert result.summary["sound"]
+    assert result.summary["reasons"] == []
+    assert result.summary["threat"] == {"unit": "instance", "relation": relation}
+    assert result.summary["certified_accuracy"]["1"] > 0.5
+    # Two rounds of noise 3 on one sample of 40: one query of noise 3/√2.
+    mechanism = result.certificate.mechanism
+    assert (mechanism.unit, mechanism.queries[0].noise_multiplier) == ("instance", pytest.approx(3 / 2**0.5))
+    assert result.summary["epsilon"] == account(mechanism, 0.01)
+    assert 0 < result.summary["epsilon"]["pld"] < 1
+    assert (tmp_path / "run" / "ledger.json").exists()
+    assert verify((tmp_path / "run" / "certificate.json").read_text(), tmp_path / "run" / "scores.npy") == ()
+    assert "poisoned instance" in write_report(tmp_path / "run").read_text()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("threat.unit=user", "mechanism.cohort=8"), "noise_multiplier = 3.0 must be 0 where pooled = true"),
+        (("mechanism.pooled=false",), "pooled = false must be true for kind = 'cohort-once'"),
+        (("mechanism.balanced=true",), "cosine, shift, flip and balanced are not used"),
+        (("mechanism.cosine=true",), "cosine, shift, flip and balanced are not used"),
+        (("mechanism.sampling=none",), "must be poisson or fixed for kind = 'cohort-once'"),
+        (("mechanism.clip=quantile",), "must be flat for kind = 'cohort-once'"),
+    ],
+)
+def test_bad_configurations_of_the_hybrid_of_instances_are_refused(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        tiny(*DRAWN, *overrides)
+
+
+def test_a_rule_has_no_updates_of_drawn_instances_to_work_on(tmp_path):
+    with pytest.raises(ValueError, match="pooled = True has no updates for a rule"):
+        run(tiny(*DRAWN, "aggregation.rule=median"), tmp_path / "run")
+
+
 def test_instances_need_pooled_training_and_enough_of_them(tmp_path):
     with pytest.raises(ValueError, match="pooled = false must be true for kind = 'partition'"):
         without_cohort(*PARTITION, "threat.unit=instance")
     with pytest.raises(ValueError, match=r"groups = 9999 must be at most the number of instances = \d+"):
         run(without_cohort(*PARTITION, *INSTANCES, "mechanism.groups=9999"), tmp_path / "groups")
-    with pytest.raises(ValueError, match=r"cohort = 9999 must be at most the number of instances = \d+"):
-        run(tiny(*ONCE, *INSTANCES, "mechanism.cohort=9999"), tmp_path / "cohort")
+    for name, drawn in {"bagging": (*ONCE, *INSTANCES), "hybrid": DRAWN}.items():
+        with pytest.raises(ValueError, match=r"cohort = 9999 must be at most the number of instances = \d+"):
+            run(tiny(*drawn, "mechanism.cohort=9999"), tmp_path / name)

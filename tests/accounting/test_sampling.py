@@ -3,9 +3,11 @@
 import itertools
 import math
 
+import dp_accounting as dp
 import numpy as np
 import pytest
 from dp_accounting import NonPrivateDpEvent, UnsupportedEventError
+from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import comb, ndtr
@@ -128,6 +130,28 @@ def test_rounds_on_one_sample_are_one_query():
     single = UserFedAvg(rounds=1, noise_multiplier=2.0, sampling=Poisson(probability=0.1))
     assert account(mechanism, 1e-3) == account(single, 1e-3)
     assert event_of(mechanism) == event_of(single)
+
+
+@pytest.mark.parametrize(("noise", "rounds"), [(1.5, 1), (3.0, 4), (8.0, 25)])
+@pytest.mark.parametrize("unit", ["user", "instance"])
+def test_one_sample_is_what_dp_accounting_knows_as_many_queries_on_one(noise, rounds, unit):
+    mechanism = CohortOnce(
+        rounds=rounds,
+        noise_multiplier=noise,
+        sampling=Poisson(probability=0.01),
+        unit=unit,
+        pooled=unit == "instance",
+    )
+    together = dp.SelfComposedDpEvent(dp.GaussianDpEvent(noise), rounds)  # the sample stays the same
+    event = dp.PoissonSampledDpEvent(0.01, together)
+    theirs, ours = (
+        dp.rdp.RdpAccountant().compose(one).get_epsilon(1e-5) for one in (event, event_of(mechanism))
+    )
+    assert ours == pytest.approx(theirs, rel=1e-9)
+    exact = PLDAccountant().compose(event_of(mechanism)).get_epsilon(1e-5)
+    assert account(mechanism, 1e-5, ["pld"])["pld"] == pytest.approx(exact, rel=5e-3)
+    assert exact < theirs
+    assert queries_of(event) == queries_of(mechanism)
 
 
 @pytest.mark.parametrize(

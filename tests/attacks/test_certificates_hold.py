@@ -23,8 +23,8 @@ from fedproof.attacks import (
 from fedproof.certificates import certify
 from fedproof.ensemble import first_updates
 from fedproof.models import build
-from fedproof.protocol import FedAvg, FixedSize, InstanceFedAvg, LocalTraining, Poisson
-from fedproof.threat import Relation, ThreatModel
+from fedproof.protocol import CohortOnce, FedAvg, FixedSize, InstanceFedAvg, LocalTraining, Poisson
+from fedproof.threat import Relation, ThreatModel, Unit
 from tests.attacks.conftest import demo_task
 
 FALSE_ALARM = 1e-6
@@ -195,12 +195,18 @@ def test_users_who_join_do_not_break_a_certificate_for_join():
     check(row)
 
 
+INSTANCE_LEVEL = [
+    InstanceFedAvg(rounds=1, local_steps=12, noise_multiplier=4.0, batch_probability=12 / 96, clip_norm=0.5),
+    CohortOnce(
+        rounds=2, sampling=Poisson(probability=0.1), noise_multiplier=2.0, pooled=True, unit=Unit.INSTANCE
+    ),
+]
+
+
+@pytest.mark.parametrize("mechanism", INSTANCE_LEVEL, ids=["fedavg", "hybrid"])
 @pytest.mark.parametrize("kind", ["backdoor", "label-flip"])
-def test_poisoned_instances_do_not_break_an_instance_level_certificate(kind):
+def test_poisoned_instances_do_not_break_an_instance_level_certificate(kind, mechanism):
     federation = data.load("digits", classes=[0, 1], users=3)
-    mechanism = InstanceFedAvg(
-        rounds=1, local_steps=12, noise_multiplier=4.0, batch_probability=12 / 96, clip_norm=0.5
-    )
     task = demo_task(
         federation=federation,
         model=build("linear", federation),

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedproof.accounting import tradeoff
+from fedproof.accounting import account, tradeoff
 from fedproof.accounting.tradeoff import GaussianTradeoff
 from fedproof.audit import audit, canary_pair, dependence, evidence, noise_rows, statistics
 from fedproof.protocol import (
+    CohortOnce,
     Everyone,
     FixedSize,
     Flat,
@@ -44,6 +45,18 @@ FEDAVG = InstanceFedAvg(
 )
 
 
+def hybrid(unit, sampling, **changes):
+    return CohortOnce(
+        **{"rounds": 3, "noise_multiplier": 1.5, "clip_norm": CLIP_NORM, **changes},
+        sampling=sampling,
+        unit=unit,
+        pooled=unit == "instance",
+    )
+
+
+HYBRID = hybrid("instance", Poisson(probability=0.5))
+
+
 def accounted(mechanism, relation, size=1):
     return tradeoff(mechanism, ThreatModel(unit=mechanism.unit, relation=relation), size)
 
@@ -64,7 +77,27 @@ def test_canaries_at_user_level_do_not_exceed_what_is_accounted(clipping, sampli
     assert found.contradictions(accounted(mechanism, relation)).size == 0
 
 
-@pytest.mark.parametrize("mechanism", [user_fedavg(sampling=Poisson(probability=0.5)), FEDSGD, FEDAVG])
+@pytest.mark.parametrize(("sampling", "relation"), SAMPLINGS[:4], ids=str)
+@pytest.mark.parametrize("unit", ["user", "instance"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_canaries_of_a_sample_drawn_once_do_not_exceed_what_is_accounted(unit, sampling, relation, size):
+    mechanism = hybrid(unit, sampling)
+    found = audit(mechanism, relation, size=size, num_users=5 - size)
+    assert found.contradictions(accounted(mechanism, relation, size)).size == 0
+
+
+def test_rounds_on_one_sample_leak_more_than_samples_drawn_anew_and_no_more_than_is_accounted():
+    mechanism = hybrid("instance", Poisson(probability=0.1), rounds=9, noise_multiplier=0.9)
+    found = audit(mechanism, JOIN, num_replicas=8000)
+    assert found.contradictions(accounted(mechanism, JOIN)).size == 0
+    assert 1 < found.epsilon_lower(1e-3) < account(mechanism, 1e-3, ["pld"])["pld"]
+    anew = user_fedavg(rounds=9, noise_multiplier=0.9, sampling=mechanism.sampling)
+    assert found.contradictions(accounted(anew, JOIN)).size > 0  # what a wrong account would look like
+
+
+@pytest.mark.parametrize(
+    "mechanism", [user_fedavg(sampling=Poisson(probability=0.5)), FEDSGD, FEDAVG, HYBRID]
+)
 def test_nor_do_they_with_noise_from_the_operating_system(mechanism):
     users = 1 if mechanism is FEDAVG else 4
     found = audit(mechanism, REPLACE, num_users=users, secure_noise=True)
@@ -118,6 +151,8 @@ def test_several_canaries_do_not_exceed_what_is_accounted_for_as_many(relation):
             REPLACE,
             1,
         ),
+        (hybrid("user", Poisson(probability=1.0)), REPLACE, 1),
+        (hybrid("instance", Poisson(probability=1.0)), REPLACE, 1),
     ],
 )
 def test_canaries_reach_what_is_accounted(mechanism, relation, users):
@@ -148,8 +183,8 @@ def test_the_statistic_has_the_law_it_is_meant_to_have():
 
 @pytest.mark.parametrize(
     ("mechanism", "users"),
-    [(user_fedavg(), 4), (user_fedavg(rounds=2), 4), (FEDSGD, 4), (FEDAVG, 1)],
-    ids=["one round", "two rounds", "fedsgd", "fedavg"],
+    [(user_fedavg(), 4), (user_fedavg(rounds=2), 4), (FEDSGD, 4), (FEDAVG, 1), (HYBRID, 4)],
+    ids=["one round", "two rounds", "fedsgd", "fedavg", "hybrid"],
 )
 def test_replicas_have_noise_of_their_own(mechanism, users):
     assert dependence(noise_rows(mechanism, num_users=users)) > 1e-6

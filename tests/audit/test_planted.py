@@ -8,6 +8,7 @@ how many of FEDPROOF_AUDIT_SEEDS trainings were caught (`make audit` tries a tho
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,10 +21,11 @@ from fedproof.accounting import tradeoff
 from fedproof.audit import audit, dependence, noise_rows
 from fedproof.certificates.confidence import binomial_lower
 from fedproof.ensemble import train
-from fedproof.mechanisms import instance, sampling, user_fedavg
+from fedproof.mechanisms import cohort_once, instance, sampling, user_fedavg
 from fedproof.mechanisms.randomness import Purpose, Stream
 from fedproof.mechanisms.sampling import expected_cohort
 from fedproof.protocol import (
+    CohortOnce,
     Everyone,
     FixedSize,
     InstanceFedAvg,
@@ -96,6 +98,22 @@ def small_noise_of_instances(monkeypatch):
     monkeypatch.setattr(instance, "_noise", lambda *arguments: 0.8 * real(*arguments))
 
 
+def small_noise_of_drawn_instances(monkeypatch):
+    real = cohort_once.add_noise
+    monkeypatch.setattr(
+        cohort_once, "add_noise", lambda total, std, sizes, streams: real(total, 0.8 * std, sizes, streams)
+    )
+
+
+def drawn_instances_clipped_to_twice_the_norm(monkeypatch):
+    real = cohort_once.clipped_sums
+
+    def longer(setting, params, draw, clip_norm, tally, width):
+        return real(setting, params, draw, 2 * clip_norm, tally, width=width)
+
+    monkeypatch.setattr(cohort_once, "clipped_sums", longer)
+
+
 def clipping_after_summing(monkeypatch):
     real_bound, real_noise = user_fedavg.bound, user_fedavg.add_noise
 
@@ -112,8 +130,8 @@ def clipping_after_summing(monkeypatch):
     monkeypatch.setattr(user_fedavg, "add_noise", clip_then_noise)
 
 
-def division_by_the_realised_cohort(monkeypatch):
-    real = user_fedavg.play
+def division_by_the_realised_cohort(monkeypatch, module=user_fedavg):
+    real = module.play
 
     def play(mechanism, setting, state, streams, shared):
         after, report = real(mechanism, setting, state, streams, shared)
@@ -121,7 +139,7 @@ def division_by_the_realised_cohort(monkeypatch):
         factor = expected / report.cohort_size.clamp(min=1).unsqueeze(1)
         return replace(after, params=state.params + (after.params - state.params) * factor), report
 
-    monkeypatch.setattr(user_fedavg, "play", play)
+    monkeypatch.setattr(module, "play", play)
 
 
 def averaged(canary, users=20, chance=0.5, noise=0.5):
@@ -175,6 +193,14 @@ FEDSGD = InstanceFedSGD(
 FEDAVG = InstanceFedAvg(
     rounds=1, local_steps=1, noise_multiplier=1.0, batch_probability=1.0, clip_norm=CLIP_NORM
 )
+HYBRID = CohortOnce(
+    rounds=1,
+    noise_multiplier=1.0,
+    sampling=Poisson(probability=1.0),
+    clip_norm=CLIP_NORM,
+    pooled=True,
+    unit="instance",
+)
 SMALLER = (gaussian(-1, 0.8), gaussian(1, 0.8))
 MISTAKES = {
     "noise too small, users": Mistake(plant=small_noise_of_users, laws=SMALLER),
@@ -183,6 +209,15 @@ MISTAKES = {
     ),
     "noise too small, FedAvg": Mistake(
         plant=small_noise_of_instances, laws=SMALLER, mechanism=FEDAVG, settings={"num_users": 1}
+    ),
+    "noise too small, drawn instances": Mistake(
+        plant=small_noise_of_drawn_instances, laws=SMALLER, mechanism=HYBRID
+    ),
+    # Three rounds: three times the pull, √3 times the noise.
+    "clip norm too large, drawn instances": Mistake(
+        plant=drawn_instances_clipped_to_twice_the_norm,
+        laws=(gaussian(-6, 3**0.5), gaussian(6, 3**0.5)),
+        mechanism=replace(HYBRID, rounds=3),
     ),
     # The others pull to -1; one canary, ten times as strong as each of them, turns the whole sum to +1.
     "clipping after summing": Mistake(
@@ -197,6 +232,12 @@ MISTAKES = {
         plant=division_by_the_realised_cohort,
         laws=(averaged(-1), averaged(1)),
         mechanism=user_mechanism(noise_multiplier=0.5, sampling=Poisson(probability=0.5)),
+        settings={"crowd": -1.0, "num_users": 20},
+    ),
+    "division by the drawn instances": Mistake(
+        plant=partial(division_by_the_realised_cohort, module=cohort_once),
+        laws=(averaged(-1), averaged(1)),
+        mechanism=replace(HYBRID, noise_multiplier=0.5, sampling=Poisson(probability=0.5)),
         settings={"crowd": -1.0, "num_users": 20},
     ),
     "sampling that is accounted but not done": Mistake(
@@ -273,7 +314,11 @@ def alike_power(rounding=1e-12, count=ROWS, dim=DIM):
 SHARING = {
     f"noise shared by {who}, {kind}": (mechanism, users, shared_by)
     for who, shared_by in (("pairs", 2), ("all", ROWS))
-    for kind, mechanism, users in (("users", user_mechanism(), 4), ("instances", FEDAVG, 1))
+    for kind, mechanism, users in (
+        ("users", user_mechanism(), 4),
+        ("instances", FEDAVG, 1),
+        ("drawn instances", HYBRID, 4),
+    )
 }
 
 

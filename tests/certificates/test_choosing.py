@@ -94,8 +94,15 @@ def test_instances_are_planned_for_alike():
     threat = ThreatModel(unit="instance")
     found = choose(Known(units=300, num_classes=2, shares={3: spread(0.8)}), Question(size=5, threat=threat))
     assert {option.mechanism.unit for option in found} == {"instance"}
-    with pytest.raises(ValueError, match="for unit = 'user' only"):
-        Question(size=5, threat=threat, epsilon=1.0)
+
+
+def test_with_privacy_instances_are_drawn_by_the_hybrid():
+    question = Question(size=5, threat=ThreatModel(unit="instance"), epsilon=1.0, delta=1e-3, rounds=4)
+    known = Known(units=300, num_classes=2, shares={3: spread(0.8), 10: spread(0.9)})
+    for option in choose(known, question):
+        assert isinstance(option.mechanism, CohortOnce)
+        assert (option.mechanism.unit, option.mechanism.rounds, option.noisy) == ("instance", 4, True)
+        assert account(option.mechanism, 1e-3, ["pld"])["pld"] <= 1.0 * (1 + 1e-9)
 
 
 def test_bad_questions_are_refused():

@@ -1,5 +1,7 @@
 """Certificates of ensembles whose cohorts are drawn once: files, soundness, all methods."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from dp_accounting import UnsupportedEventError
@@ -19,9 +21,12 @@ def scores():
 
 
 BAGGING = CohortOnce(rounds=2, sampling=FixedSize(cohort=5, users=1000), pooled=True, unit="instance")
+DRAWN = replace(HYBRID, pooled=True, unit="instance")
 
 
-@pytest.mark.parametrize("mechanism", [ALONE, HYBRID, BAGGING], ids=["alone", "hybrid", "bagging"])
+@pytest.mark.parametrize(
+    "mechanism", [ALONE, HYBRID, BAGGING, DRAWN], ids=["alone", "hybrid", "bagging", "hybrid instances"]
+)
 @pytest.mark.parametrize("method", ["vote", "mean", "margin"])
 def test_every_tight_method_certifies_and_verifies(scores, mechanism, method):
     threat = ThreatModel(unit=mechanism.unit)
@@ -38,7 +43,14 @@ def test_the_certificate_says_whether_privacy_is_claimed(scores):
     assert any("no privacy is claimed" in line for line in alone)
     assert not any("no privacy is claimed" in line for line in hybrid)
     bagged = certify(scores, mechanism=BAGGING, threat=ThreatModel(unit="instance")).assumptions
+    drawn = certify(scores, mechanism=DRAWN, threat=ThreatModel(unit="instance"), max_size=2).assumptions
+    assert drawn == hybrid
     assert "instances were drawn at random and no other was trained on; no privacy" in bagged[-1]
+
+
+def test_a_guarantee_for_instances_is_none_for_users(scores):
+    with pytest.raises(ValueError, match="unit = 'user' must be 'instance', what the mechanism protects"):
+        certify(scores, mechanism=DRAWN, threat=ThreatModel(unit="user"))
 
 
 @pytest.mark.parametrize("method", ["paper", "renyi"])

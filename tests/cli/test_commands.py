@@ -126,6 +126,9 @@ def test_plan_ranks_mechanisms():
     done = fedproof("plan", "--size", "20", "--users", "1000", *few, "--epsilon", "8", check=0)
     assert "at most" in done.stdout
     assert "noise costs accuracy" in done.stdout
+    drawn = as_json("plan", "--size", "20", "--users", "9000", "--unit", "instance", *few, "--epsilon", "8")
+    assert {option["mechanism"]["unit"] for option in drawn["options"]} == {"instance"}
+    assert all(option["mechanism"]["noise_multiplier"] > 0 for option in drawn["options"])
 
 
 def test_plan_measures_by_a_pilot(tmp_path):

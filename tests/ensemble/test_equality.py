@@ -103,6 +103,13 @@ def mechanisms(name: str) -> dict[str, object]:
     found["partition-pooled"] = Partition(groups=3, rounds=2, pooled=True)
     bag = FixedSize(cohort=7, users=sum(SIZES))
     found["bagging"] = CohortOnce(rounds=2, sampling=bag, pooled=True, unit=Unit.INSTANCE)
+    for key, drawn, noise in (
+        ("fixed", bag, 0.05),
+        ("poisson", often, 0.5),
+    ):  # more than a batch of 3 is drawn
+        found[f"hybrid-instances-{key}"] = CohortOnce(
+            rounds=2, sampling=drawn, noise_multiplier=noise, clip_norm=0.5, pooled=True, unit=Unit.INSTANCE
+        )
     found["deep-partition"] = Partition(groups=3, rounds=2, pooled=True, unit=Unit.INSTANCE)
     found["instance-fedsgd"] = InstanceFedSGD(
         rounds=2, noise_multiplier=0.05, sampling=fixed, batch_probability=0.5, clip_norm=0.5
@@ -166,7 +173,7 @@ def test_augmented_training_with_a_schedule_equals_plain_modules(kind):
         assert relative_error(found.params[row], plain.params[row]) > 1e-6
 
 
-@pytest.mark.parametrize("kind", ["flat", "cohort-once-pooled", "instance-fedavg"])
+@pytest.mark.parametrize("kind", ["flat", "cohort-once-pooled", "instance-fedavg", "hybrid-instances-fixed"])
 def test_lenet_equals_plain_modules(kind):
     work = task("lenet", kind, torch.float64)
     found = train_replicas(work, range(1, 1 + REPLICAS), sizes=SMALL)
@@ -175,7 +182,9 @@ def test_lenet_equals_plain_modules(kind):
         assert relative_error(found.params[row] - start, train_one(work, replica) - start) < 1e-8
 
 
-@pytest.mark.parametrize("kind", ["flat", "fedavg", "cohort-once", "partition", "instance-fedavg"])
+@pytest.mark.parametrize(
+    "kind", ["flat", "fedavg", "cohort-once", "partition", "instance-fedavg", "hybrid-instances-poisson"]
+)
 def test_replicas_with_a_start_of_their_own_equal_plain_modules(kind):
     work = replace(task("mlp", kind, torch.float64), own_start=True)
     found = train_replicas(work, range(1, 1 + REPLICAS), sizes=SMALL)

@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chi2
 
 from fedproof.ensemble import Task, train_replicas
+from fedproof.ensemble.task import start_of
 from fedproof.mechanisms import play
 from fedproof.mechanisms.augment import Augment
 from fedproof.mechanisms.sampling import cohorts_of, groups_of
@@ -14,6 +16,7 @@ from fedproof.mechanisms.users import class_balance
 from fedproof.models import build
 from fedproof.protocol import CohortOnce, FixedSize, LocalTraining, Partition, Poisson
 
+FALSE_ALARM = 1e-6
 FIXED = FixedSize(cohort=4, users=10)
 
 
@@ -120,10 +123,11 @@ def test_pooled_training_refuses_rules_and_vectors_refuse_shifts(federation):
 # --- instances instead of users -----------------------------------------------------------------------------
 
 BAGGING = CohortOnce(rounds=2, sampling=FixedSize(cohort=9, users=40), pooled=True, unit="instance")
+HYBRID = replace(BAGGING, noise_multiplier=0.5, clip_norm=0.2)
 DEEP = Partition(groups=6, rounds=2, pooled=True, unit="instance")
 
 
-@pytest.mark.parametrize("mechanism", [BAGGING, DEEP], ids=["bagging", "deep partition"])
+@pytest.mark.parametrize("mechanism", [BAGGING, HYBRID, DEEP], ids=["bagging", "hybrid", "deep partition"])
 def test_an_instance_touches_the_models_it_was_drawn_for_alone(federation, mechanism):
     task = Task(
         federation=federation,
@@ -158,6 +162,69 @@ def test_a_joining_instance_leaves_the_groups_of_all_others(federation):
         train_replicas(replace(task, federation=data), range(6)).params for data in (federation, joined)
     )
     assert np.flatnonzero((before != after).any(dim=1)).tolist() == [groups_of(6, 41, task.seed)[40]]
+
+
+def trained(federation, mechanism, replicas=range(30), **local):
+    task = Task(
+        federation=federation,
+        model=build("mlp", federation, hidden=(40,)),
+        mechanism=mechanism,
+        local=LocalTraining(**{"batch_size": 3, "learning_rate": 0.5} | local),
+        dtype=torch.float64,
+    )
+    found = train_replicas(task, replicas)
+    return found.params - start_of(task, 0), found.diagnostics
+
+
+def test_noise_on_drawn_instances_has_the_stated_scale(federation):
+    # Practically nobody is drawn, so that a step is noise alone, divided by the expected cohort all the same.
+    chance, rounds = 1e-9, 4
+    mechanism = replace(HYBRID, rounds=rounds, sampling=Poisson(probability=chance))
+    moved, diagnostics = trained(federation, mechanism)
+    assert not diagnostics["cohort_size"].any()
+    std = 0.5 * np.sqrt(rounds) * mechanism.noise_multiplier * mechanism.clip_norm / (40 * chance)
+    low, high = chi2.interval(1 - FALSE_ALARM, df=moved.numel())
+    statistic = float((moved / std).square().sum())
+    assert low < statistic < high
+    assert statistic * 0.95**2 < low  # noise 5 % too small would be caught
+
+
+@pytest.mark.parametrize("sampling", [Poisson(probability=0.3), FixedSize(cohort=9, users=40)])
+def test_drawn_instances_are_clipped_one_by_one_and_the_divisor_is_fixed(federation, sampling):
+    # Equal instances pull the same way: their clipped gradients add up, whatever batches they come in.
+    same = replace(
+        federation, features=np.ones_like(federation.features), labels=np.zeros_like(federation.labels)
+    )
+    mechanism = replace(HYBRID, rounds=1, sampling=sampling, noise_multiplier=1e-9, clip_norm=0.01)
+    moved, diagnostics = trained(same, mechanism)
+    drawn = cohorts_of(mechanism, 40, 0, range(30))[:, 0].sum(axis=1)
+    expected = 12 if isinstance(sampling, Poisson) else 9
+    np.testing.assert_allclose(moved.norm(dim=1), 0.5 * 0.01 * drawn / expected, rtol=1e-6)
+    assert np.array_equal(diagnostics["cohort_size"][:, 0], drawn)
+    assert np.all(diagnostics["clipped_share"] == 1)
+    assert np.all(diagnostics["mean_norm"] > 0.01)
+    assert np.all(diagnostics["clip_norm"] == 0.01)
+
+
+def test_batches_only_say_how_much_is_held_at_a_time(federation):
+    few, all_at_once = (trained(federation, HYBRID, batch_size=size) for size in (2, 1000))
+    np.testing.assert_allclose(few[0], all_at_once[0], rtol=1e-9)
+    for name, values in few[1].items():
+        np.testing.assert_allclose(values, all_at_once[1][name], rtol=1e-9, err_msg=name)
+    again = trained(federation, HYBRID, epochs=7, momentum=0.9, shift=0)  # a step has neither
+    assert torch.equal(again[0], trained(federation, HYBRID)[0])
+    assert not torch.allclose(again[0], trained(federation, HYBRID, weight_decay=0.1)[0])
+
+
+def test_an_instance_whose_gradient_is_not_finite_counts_as_zero(federation):
+    features = federation.features.copy()
+    features[17] = np.nan
+    mechanism = replace(HYBRID, rounds=1)
+    moved, diagnostics = trained(replace(federation, features=features), mechanism)
+    drawn = cohorts_of(mechanism, 40, 0, range(30))[:, 0, 17]
+    assert 0 < drawn.sum() < 30
+    assert moved.isfinite().all()
+    assert np.array_equal(diagnostics["non_finite"][:, 0], drawn)
 
 
 def test_instances_are_not_trained_on_alone():

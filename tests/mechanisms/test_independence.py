@@ -36,6 +36,7 @@ MECHANISMS = [
     InstanceFedAvg(rounds=2, local_steps=2, noise_multiplier=1.0, batch_probability=1.0),
     InstanceFedSGD(rounds=2, noise_multiplier=1.0, sampling=FIXED, batch_probability=0.5),
     CohortOnce(rounds=2, sampling=FIXED, noise_multiplier=0.0, pooled=True),
+    CohortOnce(rounds=2, sampling=POISSON, noise_multiplier=1.0, pooled=True, unit="instance"),
     Partition(groups=3, rounds=2, pooled=True),
 ]
 SECRET = (Purpose.COHORT, Purpose.NOISE, Purpose.BATCH)

@@ -22,6 +22,7 @@ from fedproof.mechanisms.sampling import expected_cohort
 from fedproof.models.model import StackedModel, stacked
 from fedproof.models.tape import Tape, Weights, layer
 from fedproof.protocol import (
+    CohortOnce,
     FixedSize,
     InstanceFedAvg,
     InstanceFedSGD,
@@ -33,7 +34,7 @@ from fedproof.protocol import (
 from fedproof.threat import Relation, Unit
 
 Floats = NDArray[np.float64]
-Audited = UserFedAvg | InstanceFedSGD | InstanceFedAvg
+Audited = UserFedAvg | CohortOnce | InstanceFedSGD | InstanceFedAvg
 
 _FEATURES = 32
 _PULL = 100.0  # against the bias, which takes 1/√(1 + _PULL²) of a clipped update with it
@@ -58,7 +59,7 @@ def audit(
     executed as it is accounted, except with probability at most `false_alarm`.
 
     Args:
-        mechanism: executed by `train_replicas`, with a clip norm of at most 0.001.
+        mechanism: executed by `train_replicas`, with noise and a clip norm of at most 0.001.
         relation: JOIN compares canaries with nobody, REPLACE with their opposites.
         size: number of canaries: users, or instances of one user.
         crowd: -1 lets all others pull against the canaries, 0 aside.
@@ -86,7 +87,7 @@ def canary_pair(
     check.count(size=size, num_users=num_users)
     if mechanism.clip_norm > _LONGEST:
         raise ValueError(f"clip_norm = {mechanism.clip_norm!r} must be at most {_LONGEST} for canaries")
-    if relation is Relation.JOIN and isinstance(mechanism.sampling, FixedSize) and _is_user(mechanism):
+    if relation is Relation.JOIN and isinstance(mechanism.sampling, FixedSize) and _draws_units(mechanism):
         raise ValueError("relation = 'join' is not defined for cohorts of a fixed size: use 'replace'")
     return (
         _task(mechanism, _Side(relation, size, crowd, num_users, 0.0), seed),
@@ -122,7 +123,7 @@ class _Side:
 
 
 def _task(mechanism: Audited, side: _Side, seed: int) -> Task:
-    federation = _users(side) if _is_user(mechanism) else _instances(side)
+    federation = _users(side) if _draws_units(mechanism) else _instances(side)
     return Task(
         federation=federation,
         model=_model(_num_layers(mechanism)),
@@ -197,13 +198,13 @@ def _scale(task: Task) -> float:
     mechanism = task.mechanism
     assert isinstance(mechanism, Audited)
     divisor = expected_cohort(mechanism.sampling, task.federation.num_users) / mechanism.clip_norm
-    if _is_user(mechanism):
+    if _draws_units(mechanism):
         return divisor
     return divisor * task.local.batch_size / task.local.learning_rate
 
 
 def _batch_size(mechanism: Audited, federation: Federation) -> int:
-    if _is_user(mechanism) or isinstance(mechanism, InstanceFedSGD):
+    if _draws_units(mechanism) or isinstance(mechanism, InstanceFedSGD):
         return 1
     assert isinstance(mechanism, InstanceFedAvg)
     return max(1, int(mechanism.batch_probability * federation.sizes.min() + 1e-9))
@@ -214,5 +215,6 @@ def _num_layers(mechanism: Audited) -> int:
     return clipping.num_layers if isinstance(clipping, PerLayer | PerLayerMedian) else 1
 
 
-def _is_user(mechanism: Audited) -> bool:
-    return mechanism.unit is Unit.USER
+def _draws_units(mechanism: Audited) -> bool:
+    """Whether canaries are drawn one by one, not within the batch of a user who holds them."""
+    return mechanism.unit is Unit.USER or isinstance(mechanism, CohortOnce)

@@ -85,8 +85,6 @@ class Question:
     def __post_init__(self) -> None:
         check.count(size=self.size, replicas=self.replicas, rounds=self.rounds)
         check.open_probability(failure_probability=self.failure_probability)
-        if self.epsilon is not None and self.threat.unit is not Unit.USER:
-            raise ValueError("epsilon: mechanisms with noise are compared for unit = 'user' only")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,11 +194,12 @@ def _all(known: Known, question: Question) -> Iterator[tuple[Choice, int]]:
 
 
 def _private(probability: float, question: Question) -> Iterator[CohortOnce | UserFedAvg]:
-    """The hybrid and DP-FedAvg with the least noise for the ε that is asked for."""
+    """The hybrid, and for users DP-FedAvg, with the least noise for the ε that is asked for."""
     assert question.epsilon is not None
-    sampling, rounds = Poisson(probability=probability), question.rounds
+    sampling, rounds, unit = Poisson(probability=probability), question.rounds, question.threat.unit
     noise = partial(noise_for_epsilon, epsilon=question.epsilon, delta=question.delta, sampling=sampling)
     together = noise(rounds=1) * math.sqrt(rounds)
-    yield CohortOnce(rounds=rounds, sampling=sampling, noise_multiplier=together)
-    if rounds > 1:  # for one round the two are the same
+    pooled = unit is Unit.INSTANCE
+    yield CohortOnce(rounds=rounds, sampling=sampling, noise_multiplier=together, pooled=pooled, unit=unit)
+    if rounds > 1 and unit is Unit.USER:  # for one round the two are the same
         yield UserFedAvg(rounds=rounds, sampling=sampling, noise_multiplier=noise(rounds=rounds))

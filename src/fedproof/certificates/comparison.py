@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.accounting import account, is_private
+from fedproof.accounting.epsilon import natural_relation
 from fedproof.accounting.tradeoff import tradeoff
 from fedproof.certificates.closed_form import certified_size
 from fedproof.certificates.confidence import Bound, Spending, share
 from fedproof.certificates.partition import partition_sizes, vote_counts
 from fedproof.certificates.scores import Array
 from fedproof.certificates.tight import ClassBounds, class_bounds, mean_sizes, ranking
-from fedproof.protocol import FixedSize, Mechanism, Partition
+from fedproof.protocol import Mechanism, Partition
 from fedproof.threat import Relation, ThreatModel
 
 Integers = NDArray[np.int64]
@@ -130,8 +131,7 @@ def _paper(bounds: ClassBounds, epsilon: float, delta: float, max_size: int) -> 
 
 def relations_of(mechanism: Mechanism) -> tuple[Relation, ...]:
     """Those that the mechanism's curve is known for."""
-    fixed = isinstance(getattr(mechanism, "sampling", None), FixedSize) and mechanism.unit == "user"
-    fixed = fixed and is_private(mechanism)
+    fixed = is_private(mechanism) and natural_relation(mechanism) is Relation.REPLACE
     return (Relation.REPLACE,) if fixed else (Relation.JOIN, Relation.REPLACE)
 
 

@@ -57,6 +57,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _sections_agree(self) -> "Config":
         self._check_unit()
+        self._check_pooled_noise()
         cohort = self.mechanism.cohort
         if self.mechanism.kind == "partition":
             self._check_partition()
@@ -86,6 +87,21 @@ class Config(Section):
         needed = Unit.INSTANCE if kind.startswith("instance") else Unit.USER
         if unit != needed:
             raise ValueError(f"threat.unit = '{unit}' must be '{needed}' for mechanism.kind = '{kind}'")
+
+    def _check_pooled_noise(self) -> None:
+        section = self.mechanism
+        if section.kind != "cohort-once" or not section.pooled or not section.noise_multiplier:
+            return
+        if not self.draws_instances:
+            raise ValueError(
+                f"mechanism.noise_multiplier = {section.noise_multiplier} must be 0 where pooled = true and "
+                "threat.unit = 'user': a step does not bound what all instances of one user add to it"
+            )
+        if section.varied:
+            raise ValueError(
+                "mechanism.cosine, shift, flip and balanced are not used by kind = 'cohort-once' with noise "
+                "and threat.unit = 'instance'"
+            )
 
     def _check_enough_users(self, key: str, count: int | None) -> None:
         users = self.data.users

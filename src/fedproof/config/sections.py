@@ -106,15 +106,17 @@ class MechanismSection(Section):
             raise ValueError(
                 f"pooled = true belongs to kind = 'cohort-once' or 'partition', not '{self.kind}'"
             )
-        if once and self.pooled and self.noise_multiplier:
-            raise ValueError(f"noise_multiplier = {self.noise_multiplier} must be 0 where pooled = true")
         if once and self.sampling == "none":
             raise ValueError("sampling = 'none' must be poisson or fixed for kind = 'cohort-once'")
         if once and self.clip != "flat":
             raise ValueError(f"clip = '{self.clip}' must be flat for kind = 'cohort-once'")
-        augmented = self.cosine or self.shift or self.flip or self.balanced
-        if augmented and self.kind.startswith("instance"):
+        if self.varied and self.kind.startswith("instance"):
             raise ValueError(f"cosine, shift, flip and balanced are not used by kind = '{self.kind}'")
+
+    @property
+    def varied(self) -> bool:
+        """Whether steps differ in more than their instances, which DP-SGD does not know."""
+        return bool(self.cosine or self.shift or self.flip or self.balanced)
 
 
 class ThreatSection(Section):

@@ -45,7 +45,11 @@ def train_one(task: Task, replica: int) -> Tensor:
         members = np.flatnonzero(server.cohorts[round])
         augment = Augment.of(task.local, task.seed, round)
         if isinstance(task.mechanism, CohortOnce | Partition) and task.mechanism.pooled:
-            total = plain.update(params, server.pooled_order(members), augment) * server.divisor
+            if isinstance(task.mechanism, CohortOnce) and task.mechanism.noise_multiplier:
+                change = _noisy_step(plain, server, params, members, task.mechanism)
+            else:
+                change = plain.update(params, server.pooled_order(members), augment)
+            total = change * server.divisor
         elif isinstance(task.mechanism, UserFedAvg | FedAvg | CohortOnce | Partition):
             order = data_order(task.seed, round, task.federation.offsets, task.local.epochs)
             offsets = task.federation.offsets
@@ -119,6 +123,13 @@ class _Plain:
                 torch.autograd.backward(loss)
                 optimizer.step()
         return self.flat(module) - params
+
+    def step(self, module: nn.Module, optimizer: torch.optim.SGD, gradient: Tensor) -> None:
+        """Let torch's own SGD take one step along a `gradient` (dim,)."""
+        views = self.task.model.layout.views(gradient.unsqueeze(0))
+        for name, parameter in module.named_parameters():
+            parameter.grad = views[name][0].clone()
+        optimizer.step()
 
     def clipped_sum(self, module: nn.Module, batch: Tensor, clip_norm: float) -> Tensor:
         """Sum of clipped per-instance gradients `(dim,)`."""
@@ -225,7 +236,7 @@ class _PrivateUsers:
 
     def updates(self, params: Tensor, members: NDArray[np.int64]) -> list[Tensor]:
         """What the members' steps change."""
-        mechanism, layout = self.plain.task.mechanism, self.plain.task.model.layout
+        mechanism = self.plain.task.mechanism
         assert isinstance(mechanism, InstanceFedAvg | InstanceFedSGD)
         modules = {user: self.plain.fresh(params) for user in members.tolist()}
         optimizers = {user: self._optimizer(user, module) for user, module in modules.items()}
@@ -236,10 +247,7 @@ class _PrivateUsers:
                 batch, divisor = batches[user]
                 total = self.plain.clipped_sum(module, batch, mechanism.clip_norm)
                 noisy = total + mechanism.noise_multiplier * mechanism.clip_norm * row
-                views = layout.views((noisy / divisor).unsqueeze(0))
-                for name, parameter in module.named_parameters():
-                    parameter.grad = views[name][0].clone()
-                optimizers[user].step()
+                self.plain.step(module, optimizers[user], noisy / divisor)
         for user, module in modules.items():
             state = optimizers[user].state
             self.momentum[user] = {
@@ -249,7 +257,7 @@ class _PrivateUsers:
             }
         return [self.plain.flat(module) - params for module in modules.values()]
 
-    def _optimizer(self, user: int, module: nn.Module) -> torch.optim.Optimizer:
+    def _optimizer(self, user: int, module: nn.Module) -> torch.optim.SGD:
         optimizer = self.plain.optimizer(module)
         if getattr(self.plain.task.mechanism, "keep_momentum", False):
             named = dict(module.named_parameters())
@@ -289,6 +297,18 @@ class _PrivateUsers:
         numbers = torch.empty(len(self.plain.labels), dtype=torch.float64, device=self.plain.labels.device)
         self.server.batches.uniform_(numbers)
         return numbers
+
+
+def _noisy_step(
+    plain: _Plain, server: _Server, params: Tensor, members: NDArray[np.int64], mechanism: CohortOnce
+) -> Tensor:
+    """What one noisy step on all drawn instances changes."""
+    module = plain.fresh(params)
+    total = plain.clipped_sum(module, torch.from_numpy(members).to(params.device), mechanism.clip_norm)
+    noise_std = mechanism.noise_multiplier * mechanism.clip_norm
+    noisy = total + noise_std * server.normal(len(params), dtype=params.dtype)
+    plain.step(module, plain.optimizer(module), noisy / server.divisor)
+    return plain.flat(module) - params
 
 
 def _recurrent(module: nn.Module) -> bool:

@@ -12,11 +12,12 @@ def uploads(task: Task) -> float:
 
     Each member of a round sends one. Pooled training counts as the FedSGD it stands for: in every step each
     member with an instance in the batch sends a gradient, at most as many as the batch has instances. That
-    is an upper bound, and where whoever trains may hold the members' instances nothing of it is sent.
+    is an upper bound, and where whoever trains may hold the members' instances nothing of it is sent. With
+    noise a round is one step, in which each member has a part.
     """
     mechanism, units = task.mechanism, task.units
     members = cohort_size(mechanism, units.num_users)
-    if not (isinstance(mechanism, CohortOnce | Partition) and mechanism.pooled):
+    if not (isinstance(mechanism, CohortOnce | Partition) and mechanism.pooled and not mechanism.queries):
         return mechanism.rounds * members
     instances = members * len(units.labels) / units.num_users
     steps, rest = divmod(instances, task.local.batch_size)

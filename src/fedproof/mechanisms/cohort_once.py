@@ -1,6 +1,7 @@
 """Cohorts drawn once, and disjoint groups: the same members in every round, averaged or on pooled data."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 from fedproof.mechanisms.augment import Augment
 from fedproof.mechanisms.clipping import bound, unbounded
 from fedproof.mechanisms.cores import on_cores
-from fedproof.mechanisms.local import Batch, descent
+from fedproof.mechanisms.gradients import Draw, Tally, clipped_sums
+from fedproof.mechanisms.local import Batch, descend, descent
 from fedproof.mechanisms.noise import add_noise
 from fedproof.mechanisms.randomness import Stream
 from fedproof.mechanisms.rounds import RoundReport, Setting, State, Streams, report
@@ -24,11 +26,13 @@ def play(
 ) -> tuple[State, RoundReport]:
     """The state after one round among the members of each replica's cohort.
 
-    Guarantee: nobody outside the cohort has any influence. With noise the round is that of `UserFedAvg`: a
-    Gaussian mechanism whose sum is divided by the expected cohort. Without noise nothing is claimed about a
-    single member, and the members' mean is taken.
+    Guarantee: nobody outside the cohort has any influence. With noise the round is that of `UserFedAvg`, or
+    one step on the drawn instances: a Gaussian mechanism whose sum is divided by the expected cohort. Without
+    noise nothing is claimed about a single member, and the members' mean is taken.
     """
     if mechanism.pooled:
+        if isinstance(mechanism, CohortOnce) and mechanism.noise_multiplier:
+            return _noisy_step(mechanism, setting, state, streams)
         return _pooled(setting, state, streams)
     handed_in = gather_updates(setting, state, streams, shared)
     if isinstance(mechanism, Partition) or not mechanism.noise_multiplier:
@@ -37,14 +41,51 @@ def play(
         return _moved(state, setting.aggregation(plain.contributions) / members), report(plain)
     bounded = bound(handed_in, Flat(), state.clip_norms)
     total = setting.aggregation(bounded.contributions)
-    noise_std = (mechanism.noise_multiplier * bounded.thresholds).to(total.dtype)
+    return _moved(state, _noisy_mean(mechanism, setting, state, streams, total)), report(bounded)
+
+
+def _noisy_mean(
+    mechanism: CohortOnce, setting: Setting, state: State, streams: Streams, total: Tensor
+) -> Tensor:
+    """Sums `(replicas, dim)` of what was clipped, noised, divided by a number that nobody's draw changes."""
+    noise_std = (mechanism.noise_multiplier * state.clip_norms).to(total.dtype).unsqueeze(1)
     noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise)
-    cohort = expected_cohort(mechanism.sampling, setting.users.num_users)
-    return _moved(state, noisy / cohort), report(bounded)
+    return noisy / expected_cohort(mechanism.sampling, setting.users.num_users)
 
 
 def _moved(state: State, update: Tensor) -> State:
     return State(round=state.round + 1, params=state.params + update, clip_norms=state.clip_norms)
+
+
+# --- one noisy step on the drawn instances ------------------------------------------------------------------
+
+
+def _noisy_step(
+    mechanism: CohortOnce, setting: Setting, state: State, streams: Streams
+) -> tuple[State, RoundReport]:
+    chosen = streams.cohorts[:, state.round]
+    tally = Tally(len(chosen), state.params)
+    total = clipped_sums(
+        setting,
+        state.params,
+        _drawn(chosen, state.params.device),
+        mechanism.clip_norm,
+        tally,
+        width=setting.local.batch_size,
+    )
+    gradient = _noisy_mean(mechanism, setting, state, streams, total)
+    params = state.params.clone()
+    descend(params, torch.zeros_like(params), gradient, setting.local)
+    after = replace(state, round=state.round + 1, params=params)
+    return after, tally.report(chosen.sum(axis=1), mechanism.clip_norm)
+
+
+def _drawn(chosen: NDArray[np.bool_], device: torch.device) -> Draw:
+    """The instances of each replica; units are instances here, so a unit's number is its row."""
+    rows = np.append(np.nonzero(chosen)[1], 0)  # one more, for padding
+    return Draw(
+        rows=torch.from_numpy(rows).to(device), counts=torch.from_numpy(chosen.sum(axis=1)).to(device)
+    )
 
 
 # --- the members' instances as one data set -----------------------------------------------------------------

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.aggregation import Contributions
-from fedproof.mechanisms.cores import on_cores
+from fedproof.mechanisms.gradients import Draw, Tally, clipped_sums
 from fedproof.mechanisms.local import descend
 from fedproof.mechanisms.randomness import Stream
 from fedproof.mechanisms.rounds import (
@@ -43,29 +43,6 @@ class PrivateTraining:
     shuffled: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Draw:
-    """The batches of one step.
-
-    Attributes:
-        rows: rows of the federation, those of one pair after the other, and one more for padding.
-        counts: `(pairs,)`, how many of them belong to each pair.
-        divisors: `(pairs, 1)`, by which the noisy sums are divided.
-    """
-
-    rows: Tensor
-    counts: Tensor
-    divisors: Tensor
-
-    def batch(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows `(len(pairs), width)` and mask of what is no padding."""
-        counts = self.counts[pairs].unsqueeze(1)
-        begin = (self.counts.cumsum(0) - self.counts)[pairs].unsqueeze(1)
-        place = torch.arange(max(1, int(counts.max())), device=self.rows.device)
-        mask = place < counts
-        return self.rows[torch.where(mask, begin + place, len(self.rows) - 1)], mask
-
-
 def private_updates(
     training: PrivateTraining,
     setting: Setting,
@@ -89,44 +66,19 @@ def private_updates(
     replica = torch.from_numpy(cohort.replica).to(state.params.device)
     start = state.params[replica]
     velocity = torch.zeros_like(start) if velocity is None else velocity
-    params, tally = start.clone(), _Tally(len(replica), start)
+    params, tally = start.clone(), Tally(len(replica), start)
     rows = _Rows.of(setting.users, cohort, start.device)
-    for draw in _draws(training, setting, rows, streams.batches):
-        gradient = _clipped_sums(training, setting, params, draw, tally)
+    for draw, divisors in _draws(training, setting, rows, streams.batches):
+        gradient = clipped_sums(setting, params, draw, training.clip_norm, tally)
         gradient.add_(_noise(cohort, streams.noise, start), alpha=training.noise_std)
-        descend(params, velocity, gradient.div_(draw.divisors), setting.local)
+        descend(params, velocity, gradient.div_(divisors), setting.local)
     updates = start.new_zeros((*cohort.members.shape, start.shape[1]))
     updates[replica, torch.from_numpy(cohort.slot).to(replica.device)] = params.sub_(start)
     contributions = contributions_of(updates, cohort.members, setting.model.layout.layer_sizes)
     if setting.attack is not None:
         contributions = setting.attack(contributions, state)
-    return contributions, tally.report(cohort, training.clip_norm)
-
-
-class _Tally:
-    """Counts of what was clipped, for each pair."""
-
-    def __init__(self, num_pairs: int, like: Tensor) -> None:
-        self._sums = torch.zeros((num_pairs, 4), dtype=torch.float64, device=like.device)
-
-    def add(self, pairs: Tensor, mask: Tensor, norms: Tensor, finite: Tensor, clip_norm: float) -> None:
-        """Count the instances of one batch."""
-        seen = (mask, norms * mask, (norms > clip_norm) & mask, ~finite & mask)
-        self._sums[pairs] += torch.stack([column.double().sum(1) for column in seen], dim=1)
-
-    def report(self, cohort: Cohort, clip_norm: float) -> RoundReport:
-        """Report for each replica."""
-        grid = self._sums.new_zeros((*cohort.members.shape, 4))
-        places = (torch.from_numpy(index).to(grid.device) for index in (cohort.replica, cohort.slot))
-        grid[tuple(places)] = self._sums
-        seen, length, clipped, bad = grid.sum(1).unbind(1)
-        return RoundReport(
-            cohort_size=torch.from_numpy((cohort.members >= 0).sum(1)).to(grid.device),
-            mean_norm=length / seen.clamp(min=1),
-            clipped_share=clipped / seen.clamp(min=1),
-            non_finite=bad,
-            clip_norm=torch.full_like(seen, clip_norm),
-        )
+    sizes = (cohort.members >= 0).sum(1)
+    return contributions, tally.of_replicas(cohort).report(sizes, training.clip_norm)
 
 
 # --- batches ------------------------------------------------------------------------------------------------
@@ -177,8 +129,8 @@ class _Rows:
 
 def _draws(
     training: PrivateTraining, setting: Setting, rows: _Rows, streams: Sequence[Stream]
-) -> Iterator[_Draw]:
-    """The batches of all steps."""
+) -> Iterator[tuple[Draw, Tensor]]:
+    """The batches of all steps, and `(pairs, 1)`, what their noisy sums are divided by."""
     if training.shuffled:
         return _passes(training, setting, rows, streams)
     return _poisson(training, setting, rows, streams)
@@ -186,17 +138,17 @@ def _draws(
 
 def _poisson(
     training: PrivateTraining, setting: Setting, rows: _Rows, streams: Sequence[Stream]
-) -> Iterator[_Draw]:
+) -> Iterator[tuple[Draw, Tensor]]:
     """Every instance of a pair by itself, with the user's chance."""
     chance = rows.of_pairs(training.batch_probability)
     divisors = torch.full(rows.replica.shape, float(setting.local.batch_size), device=chance.device)
     for _ in range(training.steps):
-        yield _draw(rows.rows, (rows.numbers(streams) < chance) & rows.own, divisors)
+        yield _draw(rows.rows, (rows.numbers(streams) < chance) & rows.own), divisors
 
 
 def _passes(
     training: PrivateTraining, setting: Setting, rows: _Rows, streams: Sequence[Stream]
-) -> Iterator[_Draw]:
+) -> Iterator[tuple[Draw, Tensor]]:
     """Parts of passes over each pair's instances, every pass in an order of its own."""
     size = setting.local.batch_size
     in_pass = -(-setting.users.sizes // size)
@@ -210,40 +162,15 @@ def _passes(
         place = step % batches * size + torch.arange(size, device=order.device)
         inside = place < instances
         found = order.gather(1, place.clamp(max=order.shape[1] - 1))
-        yield _draw(found, inside, inside.sum(1, keepdim=True).float())
+        yield _draw(found, inside), inside.sum(1, keepdim=True).float()
 
 
-def _draw(rows: Tensor, chosen: Tensor, divisors: Tensor) -> _Draw:
+def _draw(rows: Tensor, chosen: Tensor) -> Draw:
     # One row more, for padding: all batches may be empty.
-    padded = torch.cat([rows[chosen], rows.new_zeros(1)])
-    return _Draw(rows=padded, counts=chosen.sum(1), divisors=divisors)
+    return Draw(rows=torch.cat([rows[chosen], rows.new_zeros(1)]), counts=chosen.sum(1))
 
 
-# --- clipped sums -------------------------------------------------------------------------------------------
-
-
-def _clipped_sums(
-    training: PrivateTraining, setting: Setting, params: Tensor, draw: _Draw, tally: _Tally
-) -> Tensor:
-    """Sum of clipped gradients `(pairs, dim)` over each pair's batch."""
-    total = torch.empty_like(params)
-
-    def work(pairs: Tensor) -> None:
-        rows, mask = draw.batch(pairs)
-        found = setting.model.clipped_gradient(
-            params[pairs], setting.users.features[rows], setting.users.labels[rows], mask, training.clip_norm
-        )
-        total[pairs] = found.total
-        tally.add(pairs, mask, found.norms, found.finite, training.clip_norm)
-
-    on_cores(work, _stacks(draw.counts, setting.stack), setting.cores)
-    return total
-
-
-def _stacks(counts: Tensor, stack: int) -> Iterator[Tensor]:
-    # Batches of like size share a stack: Poisson batches differ by half their size, which would be padding.
-    if len(counts):
-        yield from torch.split(counts.argsort(descending=True, stable=True), stack)
+# --- noise --------------------------------------------------------------------------------------------------
 
 
 def _noise(cohort: Cohort, streams: Sequence[Stream], like: Tensor) -> Tensor:

@@ -35,7 +35,8 @@ def cohorts_of(
         return np.asarray(own.repeat(mechanism.rounds, axis=1))
     if isinstance(mechanism, CohortOnce):
         once = draw_cohorts(mechanism.sampling, num_users, 1, seed, replicas, secure=secure)
-        return once.repeat(mechanism.rounds, axis=1)
+        # A view: with many instances and rounds a copy would fill the memory.
+        return np.broadcast_to(once, (len(once), mechanism.rounds, num_users))
     return draw_cohorts(mechanism.sampling, num_users, mechanism.rounds, seed, replicas, secure=secure)
 
 

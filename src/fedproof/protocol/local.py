@@ -10,7 +10,9 @@ class LocalTraining:
     """How one drawn user trains: SGD with momentum and weight decay over its own instances.
 
     `epochs` passes over the data in batches of `batch_size`, the last one possibly smaller. DP-SGD mechanisms
-    take their number of steps from the mechanism and `batch_size` as the divisor of the noisy sum.
+    take their number of steps from the mechanism and `batch_size` as the divisor of the noisy sum. Where
+    drawn instances are trained on with noise, a round is one step, and `batch_size` only says of how many
+    instances gradients are held at a time.
 
     `cosine` lowers the learning rate from epoch to epoch of a round along half a cosine. `shift` moves the
     images of every step by up to so many pixels each way, `flip` mirrors those of every other step on

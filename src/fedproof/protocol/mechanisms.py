@@ -175,12 +175,19 @@ class CohortOnce:
     Without noise (`noise_multiplier` 0) nothing is clipped and there is no privacy; the model is robust
     because adversaries matter only when they are drawn. With noise it is the hybrid: every round is the
     clipped, noised sum of `UserFedAvg`, all rounds on one and the same sample. `pooled` trains on the
-    instances of all members as one data set, each step being a round of FedSGD among them, without noise.
-    With `unit` instance it is instances that are drawn, each by itself and whoever holds it, which is
-    bagging; `sampling` then counts instances.
+    instances of all members as one data set, each step being a round of FedSGD among them; at user level
+    without noise, because a user with many instances adds more than the clip norm to a step.
 
-    Guarantee (noise): given the cohort, `rounds` Gaussian queries compose to one with √rounds times the
-    shift, so an observer sees one query of noise multiplier σ/√rounds on units sampled once.
+    With `unit` instance it is instances that are drawn, each by itself and whoever holds it, which is
+    bagging; `sampling` then counts instances. With noise a round is one step of SGD on all drawn instances:
+    the sum of their gradients, each clipped to `clip_norm`, noised and divided by the expected cohort.
+
+    Guarantee (noise): given the sample, `rounds` Gaussian queries compose to one with √rounds times the
+    shift, so an observer sees one query of noise multiplier σ/√rounds on units sampled once. It holds for
+    users and instances alike, because it asks three things of a unit alone: whether it is drawn does not
+    depend on the others' data; if drawn it adds a vector of norm `clip_norm` or less to every sum, so j units
+    that joined move a sum by j clip norms and j that were replaced by 2j; nothing else in a round, the
+    divisor least of all, depends on the sample.
     Reference: theory.md, section 3, "Certificates from sampling alone, and the hybrid".
 
     >>> once = CohortOnce(rounds=4, noise_multiplier=3.0, sampling=FixedSize(cohort=10, users=1000))
@@ -205,10 +212,10 @@ class CohortOnce:
             raise ValueError(
                 f"sampling = {self.sampling!r} must be Poisson or FixedSize: drawing everyone protects nobody"
             )
-        if self.pooled and self.noise_multiplier:
+        if self.pooled and self.noise_multiplier and self.unit is Unit.USER:
             raise ValueError(
-                f"noise_multiplier = {self.noise_multiplier!r} must be 0 for pooled training, which does not "
-                "bound what one user adds to a step"
+                f"noise_multiplier = {self.noise_multiplier!r} must be 0 for pooled training of users, which "
+                "does not bound what one user adds to a step"
             )
 
     @property
