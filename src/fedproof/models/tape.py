@@ -57,6 +57,8 @@ def affine(
         weight = weight.permute(0, 1, 3, 4, 2).flatten(2)
     if inputs.shape[2] > weight.shape[2]:
         weight = F.pad(weight, (0, inputs.shape[2] - weight.shape[2]))
+    if weight.dtype == torch.bfloat16:
+        weight = weight.contiguous()  # rows of a flat vector begin anywhere, which tensor cores dislike
     inputs = inputs.expand(len(weight), -1, -1)
     if with_bias:
         outputs = torch.baddbmm(bias.unsqueeze(1), inputs, weight.transpose(1, 2))
