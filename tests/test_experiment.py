@@ -251,6 +251,41 @@ def test_median_clipping_is_labelled_heuristic(tmp_path):
     assert "median" in result.certificate.reasons[0]
 
 
+DP_SGD = (
+    "mechanism.kind=instance-fedavg",
+    "threat.unit=instance",
+    "mechanism.sampling=none",
+    "mechanism.local_steps=3",
+    "mechanism.batch_size=4",
+)
+
+
+def test_shuffled_batches_are_labelled_heuristic_and_kept_momentum_is_not(tmp_path):
+    kept = run(tiny(*DP_SGD, "mechanism.keep_momentum=true"), tmp_path / "kept")
+    assert kept.certificate.sound
+    shuffled = run(tiny(*DP_SGD, "mechanism.shuffled=true"), tmp_path / "shuffled")
+    assert not shuffled.certificate.sound
+    assert "shuffled passes" in shuffled.certificate.reasons[0]
+    text = (tmp_path / "shuffled" / "certificate.json").read_text()
+    assert verify(text, tmp_path / "shuffled" / "scores.npy") == ()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("mechanism.shuffled=true",), "shuffled and keep_momentum belong to kind = 'instance-fedavg'"),
+        (("mechanism.keep_momentum=true",), "shuffled and keep_momentum belong to kind"),
+        (
+            (*DP_SGD, "mechanism.keep_momentum=true", "mechanism.sampling=fixed"),
+            "sampling = 'fixed' must be none where keep_momentum = true",
+        ),
+    ],
+)
+def test_options_of_the_papers_code_belong_to_instances(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        tiny(*overrides)
+
+
 @pytest.mark.parametrize("method", ["paper", "mean", "margin", "vote", "renyi"])
 def test_every_certificate_runs_and_verifies(tmp_path, method):
     result = run(tiny(f"certificate.method={method}"), tmp_path / "run")

@@ -233,6 +233,12 @@ def test_poisoned_instances_do_not_break_an_instance_level_certificate(kind, mec
     check(row)
 
 
+def test_who_joins_pooled_training_cannot_be_left_out_and_that_is_said():
+    attack = build_attack("label-flip", adversaries=(1,), instances=3)
+    with pytest.raises(ValueError, match="relation = 'join' cannot be attacked where pooled = true"):
+        clean_task(demo_task(mechanism=INSTANCE_LEVEL[1]), attack, Relation.JOIN)
+
+
 def test_what_a_certificate_does_not_cover_is_said(clean):
     def rows(task, attack):
         return evaluate_all(

@@ -89,4 +89,9 @@ def clean_task(task: Task, attack: Attack, relation: Relation) -> Task:
     """What the attack is compared with: honest users, or for `join` the federation before they joined."""
     if relation is Relation.REPLACE or not attack.adversaries:
         return task
+    if getattr(task.mechanism, "pooled", False):
+        raise ValueError(
+            "relation = 'join' cannot be attacked where pooled = true: nobody hands in what could be "
+            "left out; use relation = 'replace'"
+        )
     return under_attack(task, Absent(adversaries=attack.adversaries))
