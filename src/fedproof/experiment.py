@@ -19,6 +19,7 @@ from fedproof import data
 from fedproof.accounting import account, ensemble_account, is_private
 from fedproof.accounting.ledger import Ledger, save_ledger
 from fedproof.aggregation.registry import build_rule
+from fedproof.attacks import accuracy
 from fedproof.certificates import Certificate, certify, dumps
 from fedproof.certificates.comparison import Curve, compare
 from fedproof.config import Config, load_config
@@ -41,7 +42,7 @@ from fedproof.folder import CONFIG, RunFolder
 from fedproof.mechanisms.users import as_inputs
 from fedproof.memory import peak_memory
 from fedproof.models.registry import build
-from fedproof.protocol import FedAvg, Partition
+from fedproof.protocol import FedAvg, Mechanism, Partition
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage's name, how much is done and how much there is."""
@@ -281,7 +282,7 @@ def _summary(
         "users": task.federation.num_users,
         "inputs": len(labels),
         "replicas": len(scores),
-        "accuracy": float(np.mean(scores.mean(axis=0, dtype=np.float64).argmax(axis=-1) == labels)),
+        "accuracy": accuracy(scores, labels),
         "replica_accuracy": float(replica_accuracies(scores, labels).mean()),
         "secure_noise": task.secure_noise,
         "class_names": list(task.federation.class_names),
@@ -305,14 +306,21 @@ def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve,
     """What the training costs and what the paper makes of it; nothing where there is no privacy."""
     if not is_private(task.mechanism):
         return {}
-    delta = config.mechanism.delta
     exact, sure = (curve.accuracy for curve in curves if curve.method == "paper")
-    return {
-        "epsilon": account(task.mechanism, delta),
-        "ensemble_epsilon": ensemble_account(task.mechanism, delta, num_replicas),
-        "delta": delta,
+    return privacy_spent(task.mechanism, config.mechanism.delta, num_replicas) | {
         "paper_largest_size": len(exact) - 2,
         "paper_certified_accuracy": {str(size): share for size, share in enumerate(sure)},
+    }
+
+
+def privacy_spent(mechanism: Mechanism, delta: float, num_replicas: int) -> dict[str, Any]:
+    """ε of one model and of all replicas together, by every accountant; nothing where there is no privacy."""
+    if not is_private(mechanism):
+        return {}
+    return {
+        "epsilon": account(mechanism, delta),
+        "ensemble_epsilon": ensemble_account(mechanism, delta, num_replicas),
+        "delta": delta,
     }
 
 

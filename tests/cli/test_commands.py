@@ -26,6 +26,12 @@ def fedproof(*arguments, check=None):
     return done
 
 
+def test_help_is_plain_text():
+    text = fedproof("run", "--help", check=0).stdout
+    assert "The experiment, a TOML file.  [required]" in text
+    assert "\\" not in text
+
+
 def as_json(*arguments):
     return json.loads(fedproof(*arguments, "--json", check=0).stdout)
 

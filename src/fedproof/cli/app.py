@@ -4,12 +4,16 @@ import sys
 from typing import Annotated, NoReturn
 
 import typer
+import typer.core
 
 from fedproof import __version__
 from fedproof.cli import certificates, comparing, data, privacy, reproduction, robustness, training
 from fedproof.cli.common import stderr
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+# Without this typer writes \[required] where rich is installed, even if nothing is rendered by it.
+typer.core.HAS_RICH = False
 
 app = typer.Typer(
     name="fedproof",

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tomli_w
@@ -185,12 +185,6 @@ class Config(Section):
         section, sizes = self.mechanism, list(user_sizes)
         num_units = sum(sizes) if self.draws_instances else len(sizes)
         sampling = self.sampling(num_units)
-        noise: dict[str, float] = {
-            "noise_multiplier": section.noise_multiplier,
-            "clip_norm": section.clip_norm,
-        }
-        # The smallest user decides: its instances are drawn most often.
-        batch_probability = min(1.0, section.batch_size / min(sizes))
         match section.kind:
             case "fedavg":
                 return FedAvg(rounds=section.rounds, sampling=sampling)
@@ -200,51 +194,63 @@ class Config(Section):
                     sampling=sampling,
                     clipping=self.clipping(num_layers),
                     rule=self.aggregation.rule,
-                    **noise,
+                    **self._noise,
                 )
-            case "partition":
-                assert section.groups is not None
-                self._check_enough("groups", section.groups, num_units)
-                return Partition(
-                    groups=section.groups,
-                    rounds=section.rounds,
-                    pooled=section.pooled,
-                    unit=self.threat.unit,
-                )
-            case "cohort-once":
-                assert not isinstance(sampling, Everyone)
-                return CohortOnce(
-                    rounds=section.rounds,
-                    sampling=sampling,
-                    pooled=section.pooled,
-                    rule=self.aggregation.rule,
-                    unit=self.threat.unit,
-                    **noise,
-                )
-            case "instance-fedsgd":
-                fixed = (
-                    sampling
-                    if isinstance(sampling, FixedSize)
-                    else FixedSize(cohort=len(sizes), users=len(sizes))
-                )
-                return InstanceFedSGD(
-                    rounds=section.rounds,
-                    sampling=fixed,
-                    batch_probability=batch_probability,
-                    rule=self.aggregation.rule,
-                    **noise,
-                )
-            case "instance-fedavg":
-                assert section.local_steps is not None
-                return InstanceFedAvg(
-                    rounds=section.rounds,
-                    local_steps=section.local_steps,
-                    sampling=sampling,
-                    batch_probability=batch_probability,
-                    shuffled=section.shuffled,
-                    keep_momentum=section.keep_momentum,
-                    **noise,
-                )
+            case "partition" | "cohort-once":
+                return self._drawn_once(sampling, num_units)
+            case "instance-fedsgd" | "instance-fedavg":
+                return self._private_steps(sampling, sizes)
+
+    @property
+    def _noise(self) -> dict[str, float]:
+        return {
+            "noise_multiplier": self.mechanism.noise_multiplier,
+            "clip_norm": self.mechanism.clip_norm,
+        }
+
+    def _drawn_once(self, sampling: Sampling, num_units: int) -> CohortOnce | Partition:
+        section = self.mechanism
+        if section.groups is not None:
+            self._check_enough("groups", section.groups, num_units)
+            return Partition(
+                groups=section.groups,
+                rounds=section.rounds,
+                pooled=section.pooled,
+                unit=self.threat.unit,
+            )
+        assert not isinstance(sampling, Everyone)
+        return CohortOnce(
+            rounds=section.rounds,
+            sampling=sampling,
+            pooled=section.pooled,
+            rule=self.aggregation.rule,
+            unit=self.threat.unit,
+            **self._noise,
+        )
+
+    def _private_steps(self, sampling: Sampling, sizes: Sequence[int]) -> InstanceFedSGD | InstanceFedAvg:
+        section = self.mechanism
+        # The smallest user decides: its instances are drawn most often.
+        batch_probability = min(1.0, section.batch_size / min(sizes))
+        if section.kind == "instance-fedsgd":
+            everyone = FixedSize(cohort=len(sizes), users=len(sizes))
+            return InstanceFedSGD(
+                rounds=section.rounds,
+                sampling=sampling if isinstance(sampling, FixedSize) else everyone,
+                batch_probability=batch_probability,
+                rule=self.aggregation.rule,
+                **self._noise,
+            )
+        assert section.local_steps is not None
+        return InstanceFedAvg(
+            rounds=section.rounds,
+            local_steps=section.local_steps,
+            sampling=sampling,
+            batch_probability=batch_probability,
+            shuffled=section.shuffled,
+            keep_momentum=section.keep_momentum,
+            **self._noise,
+        )
 
     def to_toml(self) -> str:
         """The configuration with every default, as a file that gives the same configuration again."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.accounting import account, ensemble_account, is_private
+from fedproof.accounting import account, is_private
 from fedproof.accounting.epsilon import dopamine_epsilon
 from fedproof.accounting.renyi import paper_epsilon
 from fedproof.attacks import accuracy as ensemble_accuracy
@@ -19,7 +19,7 @@ from fedproof.certificates.closed_form import inefficacy_bounds, real_size
 from fedproof.certificates.comparison import compare, relations_of
 from fedproof.config import Config
 from fedproof.ensemble import Task, replica_accuracies
-from fedproof.experiment import SharedWork
+from fedproof.experiment import SharedWork, privacy_spent
 from fedproof.protocol import FedAvg, FixedSize, InstanceFedSGD, UserFedAvg
 from fedproof.reproduction.published import Published
 from fedproof.reproduction.study import Panel
@@ -256,17 +256,15 @@ def _accuracies(task: Task, scores: NDArray[np.float32]) -> Result:
 
 
 def _privacy(work: Work) -> Result:
-    mechanism, delta = work.task.mechanism, work.config.mechanism.delta
-    if not is_private(mechanism):
-        return {}
-    replicas = work.config.ensemble.replicas
-    return {
-        "epsilon": {name: round(value, 6) for name, value in account(mechanism, delta).items()},
-        "ensemble_epsilon": {
-            name: round(value, 4) for name, value in ensemble_account(mechanism, delta, replicas).items()
-        },
-        "delta": delta,
+    config = work.config
+    spent = privacy_spent(work.task.mechanism, config.mechanism.delta, config.ensemble.replicas)
+    digits = {"epsilon": 6, "ensemble_epsilon": 4}
+    rounded = {
+        key: {name: round(value, digits[key]) for name, value in spent[key].items()}
+        for key in digits
+        if key in spent
     }
+    return spent | rounded
 
 
 def _rounded(values: Any) -> list[float]:
