@@ -1,6 +1,8 @@
 """The figures of the page, drawn from rows alone; one file for each panel."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -70,44 +72,92 @@ def _certified(figure: Any, rows: Sequence[Row]) -> None:
     pictures[0].yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Series:
+    """What one attack achieves along the axis of a figure, and the bounds on it."""
+
+    label: str
+    colour: Any
+    xs: list[float]
+    found: list[dict[str, Any]]
+
+    def values(self, key: str) -> list[float] | None:
+        """Of every point, or None where one has none."""
+        values = [one.get(key) for one in self.found]
+        return None if None in values else [round(float(value), 4) for value in values if value is not None]
+
+
+_TIGHT, _PAPER = "certified_lower", "paper_lower_exact"
+
+
 def _attacked(figure: Any, rows: Sequence[Row]) -> None:
     """The attacker's cost over k, or over ε where one k was attacked, above its bounds."""
     axes = figure.subplots()
-    series = [
+    found = [
         (row, name, [one for one in row["result"]["attacks"] if one["attack"] == name])
         for row in rows
         for name in dict.fromkeys(one["attack"] for one in row["result"]["attacks"])
     ]
-    if all(len(found) == 1 for _, _, found in series) and len(rows) > 1:
-        _over_epsilon(axes, series)
+    if all(len(attacks) == 1 for _, _, attacks in found) and len(rows) > 1:
+        series = _over_epsilon(found)
+        axes.set_xlabel("ε (paper)")
     else:
-        for (row, name, found), colour in zip(series, _colours(len(series)), strict=True):
-            sizes = [one["adversaries"] for one in found]
-            label = f"{name}, {label_of(row)}".rstrip(", ")
-            axes.plot(sizes, [one["cost"] for one in found], "o", color=colour, label=f"J(D'), {label}")
-        sizes = [one["adversaries"] for one in series[0][2]]
-        _bounds(axes, sizes, series[0][2])
+        series = _over_size(found)
         axes.set_xlabel("k")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    for one, marker in zip(series, cycle("os^Dv"), strict=False):
+        costs = [attack["cost"] for attack in one.found]
+        # Hollow and of different shapes: costs are often equal.
+        look = {"color": one.colour, "markerfacecolor": "none", "markersize": 7}
+        axes.plot(one.xs, costs, marker, label=f"J(D'), {one.label}", **look)
+    _bounds(axes, series)
     axes.set(ylabel="attacker's cost", ylim=(0, None))
 
 
-def _over_epsilon(axes: Any, series: Sequence[tuple[Row, str, list[dict[str, Any]]]]) -> None:
-    names = dict.fromkeys(name for _, name, _ in series)
-    for name, colour in zip(names, _colours(len(names)), strict=True):
-        mine = [(row["result"]["epsilon"]["paper"], found[0]) for row, one, found in series if one == name]
-        epsilons = [epsilon for epsilon, _ in mine]
-        axes.plot(epsilons, [one["cost"] for _, one in mine], "o", color=colour, label=f"J(D'), {name}")
-    _bounds(axes, epsilons, [one for _, one in mine])
-    axes.set_xlabel("ε (paper)")
+def _over_size(found: Sequence[tuple[Row, str, list[dict[str, Any]]]]) -> list[_Series]:
+    return [
+        _Series(
+            label=f"{name}, {label_of(row)}".rstrip(", "),
+            colour=colour,
+            xs=[one["adversaries"] for one in attacks],
+            found=attacks,
+        )
+        for (row, name, attacks), colour in zip(found, _colours(len(found)), strict=True)
+    ]
 
 
-def _bounds(axes: Any, xs: Sequence[float], found: Sequence[dict[str, Any]]) -> None:
-    for key, label, colour in (
-        ("certified_lower", "tight lower bound, 99 %", "#0072B2"),
-        ("paper_lower_exact", "the paper's lower bound", "#D55E00"),
-    ):
-        if all(one.get(key) is not None for one in found):
-            axes.plot(xs, [one[key] for one in found], "-", color=colour, linewidth=1.8, label=label)
+def _over_epsilon(found: Sequence[tuple[Row, str, list[dict[str, Any]]]]) -> list[_Series]:
+    names = dict.fromkeys(name for _, name, _ in found)
+    return [
+        _Series(
+            label=name,
+            colour=colour,
+            xs=[row["result"]["epsilon"]["paper"] for row, one, _ in found if one == name],
+            found=[attacks[0] for _, one, attacks in found if one == name],
+        )
+        for name, colour in zip(names, _colours(len(names)), strict=True)
+    ]
+
+
+def _bounds(axes: Any, series: Sequence[_Series]) -> None:
+    """Both lower bounds: once where they are the same for all, else for each in its own colour."""
+    alike = all(
+        (one.values(_TIGHT), one.values(_PAPER)) == (series[0].values(_TIGHT), series[0].values(_PAPER))
+        for one in series
+    )
+    styles = (
+        (_TIGHT, "tight lower bound, 99 %", "-", "#0072B2"),
+        (_PAPER, "the paper's lower bound", "-" if alike else "--", "#D55E00"),
+    )
+    for one in series[:1] if alike else series:
+        for key, label, style, colour in styles:
+            values = one.values(key)
+            if values is not None:
+                drawn = {"color": colour, "label": label} if alike else {"color": one.colour}
+                axes.plot(one.xs, values, style, linewidth=1.8, **drawn)
+    if not alike:
+        for _, label, style, _ in styles:
+            axes.plot([], [], style, color="#555555", linewidth=1.8, label=label)
 
 
 def _needed(figure: Any, rows: Sequence[Row]) -> None:
