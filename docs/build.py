@@ -43,21 +43,29 @@ def configuration_page() -> str:
         section = field.annotation
         assert isinstance(section, type)
         assert issubclass(section, Section)
-        about = (inspect.getdoc(section) or "").partition(": ")[2]
+        about, _, attributes = (inspect.getdoc(section) or "").partition("\n\nAttributes:\n")
+        about, meanings = about.partition(": ")[2], _meanings(attributes)
         lines += [
             "",
             f"## [{name}]",
             "",
             about[:1].upper() + about[1:],
             "",
-            "| key | allowed | default |",
-            "|---|---|---|",
+            "| key | what it is | allowed | default |",
+            "|---|---|---|---|",
         ]
         lines += [
-            f"| `{key}` | {_allowed(inner)} | {_default(inner)} |"
+            f"| `{key}` | {meanings[key]} | {_allowed(inner)} | {_default(inner)} |"
             for key, inner in section.model_fields.items()
         ]
     return "\n".join(lines) + "\n"
+
+
+def _meanings(attributes: str) -> dict[str, str]:
+    """What the docstring says of each key."""
+    joined = re.sub(r"\n\s+", " ", textwrap.dedent(attributes))
+    rows = (line.partition(": ") for line in joined.splitlines())
+    return {key: text.rstrip(".") for key, _, text in rows}
 
 
 def _allowed(field: FieldInfo) -> str:

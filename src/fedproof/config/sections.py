@@ -20,7 +20,22 @@ class Section(BaseModel):
 
 
 class DataSection(Section):
-    """`[data]`: which data set, which of its classes, and how users hold it."""
+    """`[data]`: which data set, which of its classes, and how users hold it.
+
+    Attributes:
+        name: `digits`, `mnist`, `cifar10`, `leaf/FOLDER`, `sent140`, `sent140-pseudo`, or a function of yours
+            as `package.module:function`.
+        classes: numbers of the classes that are kept, which become 0, 1, ... in this order; all if not given.
+        users: how many there are; the paper's number, or everybody the data come with, if not given.
+        partition: how instances are dealt out; if not given, as the data come with users, else evenly.
+        dirichlet_alpha: of `dirichlet`: the smaller, the more users differ.
+        degree: of `degree`: share of each class that goes to the class's own group of users.
+        minimum: of `dirichlet` and `natural`: instances that each user has at least.
+        test_limit: at most so many test inputs, drawn once for all.
+        vectors: of text: a GloVe file, a path or a name in the folder `glove`.
+        features: what models see: pixels, or fixed features of edges in grey images.
+        data_dir: folder of all data sets; `FEDPROOF_DATA`, or the platform's cache folder, if not given.
+    """
 
     name: str = "digits"
     classes: tuple[int, ...] | None = Field(default=None, strict=False)
@@ -36,9 +51,14 @@ class DataSection(Section):
 
 
 class ModelSection(Section):
-    """`[model]`: a built-in name or `module:function`, hidden widths, weights to start from.
+    """`[model]`: what everybody trains.
 
-    A head that the weights do not have starts from zero, or at random.
+    Attributes:
+        name: `linear`, `logistic`, `mlp`, `mnist-cnn`, `lenet`, `cifar-cnn`, `lstm`, or a function of yours
+            as `package.module:function`.
+        hidden: widths of the hidden layers of `mlp` and `lstm`.
+        weights: `.npz` file with parameters to start from, a path or a name in the data folder.
+        head: how a last layer starts that the weights do not have.
     """
 
     name: str = "linear"
@@ -48,7 +68,37 @@ class ModelSection(Section):
 
 
 class MechanismSection(Section):
-    """`[mechanism]`: who takes part, how updates are clipped and noised, how users train."""
+    """`[mechanism]`: who takes part, how updates are clipped and noised, how users train.
+
+    Attributes:
+        kind: what is executed; the page on choosing tells which is for whom.
+        rounds: of training.
+        sampling: who takes part in a round: everybody by itself with the same chance, a cohort of fixed size,
+            or all.
+        cohort: users in a round, on average where `sampling` is poisson; of `cohort-once` the units drawn.
+        groups: of `partition`: how many, each with a model of its own.
+        clip: how updates are bounded; `median` and `per-layer-median` are not private, and say so.
+        clip_norm: longest update, or gradient of an instance, that enters a sum unchanged.
+        quantile: of `clip = "quantile"`: share of updates that should not be clipped.
+        quantile_learning_rate: of `clip = "quantile"`: how fast the clip norm follows.
+        quantile_noise_std: of `clip = "quantile"`: noise on the count of clipped updates.
+        noise_multiplier: standard deviation of the noise over `clip_norm`; 0 where nothing is private.
+        delta: at which ε is said.
+        local_epochs: passes of a user over its instances in a round.
+        local_steps: of `instance-fedavg`: noisy steps of a user in a round.
+        batch_size: instances of a step; of noisy steps, what their sum is divided by.
+        learning_rate: of users' steps.
+        momentum: of users' steps.
+        weight_decay: of users' steps.
+        cosine: whether the learning rate falls along half a cosine within a round.
+        shift: pixels by which images are moved at random, for augmentation.
+        flip: whether images are mirrored at random, for augmentation.
+        balanced: whether a user's classes weigh alike.
+        pooled: of `cohort-once` and `partition`: train on the members' instances as one data set.
+        shuffled: of `instance-fedavg`: batches are parts of shuffled passes, which the accounting does not
+            cover; the certificate then says that it is not sound.
+        keep_momentum: of `instance-fedavg`: users keep their momentum from round to round.
+    """
 
     kind: Literal[
         "fedavg", "user-fedavg", "cohort-once", "partition", "instance-fedsgd", "instance-fedavg"
@@ -120,7 +170,12 @@ class MechanismSection(Section):
 
 
 class ThreatSection(Section):
-    """`[threat]`: what one poisoned unit is and what the adversary may do."""
+    """`[threat]`: what one poisoned unit is and what the adversary may do.
+
+    Attributes:
+        unit: whether whole users or single instances are poisoned.
+        relation: whether adversaries join the federation, or replace members of it.
+    """
 
     unit: Unit = Field(default=Unit.USER, strict=False)
     relation: Relation = Field(default=Relation.REPLACE, strict=False)
@@ -135,6 +190,14 @@ class EnsembleSection(Section):
 
     With `own_start` every replica starts from a model of its own. That takes longer, because replicas then
     have no first updates in common.
+
+    Attributes:
+        replicas: O, the number of trainings.
+        seed: of all randomness.
+        own_start: whether every replica has an initial model of its own.
+        secure_noise: whether noise comes from the operating system instead of the seed.
+        part_size: replicas that are trained and stored together; chosen from the memory if not given.
+        max_epsilon: most ε that all replicas together may cost; fewer are trained if need be.
     """
 
     replicas: Count = 1000
@@ -146,7 +209,14 @@ class EnsembleSection(Section):
 
 
 class CertificateSection(Section):
-    """`[certificate]`: which certificate, and how sure."""
+    """`[certificate]`: which certificate, and how sure.
+
+    Attributes:
+        method: which theorem; all but `paper` and `renyi` are tight.
+        bound: how means are bounded from the replicas; the method's own if not given.
+        failure_probability: for each input, that its certificate does not hold.
+        max_size: largest number of poisoned units that is looked at.
+    """
 
     method: Method = Field(default=Method.MARGIN, strict=False)
     bound: Bound | None = Field(default=None, strict=False)
@@ -155,14 +225,34 @@ class CertificateSection(Section):
 
 
 class AggregationSection(Section):
-    """`[aggregation]`: the rule of the server, and how many adversaries in a cohort it is to withstand."""
+    """`[aggregation]`: the rule of the server.
+
+    Attributes:
+        rule: `mean`, which alone has the accounted privacy, `median`, `trimmed-mean`, `krum`, `multi-krum`,
+            `bulyan`, `geometric-median`, or a function of yours as `package.module:function`.
+        adversaries: in a cohort, whom the rule is to withstand.
+    """
 
     rule: str = "mean"
     adversaries: Annotated[int, Field(ge=0)] = 0
 
 
 class AttackSection(Section):
-    """`[attack]`: what adversaries do in `fedproof attack`; a key that an attack does not have is refused."""
+    """`[attack]`: what adversaries do in `fedproof attack`; a key that an attack does not have is refused.
+
+    Attributes:
+        kind: `backdoor`, `distributed-backdoor`, `label-flip`, `min-max`, `min-sum`, `worst-case`, `none`,
+            or a function of yours as `package.module:function`.
+        adversaries: number of poisoned units.
+        seed: of who attacks, and which instances are poisoned.
+        scale: γ, by which adversaries multiply their updates.
+        poison_fraction: α, share of an adversary's instances that are poisoned.
+        source: class whose labels are flipped; all but the target if not given.
+        target: class that the attack is after.
+        trigger_size: of backdoors: legs of the trigger in pixels.
+        direction: of `min-max` and `min-sum`: along which the updates are moved.
+        cost_bound: C̄, to which the attacker's loss is clipped.
+    """
 
     kind: str = "none"
     adversaries: Annotated[int, Field(ge=0)] = 1
@@ -177,7 +267,13 @@ class AttackSection(Section):
 
 
 class PublicDataSection(Section):
-    """`[data]` of a pretraining: which public data."""
+    """`[data]` of a pretraining: which public data.
+
+    Attributes:
+        name: as in `[data]` of an experiment.
+        classes: numbers of the classes that are kept; all if not given.
+        data_dir: folder of all data sets.
+    """
 
     name: str
     classes: tuple[int, ...] | None = Field(default=None, strict=False)
@@ -185,7 +281,17 @@ class PublicDataSection(Section):
 
 
 class PretrainSection(Section):
-    """`[pretrain]`: ordinary training without privacy."""
+    """`[pretrain]`: ordinary training without privacy.
+
+    Attributes:
+        epochs: passes over the data.
+        batch_size: instances of a step.
+        learning_rate: at the start.
+        momentum: of the steps.
+        weight_decay: of the steps.
+        flip: whether images are mirrored at random.
+        seed: of the initial model and the order.
+    """
 
     epochs: Count = 20
     batch_size: Count = 128
