@@ -150,7 +150,8 @@ def page(measured: dict[str, tuple[int, float]]) -> str:
     lines = [
         "# Numerical errors",
         "",
-        "Training is done in float32; everything that a guarantee depends on is float64. This table compares",
+        "Training is done in float32, gradients on a GPU in bfloat16: what a user computes is clipped before",
+        "anything is claimed of it. Everything that a guarantee depends on is float64. This table compares",
         f"that code with {DIGITS} digits of mpmath. It is written by `python docs/numerics.py`, and a test",
         "measures again: no error may be above the one stated here. Comparisons that decide a size leave",
         "room for rounding (`_SLACK`, `SLACK`, `ROUNDING` and `_LEVEL_ERROR` in the code), and masses that",
