@@ -52,8 +52,9 @@ def private_updates(
 ) -> tuple[Contributions, RoundReport]:
     """What the members of the round's cohorts hand in after `training.steps` noisy steps each.
 
-    Guarantee: given the models before it, each step is a Gaussian mechanism on a Poisson batch: noise of
-    standard deviation `noise_std` on a sum to which one instance adds at most `clip_norm`.
+    Guarantee: given the models before it, each step is a Gaussian mechanism on a batch, a Poisson sample
+    unless `shuffled`: noise of standard deviation `noise_std` on a sum to which one instance adds at most
+    `clip_norm`.
 
     Args:
         training: what members do.
