@@ -39,7 +39,7 @@ from fedproof.protocol import (
     Sampling,
     UserFedAvg,
 )
-from fedproof.threat import ThreatModel, Unit
+from fedproof.threat import Relation, ThreatModel, Unit
 
 
 class Config(Section):
@@ -65,6 +65,7 @@ class Config(Section):
             raise ValueError(f"mechanism.cohort is missing: sampling = '{self.mechanism.sampling}' needs it")
         self._check_enough_users("cohort", cohort)
         self._check_privacy()
+        self._check_relation()
         return self
 
     def _check_privacy(self) -> None:
@@ -73,6 +74,17 @@ class Config(Section):
             raise ValueError(
                 f"certificate.method = '{method}' asks for privacy, which kind = 'cohort-once' without noise "
                 "does not give: use vote, mean or margin"
+            )
+
+    def _check_relation(self) -> None:
+        """Said before training what the certificate would say after it."""
+        section, method = self.mechanism, self.certificate.method
+        noisy_cohorts = section.kind in ("user-fedavg", "cohort-once") and section.noise_multiplier > 0
+        joins = self.threat.relation is Relation.JOIN and method is not Method.PAPER
+        if noisy_cohorts and joins and section.sampling == "fixed":
+            raise ValueError(
+                "threat.relation = 'join' is not defined for cohorts of fixed size, which would change it: "
+                "use replace, or sampling = 'poisson'"
             )
 
     def _check_unit(self) -> None:
