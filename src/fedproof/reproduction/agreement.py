@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from fedproof.reproduction.clean import CLOSE, compare_clean
+from fedproof.reproduction.clean import CLOSE, Comparison, compare_clean
 from fedproof.reproduction.published import Published
 from fedproof.reproduction.rows import Row, Rows
 from fedproof.reproduction.study import Panel, Study, rows_key
@@ -23,11 +23,14 @@ _BEST = {
 }
 
 
-def agreement(study: Study, rows: Rows, published: Published) -> str:
-    """The sentence; empty where the paper prints nothing that could be compared."""
+def agreement(study: Study, rows: Rows, published: Published, clean: Sequence[Comparison]) -> str:
+    """The sentence; empty where the paper prints nothing that could be compared.
+
+    `clean` are the accuracies of all studies: one may have trained as the paper did what another shows.
+    """
     found = [(panel, rows.under(rows_key(study, panel))) for panel in study.panel]
     facts = [
-        *_clean(study, rows, published),
+        *_clean(study, rows, published, clean),
         *_best_epsilon(study, found, published),
         *_defences(found, published),
         *_bounds(found),
@@ -44,8 +47,9 @@ def competitor(row: Row) -> str:
     return f"user-dp eps {row['result'].get('epsilon', {}).get('paper', 0):.4g}"
 
 
-def _clean(study: Study, rows: Rows, published: Published) -> Iterator[str]:
-    compared = [one for one in compare_clean([study], rows, published) if not one.substitute]
+def _clean(study: Study, rows: Rows, published: Published, clean: Sequence[Comparison]) -> Iterator[str]:
+    own = {one.published for one in compare_clean([study], rows, published)}
+    compared = [one for one in clean if one.published in own and not one.substitute]
     if compared:
         near = sum(one.close for one in compared)
         yield f"{near} of {len(compared)} published clean accuracies are within {CLOSE} points"

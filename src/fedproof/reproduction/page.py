@@ -52,7 +52,7 @@ def page(studies: Sequence[Study], experiments: Path, rows: Rows) -> str:
     clean = compare_clean(studies, rows, published)
     parts = [_INTRODUCTION, *_missing(studies, rows), *_summary(rows, clean)]
     for study in studies:
-        parts += _section(study, rows, published)
+        parts += _section(study, rows, published, clean)
     parts += _clean_table(clean)
     return "\n".join(parts).rstrip() + "\n"
 
@@ -91,14 +91,14 @@ def _summary(rows: Rows, clean: Sequence[Comparison]) -> Iterator[str]:
         yield f"| {one.claim} | {'yes' if one.holds else '**no**'} | {one.evidence} |"
 
 
-def _section(study: Study, rows: Rows, published: Published) -> Iterator[str]:
+def _section(study: Study, rows: Rows, published: Published, clean: Sequence[Comparison]) -> Iterator[str]:
     panels = [(panel, shown(study, panel, rows)) for panel in study.panel]
     panels = [(panel, found) for panel, found in panels if found]
     if not panels:
         return
     yield f"\n## {study.title}\n"
     yield f"*In the paper:* {study.shows}\n"
-    agreed = agreement(study, rows, published)
+    agreed = agreement(study, rows, published, clean)
     if agreed:
         yield f"*Agreement:* {agreed}.\n"
     if study.reason:
