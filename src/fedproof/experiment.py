@@ -304,10 +304,11 @@ def _summary(
 
 def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve, ...]) -> dict[str, Any]:
     """What the training costs and what the paper makes of it; nothing where there is no privacy."""
-    if not is_private(task.mechanism):
-        return {}
+    spent = privacy_spent(task.mechanism, config.mechanism.delta, num_replicas)
+    if not spent:
+        return spent
     exact, sure = (curve.accuracy for curve in curves if curve.method == "paper")
-    return privacy_spent(task.mechanism, config.mechanism.delta, num_replicas) | {
+    return spent | {
         "paper_largest_size": len(exact) - 2,
         "paper_certified_accuracy": {str(size): share for size, share in enumerate(sure)},
     }

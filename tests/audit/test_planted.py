@@ -86,23 +86,20 @@ def user_mechanism(**changes):
 # --- the mistakes -------------------------------------------------------------------------------------------
 
 
-def small_noise_of_users(monkeypatch):
-    real = user_fedavg.add_noise
+def small_noise_in(module, monkeypatch):
+    real = module.add_noise
     monkeypatch.setattr(
-        user_fedavg, "add_noise", lambda total, std, sizes, streams: real(total, 0.8 * std, sizes, streams)
+        module, "add_noise", lambda total, std, sizes, streams: real(total, 0.8 * std, sizes, streams)
     )
+
+
+small_noise_of_users = partial(small_noise_in, user_fedavg)
+small_noise_of_drawn_instances = partial(small_noise_in, cohort_once)
 
 
 def small_noise_of_instances(monkeypatch):
     real = instance._noise
     monkeypatch.setattr(instance, "_noise", lambda *arguments: 0.8 * real(*arguments))
-
-
-def small_noise_of_drawn_instances(monkeypatch):
-    real = cohort_once.add_noise
-    monkeypatch.setattr(
-        cohort_once, "add_noise", lambda total, std, sizes, streams: real(total, 0.8 * std, sizes, streams)
-    )
 
 
 def drawn_instances_clipped_to_twice_the_norm(monkeypatch):

@@ -18,7 +18,7 @@ def reproduce(
     experiments: Annotated[Path, typer.Option(help="The folder with the experiments.")] = Path("experiments"),
     device: Device = "cpu",
     jobs: Annotated[
-        int, typer.Option(help="Points measured side by side; 4 fill a large GPU, 1 is best on a CPU.")
+        int, typer.Option(help="Points measured side by side, each with its share of the device.")
     ] = 1,
     json: Json = False,
 ) -> None:

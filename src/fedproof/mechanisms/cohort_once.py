@@ -82,10 +82,8 @@ def _noisy_step(
 
 def _drawn(chosen: NDArray[np.bool_], device: torch.device) -> Draw:
     """The instances of each replica; units are instances here, so a unit's number is its row."""
-    rows = np.append(np.nonzero(chosen)[1], 0)  # one more, for padding
-    return Draw(
-        rows=torch.from_numpy(rows).to(device), counts=torch.from_numpy(chosen.sum(axis=1)).to(device)
-    )
+    arrays = (np.nonzero(chosen)[1], chosen.sum(axis=1))
+    return Draw.of(*(torch.from_numpy(array).to(device) for array in arrays))
 
 
 # --- the members' instances as one data set -----------------------------------------------------------------

@@ -24,6 +24,11 @@ class Draw:
     rows: Tensor
     counts: Tensor
 
+    @staticmethod
+    def of(rows: Tensor, counts: Tensor) -> "Draw":
+        """Of rows without the one for padding, which is there because all batches may be empty."""
+        return Draw(rows=torch.cat([rows, rows.new_zeros(1)]), counts=counts)
+
     def batches(self, models: Tensor, width: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows `(len(models), width)` and mask of what is no padding, batch after batch.
 

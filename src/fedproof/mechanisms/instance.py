@@ -144,7 +144,8 @@ def _poisson(
     chance = rows.of_pairs(training.batch_probability)
     divisors = torch.full(rows.replica.shape, float(setting.local.batch_size), device=chance.device)
     for _ in range(training.steps):
-        yield _draw(rows.rows, (rows.numbers(streams) < chance) & rows.own), divisors
+        chosen = (rows.numbers(streams) < chance) & rows.own
+        yield Draw.of(rows.rows[chosen], chosen.sum(1)), divisors
 
 
 def _passes(
@@ -163,12 +164,8 @@ def _passes(
         place = step % batches * size + torch.arange(size, device=order.device)
         inside = place < instances
         found = order.gather(1, place.clamp(max=order.shape[1] - 1))
-        yield _draw(found, inside), inside.sum(1, keepdim=True).float()
-
-
-def _draw(rows: Tensor, chosen: Tensor) -> Draw:
-    # One row more, for padding: all batches may be empty.
-    return Draw(rows=torch.cat([rows[chosen], rows.new_zeros(1)]), counts=chosen.sum(1))
+        counts = inside.sum(1)
+        yield Draw.of(found[inside], counts), counts.unsqueeze(1).float()
 
 
 # --- noise --------------------------------------------------------------------------------------------------

@@ -112,11 +112,11 @@ class _Windows(torch.autograd.Function):
         return total, None, None, None, None
 
 
-def _fold(rows_: Tensor, shape: torch.Size, kernel: int, stride: int, padding: int) -> Tensor:
+def _fold(windows: Tensor, shape: torch.Size, kernel: int, stride: int, padding: int) -> Tensor:
     """Sum of all windows at their places."""
     count, height, width, channels = shape
-    rows, columns = rows_.shape[1:3]
-    gradient = rows_[..., : kernel * kernel * channels].reshape(
+    rows, columns = windows.shape[1:3]
+    gradient = windows[..., : kernel * kernel * channels].reshape(
         count, rows, columns, kernel, kernel, channels
     )
     total = gradient.new_zeros((count, height + 2 * padding, width + 2 * padding, channels))
