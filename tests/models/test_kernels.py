@@ -13,9 +13,18 @@ pytest.importorskip("triton")
 from fedproof.models import kernels
 from fedproof.models import model as models
 from fedproof.models.cnn import cifar_cnn, mnist_cnn
+from fedproof.models.windows import Windows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SHAPES = [(5, 28, 28, 1, 8, 2, 3), (4, 13, 13, 16, 4, 2, 0), (3, 8, 6, 5, 3, 1, 1), (2, 9, 9, 3, 5, 2, 1)]
+SHAPES = [
+    # batch, height, width, channels, outs, kernel, stride, padding
+    (3, 28, 28, 1, 16, 8, 2, 3),
+    (4, 13, 13, 16, 32, 4, 2, 0),
+    (3, 8, 6, 5, 7, 3, 1, 1),
+    (2, 9, 9, 3, 5, 5, 2, 1),
+    (2, 4, 4, 64, 20, 3, 1, 1),
+    (2, 9, 8, 3, 4, 2, 3, 1),
+]
 
 
 def by_kernels(function, upstream, *inputs):
@@ -45,22 +54,80 @@ def generator():
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("multiple", [1, 8])
-@pytest.mark.parametrize(("count", "height", "width", "channels", "kernel", "stride", "padding"), SHAPES)
-def test_windows(count, height, width, channels, kernel, stride, padding, multiple):
-    images = torch.randn(count, height, width, channels)
-    rows, columns = ((size + 2 * padding - kernel) // stride + 1 for size in (height, width))
-    line = -(-kernel * kernel * channels // multiple) * multiple
-    upstream = torch.randn(count, rows, columns, line)
-    assert_same(lambda x: convolution._Windows.apply(x, kernel, stride, padding, multiple), upstream, images)
+def convolve(images, weight, stride, padding):
+    weights = {"c.weight": weight, "c.bias": weight.new_zeros(weight.shape[:2])}
+    return convolution.convolution(weights, "c", images, None, stride=stride, padding=padding)
 
 
-@pytest.mark.parametrize(("count", "height", "width", "channels", "kernel", "stride", "padding"), SHAPES)
-def test_windows_of_bfloat16_are_moved_bit_by_bit(count, height, width, channels, kernel, stride, padding):
-    images = torch.randn(count, height, width, channels).bfloat16()
-    more = -kernel * kernel * channels % 8
-    found = kernels.windows(images.to(DEVICE), kernel, stride, padding, more)
-    assert torch.equal(found.cpu(), convolution._Windows.apply(images, kernel, stride, padding, 8))
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    ("batch", "height", "width", "channels", "outs", "kernel", "stride", "padding"), SHAPES
+)
+def test_convolution(batch, height, width, channels, outs, kernel, stride, padding, shared):
+    images = torch.randn(1 if shared else 2, batch, height, width, channels)
+    weight = torch.randn(2, outs, channels, kernel, kernel)
+    windows = Windows(kernel=kernel, stride=stride, padding=padding)
+    upstream = torch.randn(2, batch, windows.along(height), windows.along(width), outs)
+    if shared:  # as in prediction, and as the first layer of an ensemble that sees the same images
+        assert_same(lambda w: convolve(images.to(w), w, stride, padding), upstream, weight)
+    else:
+        assert_same(lambda x, w: convolve(x, w, stride, padding), upstream, images, weight)
+
+
+@pytest.mark.parametrize(
+    ("batch", "height", "width", "channels", "outs", "kernel", "stride", "padding"), SHAPES
+)
+def test_instance_gradients(batch, height, width, channels, outs, kernel, stride, padding):
+    """Norms, stored gradients and weighted sums against the gradients of one instance after the other."""
+    windows = Windows(kernel=kernel, stride=stride, padding=padding)
+    images = torch.randn(2, batch, height, width, channels)
+    upstream = torch.randn(2, batch, windows.along(height), windows.along(width), outs)
+    factors = torch.rand(2, batch)
+    given = [value.to(DEVICE) for value in (images, upstream)]
+    each, bias = (part.cpu() for part in kernels.instance_gradients(*given, windows))
+    norms = kernels.instance_norms(*given, windows).cpu()
+    summed = [part.cpu() for part in kernels.weighted_gradients(*given, factors.to(DEVICE), windows)]
+
+    weight = torch.zeros(2, outs, channels, kernel, kernel, dtype=torch.float64, requires_grad=True)
+    outputs = convolve(images.double(), weight, stride, padding)
+    expected = torch.empty(2, batch, *weight.shape[1:], dtype=torch.float64)
+    for instance in range(batch):
+        alone = torch.zeros_like(upstream).double()
+        alone[:, instance] = upstream[:, instance]
+        expected[:, instance] = torch.autograd.grad(outputs, weight, alone, retain_graph=True)[0]
+    expected = expected.permute(0, 1, 4, 5, 3, 2).flatten(2, 4)
+    expected_bias = upstream.double().sum((2, 3))
+    pairs = [
+        (each, expected),
+        (bias, expected_bias),
+        (norms, expected.square().sum((2, 3)) + expected_bias.square().sum(2)),
+        (summed[0], (expected * factors[:, :, None, None]).sum(1)),
+        (summed[1], (expected_bias * factors[:, :, None]).sum(1)),
+    ]
+    for found, reference in pairs:
+        torch.testing.assert_close(found.double(), reference, rtol=1e-5, atol=1e-4)
+
+
+def test_a_batch_that_32_bits_cannot_count_is_refused():
+    images = torch.empty(1, 1, 1, 1, 1).expand(1, 2**17, 128, 128, 1)
+    with pytest.raises(ValueError, match="2\\*\\*31 numbers or more: take fewer"):
+        kernels.convolve(images, torch.ones(1, 1, 1), Windows(kernel=1))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # the interpreter's numpy
+def test_an_instance_that_is_not_finite_is_left_out(monkeypatch):
+    """Its factor is 0, but 0 times infinity is no number."""
+    monkeypatch.setattr(convolution, "_kernels", lambda images: kernels)
+    monkeypatch.setattr(models, "training_dtype", lambda params: params.dtype)
+    model = mnist_cnn((28, 28), 2)
+    params = model.initial(0).unsqueeze(0).to(DEVICE)
+    inputs, labels = torch.rand(1, 3, 28, 28, device=DEVICE), torch.tensor([[0, 1, 1]], device=DEVICE)
+    mask = torch.ones(1, 3, dtype=torch.bool, device=DEVICE)
+    without = model.clipped_gradient(params, inputs[:, :2], labels[:, :2], mask[:, :2], 0.1)
+    inputs[0, 2, 5, 5] = torch.inf
+    found = model.clipped_gradient(params, inputs, labels, mask, 0.1)
+    assert found.finite.tolist() == [[True, True, False]]
+    torch.testing.assert_close(found.total, without.total)
 
 
 def test_max_pool_relu():

@@ -3,7 +3,9 @@
 import os
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -99,26 +101,26 @@ def memory_budget(device: torch.device) -> int:
 
 
 def _instance_bytes(task: Task) -> int:
-    """Bytes that a forward pass keeps for each further instance of a batch, measured on the host."""
-    counted = []
-    for batch in (1, 9):
-        features = task.federation.features[:1].repeat(batch, axis=0)
-        counted.append(_kept_bytes(task, as_inputs(features, torch.device("cpu"), torch.float32)))
+    """Bytes that a forward pass keeps for each further instance of a batch, measured on the device."""
+    counted = [_kept_bytes(task, task.federation.features[:1].repeat(batch, axis=0)) for batch in (1, 9)]
     return max(64, (counted[1] - counted[0]) // 8)
 
 
-def _kept_bytes(task: Task, inputs: Tensor) -> int:
+def _kept_bytes(task: Task, features: NDArray[np.generic]) -> int:
     kept = [0]
 
     def pack(tensor: Tensor) -> Tensor:
         kept[0] += tensor.numel() * tensor.element_size()
         return tensor
 
+    device = torch.device(task.device)
     with saved_tensors_hooks(pack, lambda tensor: tensor), torch.enable_grad():
         if isinstance(task.model, StackedModel):
-            task.model.logits(torch.zeros(1, task.model.layout.dim, requires_grad=True), inputs.unsqueeze(0))
+            model = task.model.to(device, torch.float32)
+            params = torch.zeros(1, model.layout.dim, device=device, requires_grad=True)
+            model.logits(params, as_inputs(features, device, torch.float32).unsqueeze(0))
         else:
-            task.model.module()(inputs)
+            task.model.module()(as_inputs(features, torch.device("cpu"), torch.float32))
     return kept[0]
 
 

@@ -1,20 +1,23 @@
-"""Stacked convolutions as windows times matrix, and pools; images have their channels last.
+"""Stacked convolutions and pools; images have their channels last.
 
 A convolution of many small models, each with weights of its own, is a batched matrix product on windows:
-measured four times faster on an H200 than a grouped convolution. On a GPU the rest is done by `kernels`.
+measured four times faster on an H200 than a grouped convolution. On a GPU `kernels` does it without storing
+windows, elsewhere plain torch with them.
 """
 
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedproof.models.tape import Tape, Weights, affine
+from fedproof.models.tape import Tape, Trace, Weights, affine, record
+from fedproof.models.windows import Windows
 
 
 def convolution(
@@ -25,15 +28,21 @@ def convolution(
     The bias is left to the pool that follows, which saves a pass. `images` may have a first axis of length
     one, shared by all models.
     """
-    stack, batch = images.shape[:2]
-    kernel = weights[f"{name}.weight"].shape[-1]
-    # Rows of whole 16 bytes: 27 numbers in bfloat16 were measured to take three times as long as 32.
-    multiple = 8 if images.dtype == torch.bfloat16 else 1
-    windows: Tensor = _Windows.apply(images.flatten(0, 1), kernel, stride, padding, multiple)  # type: ignore[no-untyped-call]
-    height, width = windows.shape[1:3]
-    rows = windows.view(stack, batch * height * width, -1)
-    outputs = affine(weights, (f"{name}.weight", f"{name}.bias"), rows, tape, with_bias=False)
-    return outputs.view(len(outputs), batch, height, width, -1)
+    names = (f"{name}.weight", f"{name}.bias")
+    weight = weights[names[0]]
+    windows = Windows(kernel=weight.shape[-1], stride=stride, padding=padding)
+    if _kernels(images) is None:
+        found: Tensor = _Windows.apply(images.flatten(0, 1), windows)  # type: ignore[no-untyped-call]
+        stack, batch = images.shape[:2]
+        height, width = found.shape[1:3]
+        rows = found.view(stack, batch * height * width, -1)
+        outputs = affine(weights, names, rows, tape, with_bias=False)
+        return outputs.view(len(outputs), batch, height, width, -1)
+    matrix = weight.permute(0, 3, 4, 2, 1).reshape(len(weight), -1, weight.shape[1])
+    images = images.contiguous()
+    convolved: Tensor = _Convolution.apply(images, matrix.contiguous(), windows)  # type: ignore[no-untyped-call]
+    record(tape, names[0], convolved, partial(_convolution_trace, names, images.detach(), windows))
+    return convolved
 
 
 def max_pool_relu(images: Tensor, bias: Tensor) -> Tensor:
@@ -74,51 +83,43 @@ def _by_channel(bias: Tensor) -> Tensor:
     return bias[:, None, None, None, :]
 
 
-def _kernels(images: Tensor) -> ModuleType | None:
-    return _load_kernels() if images.is_cuda else None
+def _kernels(images: Tensor) -> Any:
+    """The module of the kernels, None where plain torch is to do their work."""
+    known = images.is_cuda and images.dtype in (torch.float32, torch.bfloat16)
+    return _load_kernels() if known else None
 
 
 @cache
-def _load_kernels() -> ModuleType | None:
+def _load_kernels() -> Any:
     return import_module("fedproof.models.kernels") if find_spec("triton") else None
 
 
 class _Windows(torch.autograd.Function):
-    """All windows `(images, rows, columns, width)` of `(images, ..., channels)`, each as one row of numbers.
+    """All windows `(images, rows, columns, kernel * kernel * channels)` of `(images, ..., channels)`.
 
-    A row holds a window's `(kernel, kernel, channels)` numbers, and zeros up to a `multiple`. Written out
-    because the backward pass of two `unfold`s makes large intermediate tensors.
+    Written out because the backward pass of two `unfold`s makes large intermediate tensors.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, images: Tensor, kernel: int, stride: int, padding: int, multiple: int = 1
-    ) -> Tensor:
-        ctx.shape, ctx.kernel, ctx.stride, ctx.padding = images.shape, kernel, stride, padding
-        more = -(kernel * kernel * images.shape[3]) % multiple
-        found = _kernels(images)
-        if found is not None:
-            windows: Tensor = found.windows(images.contiguous(), kernel, stride, padding, more)
-            return windows
-        padded = F.pad(images, (0, 0, padding, padding, padding, padding))
-        unfolded = padded.unfold(1, kernel, stride).unfold(2, kernel, stride).permute(0, 1, 2, 4, 5, 3)
-        return F.pad(unfolded.flatten(3), (0, more)) if more else unfolded.contiguous().flatten(3)
+    def forward(ctx: Any, images: Tensor, windows: Windows) -> Tensor:
+        ctx.shape, ctx.windows = images.shape, windows
+        around = windows.padding
+        padded = F.pad(images, (0, 0, around, around, around, around))
+        size, step = windows.kernel, windows.stride
+        unfolded = padded.unfold(1, size, step).unfold(2, size, step).permute(0, 1, 2, 4, 5, 3)
+        return unfolded.contiguous().flatten(3)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
-        found = _kernels(gradients[0])
-        fold = _fold if found is None else found.windows_backward
-        total = fold(gradients[0].contiguous(), ctx.shape, ctx.kernel, ctx.stride, ctx.padding)
-        return total, None, None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _fold(gradients[0].contiguous(), ctx.shape, ctx.windows), None
 
 
-def _fold(windows: Tensor, shape: torch.Size, kernel: int, stride: int, padding: int) -> Tensor:
+def _fold(gradient: Tensor, shape: torch.Size, windows: Windows) -> Tensor:
     """Sum of all windows at their places."""
     count, height, width, channels = shape
-    rows, columns = windows.shape[1:3]
-    gradient = windows[..., : kernel * kernel * channels].reshape(
-        count, rows, columns, kernel, kernel, channels
-    )
+    rows, columns = gradient.shape[1:3]
+    kernel, stride, padding = windows.kernel, windows.stride, windows.padding
+    gradient = gradient.view(count, rows, columns, kernel, kernel, channels)
     total = gradient.new_zeros((count, height + 2 * padding, width + 2 * padding, channels))
     # Windows cut into stride by stride tiles do not overlap, so the tiles at one place are added at once.
     for down in range(0, kernel, stride):
@@ -129,11 +130,100 @@ def _fold(windows: Tensor, shape: torch.Size, kernel: int, stride: int, padding:
     return total[:, padding : padding + height, padding : padding + width]
 
 
+class _Convolution(torch.autograd.Function):
+    """Images `(stack, batch, rows, columns, outs)` of images and a matrix for each model, by the kernels."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, matrix: Tensor, windows: Windows) -> Tensor:
+        ctx.save_for_backward(images, matrix)
+        ctx.windows = windows
+        found: Tensor = _load_kernels().convolve(images, matrix, windows)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        images, matrix = ctx.saved_tensors
+        gradient, kernels = gradients[0].contiguous(), _load_kernels()
+        of_images = of_matrix = None
+        if ctx.needs_input_grad[0]:
+            of_images = kernels.convolve_backward(gradient, matrix, ctx.windows, images.shape)
+        if ctx.needs_input_grad[1]:
+            of_matrix = kernels.summed_gradients(images, gradient, ctx.windows).to(matrix.dtype)
+        return of_images, of_matrix, None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ConvolutionTrace:
+    """A convolution by the kernels, with the gradients of its outputs.
+
+    Attributes:
+        names: of the map's weight and bias.
+        images: `(stack, batch, height, width, channels)`, or `(1, batch, ...)`.
+        gradients: `(stack, batch, rows, columns, out)`, of the loss with respect to the outputs.
+        windows: of the images.
+    """
+
+    names: tuple[str, str]
+    images: Tensor
+    gradients: Tensor
+    windows: Windows
+
+    @cached_property
+    def products(self) -> tuple[Tensor, Tensor] | None:
+        """Each instance's gradient; None if that would be larger than what it is made of."""
+        line = self.windows.kernel**2 * self.images.shape[4]
+        made_of = self.images[0, 0].nbytes + self.gradients[0, 0].nbytes
+        if 4 * line * self.gradients.shape[4] > made_of:
+            return None
+        found: tuple[Tensor, Tensor] = _load_kernels().instance_gradients(
+            self.images, self.gradients, self.windows
+        )
+        return found
+
+    def joined(self, others: Sequence[Trace]) -> "_ConvolutionTrace":
+        """All applications of the same map as one; there is one only."""
+        if others:
+            raise ValueError(f"{self.names[0]} is the weight of several convolutions, which is not supported")
+        return self
+
+    def without(self, finite: Tensor) -> "_ConvolutionTrace":
+        """The same with gradients of zero for the instances that are not in `finite` (stack, batch)."""
+        keep = finite[:, :, None, None, None]
+        images, gradients = (torch.where(keep, value, 0) for value in (self.images, self.gradients))
+        return replace(self, images=images, gradients=gradients)
+
+    def squared_norms(self) -> Tensor:
+        """Squared norm `(stack, batch)` of each instance's gradient with respect to weight and bias."""
+        if self.products is not None:
+            weight, bias = (part.flatten(2).square().sum(2) for part in self.products)
+            return weight + bias
+        found: Tensor = _load_kernels().instance_norms(self.images, self.gradients, self.windows)
+        return found
+
+    def write(self, views: Weights, factors: Tensor) -> None:
+        """Write the sum over instances of gradient times factor `(stack, batch)` into the named `views`."""
+        if self.products is not None:
+            weight, bias = (factors.unsqueeze(1) @ part.flatten(2) for part in self.products)
+        else:
+            weight, bias = _load_kernels().weighted_gradients(
+                self.images, self.gradients, factors, self.windows
+            )
+        target = views[self.names[0]].permute(0, 3, 4, 2, 1)
+        target.copy_(weight.view(target.shape))
+        views[self.names[1]].copy_(bias.view(len(bias), -1))
+
+
+def _convolution_trace(
+    names: tuple[str, str], images: Tensor, windows: Windows, gradient: Tensor, batch: int, dtype: torch.dtype
+) -> _ConvolutionTrace:
+    return _ConvolutionTrace(names=names, images=images, gradients=gradient.contiguous(), windows=windows)
+
+
 class _MaxPoolReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, images: Tensor, bias: Tensor) -> Tensor:
         pooled: Tensor
-        pooled, choice = _load_kernels().max_pool_relu(images.contiguous(), bias)  # type: ignore[union-attr]
+        pooled, choice = _load_kernels().max_pool_relu(images.contiguous(), bias)
         ctx.save_for_backward(choice)
         ctx.stack = len(bias)
         return pooled
@@ -142,7 +232,7 @@ class _MaxPoolReLU(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:
         (choice,) = ctx.saved_tensors
         kernels = _load_kernels()
-        images = kernels.max_pool_relu_backward(gradients[0].contiguous(), choice)  # type: ignore[union-attr]
+        images = kernels.max_pool_relu_backward(gradients[0].contiguous(), choice)
         return images, _bias_gradient(images, ctx)
 
 
@@ -152,13 +242,13 @@ class _AveragePoolReLU(torch.autograd.Function):
         images = images.contiguous()
         ctx.save_for_backward(images, bias)
         ctx.stack = len(bias)
-        pooled: Tensor = _load_kernels().average_pool_relu(images, bias)  # type: ignore[union-attr]
+        pooled: Tensor = _load_kernels().average_pool_relu(images, bias)
         return pooled
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:
         kernels = _load_kernels()
-        images = kernels.average_pool_relu_backward(gradients[0].contiguous(), *ctx.saved_tensors)  # type: ignore[union-attr]
+        images = kernels.average_pool_relu_backward(gradients[0].contiguous(), *ctx.saved_tensors)
         return images, _bias_gradient(images, ctx)
 
 

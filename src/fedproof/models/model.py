@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedproof.models.layout import Layout, layout_of
 from fedproof.models.precision import training_dtype
-from fedproof.models.tape import Tape, Trace, Weights, squared_norms, traces, write_gradients
+from fedproof.models.tape import Tape, Weights, traces
 
 
 class Model(Protocol):
@@ -68,7 +68,7 @@ class StackedModel:
 
     Attributes:
         factory: makes the equivalent ordinary module.
-        forward: `(weights, inputs, tape) -> logits`; every parameter is used by `tape.affine` alone.
+        forward: `(weights, inputs, tape) -> logits`; every map with parameters leaves a trace on the tape.
         num_classes: number of classes.
         start: parameters to start from, `(dim,)`; None draws those of a fresh module.
         drawn: parameters that are drawn anew although there is a `start`.
@@ -118,19 +118,19 @@ class StackedModel:
     def clipped_gradient(
         self, params: Tensor, inputs: Tensor, labels: Tensor, mask: Tensor, clip_norm: float
     ) -> ClippedGradient:
-        """Sum of clipped per-instance gradients, from the traces of the affine maps."""
+        """Sum of clipped per-instance gradients, from the traces that the maps leave."""
         tape: Tape = []
         with torch.enable_grad():
             logits = self._run(params.detach(), inputs, tape, training_dtype(params)).to(params.dtype)
             found = traces(logits, loss_gradient(logits, labels, mask), tape)
-        norms = torch.stack([squared_norms(trace) for trace in found]).sum(0).sqrt()
+        norms = torch.stack([trace.squared_norms() for trace in found]).sum(0).sqrt()
         factors, norms, finite = instance_factors(norms, clip_norm)
         if not bool(finite.all()):
-            found = [_without(trace, finite) for trace in found]
+            found = [trace.without(finite) for trace in found]
         total = torch.empty_like(params)
         views = self.layout.views(total)
         for trace in found:
-            write_gradients(views, trace, factors)
+            trace.write(views, factors)
         return ClippedGradient(total=total, norms=norms, finite=finite)
 
     def _run(self, params: Tensor, inputs: Tensor, tape: Tape | None, dtype: torch.dtype) -> Tensor:
@@ -176,14 +176,3 @@ def instance_factors(norms: Tensor, clip_norm: float) -> tuple[Tensor, Tensor, T
     room = 1 - 8 * torch.finfo(norms.dtype).eps
     factors = (clip_norm / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1) * room
     return torch.where(finite, factors, 0), norms, finite
-
-
-def _without(trace: Trace, finite: Tensor) -> Trace:
-    keep = finite[:, :, None, None]
-    return replace(
-        trace,
-        inputs=torch.where(keep, trace.inputs, 0),
-        gradients=torch.where(keep, trace.gradients, 0),
-        sums=torch.where(keep[..., 0], trace.sums, 0),
-        products=None if trace.products is None else torch.where(keep, trace.products, 0),
-    )

@@ -1,51 +1,17 @@
-"""GPU kernels for what torch does slowly with many small images: windows, pools and their gradients.
+"""Pools with bias and ReLU, and their gradients.
 
-All images are `(images, height, width, channels)`, contiguous. Each kernel moves every number once; torch's
-own operations make several passes and took half of the training time of the MNIST network on an H200.
-`convolution.py` has the same functions in plain torch for every other device.
+Each kernel moves every number once; torch's own operations make several passes and took half of the training
+time of the MNIST network on an H200.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
-try:
-    import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
-except ImportError:  # torch without CUDA comes without Triton; nobody calls these functions then
-    triton = None
+from fedproof.models.kernels.jit import jit, tl, triton
 
 _BLOCK = 1024
-
-
-def windows(images: Tensor, kernel: int, stride: int, padding: int, more: int) -> Tensor:
-    """All windows `(images, rows, columns, kernel * kernel * channels + more)` of zero-padded images.
-
-    The last `more` numbers of each are zero.
-    """
-    count, height, width, channels = images.shape
-    rows, columns = ((size + 2 * padding - kernel) // stride + 1 for size in (height, width))
-    out = images.new_empty((count, rows, columns, kernel * kernel * channels + more))
-    # Nothing is computed, so several channels are moved as one number of eight bytes where that is possible.
-    wide = channels * images.element_size() % 8 == 0 and more == 0
-    source, target = (one.view(torch.int64) if wide else one for one in (images, out))
-    shape = (height, width, source.shape[3], rows, columns, target.shape[3], kernel, stride, padding)
-    _launch(_windows, source, target, target[0].numel(), shape)
-    return out
-
-
-def windows_backward(gradient: Tensor, shape: torch.Size, kernel: int, stride: int, padding: int) -> Tensor:
-    """Gradient of `windows` with respect to images of the given `shape`."""
-    count, height, width, channels = shape
-    _, rows, columns, line = gradient.shape
-    out = gradient.new_empty((count, height, width, channels))
-    sizes = (height, width, channels, rows, columns, line, kernel, stride, padding)
-    _launch(_windows_backward, gradient, out, height * width * channels, sizes)
-    return out
 
 
 def max_pool_relu(images: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,67 +59,7 @@ def average_pool_relu_backward(gradient: Tensor, images: Tensor, bias: Tensor) -
     return out
 
 
-def _jit(kernel: Callable[..., None]) -> Any:
-    return kernel if triton is None else triton.jit(kernel)
-
-
-def _launch(kernel: Any, source: Tensor, out: Tensor, each: int, shape: tuple[int, ...]) -> None:
-    grid = (len(out), triton.cdiv(each, _BLOCK))
-    kernel[grid](source, out, *shape, _BLOCK)
-
-
-@_jit
-def _windows(  # type: ignore[no-untyped-def]
-    images, out,
-    height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr,
-    rows: tl.constexpr, columns: tl.constexpr, line: tl.constexpr,
-    kernel: tl.constexpr, stride: tl.constexpr, padding: tl.constexpr, block: tl.constexpr,
-):  # fmt: skip
-    image = tl.program_id(0).to(tl.int64)
-    place = tl.program_id(1) * block + tl.arange(0, block)
-    each: tl.constexpr = rows * columns * line
-    within = place % line
-    channel = within % channels
-    across = within // channels % kernel
-    down = within // (channels * kernel)
-    column = place // line % columns
-    row = place // (line * columns)
-    y = row * stride + down - padding
-    x = column * stride + across - padding
-    inside = (place < each) & (down < kernel) & (y >= 0) & (y < height) & (x >= 0) & (x < width)
-    source = images + image * (height * width * channels) + (y * width + x) * channels + channel
-    tl.store(out + image * each + place, tl.load(source, mask=inside, other=0), mask=place < each)
-
-
-@_jit
-def _windows_backward(  # type: ignore[no-untyped-def]
-    gradient, out,
-    height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr,
-    rows: tl.constexpr, columns: tl.constexpr, line: tl.constexpr,
-    kernel: tl.constexpr, stride: tl.constexpr, padding: tl.constexpr, block: tl.constexpr,
-):  # fmt: skip
-    image = tl.program_id(0).to(tl.int64)
-    place = tl.program_id(1) * block + tl.arange(0, block)
-    inside = place < height * width * channels
-    channel = place % channels
-    x = place // channels % width + padding
-    y = place // (channels * width) + padding
-    source = gradient + image * (rows * columns * line) + channel
-    total = tl.zeros((block,), dtype=gradient.dtype.element_ty)
-    for high in tl.static_range((kernel + stride - 1) // stride):
-        down = y % stride + high * stride
-        row = (y - down) // stride
-        for wide in tl.static_range((kernel + stride - 1) // stride):
-            across = x % stride + wide * stride
-            column = (x - across) // stride
-            there = inside & (down < kernel) & (y >= down) & (row < rows)
-            there = there & (across < kernel) & (x >= across) & (column < columns)
-            where = (row * columns + column) * line + (down * kernel + across) * channels
-            total += tl.load(source + where, mask=there, other=0.0)
-    tl.store(out + image * (height * width * channels) + place, total, mask=inside)
-
-
-@_jit
+@jit
 def _max_pool_relu(  # type: ignore[no-untyped-def]
     images, bias, out, choice, each_model, step,
     height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, block: tl.constexpr,
@@ -179,7 +85,7 @@ def _max_pool_relu(  # type: ignore[no-untyped-def]
     tl.store(choice + image * each + place, tl.where(silent, 4, number).to(tl.uint8), mask=inside)
 
 
-@_jit
+@jit
 def _max_pool_relu_backward(  # type: ignore[no-untyped-def]
     gradient, choice, out,
     height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, block: tl.constexpr,
@@ -202,7 +108,7 @@ def _max_pool_relu_backward(  # type: ignore[no-untyped-def]
     tl.store(out + image * (height * width * channels) + place, total, mask=inside)
 
 
-@_jit
+@jit
 def _average_pool_relu(  # type: ignore[no-untyped-def]
     images, bias, out, each_model, step,
     height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, block: tl.constexpr,
@@ -226,7 +132,7 @@ def _average_pool_relu(  # type: ignore[no-untyped-def]
     tl.store(out + image * each + place, total / 4, mask=inside)
 
 
-@_jit
+@jit
 def _average_pool_relu_backward(  # type: ignore[no-untyped-def]
     gradient, images, bias, out, each_model, step,
     height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, block: tl.constexpr,
