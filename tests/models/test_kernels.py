@@ -13,6 +13,7 @@ pytest.importorskip("triton")
 from fedproof.models import kernels
 from fedproof.models import model as models
 from fedproof.models.cnn import cifar_cnn, mnist_cnn
+from fedproof.models.kernels import convolutions
 from fedproof.models.windows import Windows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -78,15 +79,16 @@ def test_convolution(batch, height, width, channels, outs, kernel, stride, paddi
     ("batch", "height", "width", "channels", "outs", "kernel", "stride", "padding"), SHAPES
 )
 def test_instance_gradients(batch, height, width, channels, outs, kernel, stride, padding):
-    """Norms, stored gradients and weighted sums against the gradients of one instance after the other."""
+    """Norms, kept gradients and weighted sums against the gradients of one instance after the other."""
     windows = Windows(kernel=kernel, stride=stride, padding=padding)
     images = torch.randn(2, batch, height, width, channels)
     upstream = torch.randn(2, batch, windows.along(height), windows.along(width), outs)
     factors = torch.rand(2, batch)
     given = [value.to(DEVICE) for value in (images, upstream)]
-    each, bias = (part.cpu() for part in kernels.instance_gradients(*given, windows))
-    norms = kernels.instance_norms(*given, windows).cpu()
-    summed = [part.cpu() for part in kernels.weighted_gradients(*given, factors.to(DEVICE), windows)]
+    found = kernels.instance_gradients(*given, windows)
+    weighted = kernels.weighted_gradients(*given, factors.to(DEVICE), windows, found)
+    small = windows.kernel**2 * channels * outs <= images[0, 0].numel() + upstream[0, 0].numel()
+    assert (found.weights is not None) == small
 
     weight = torch.zeros(2, outs, channels, kernel, kernel, dtype=torch.float64, requires_grad=True)
     outputs = convolve(images.double(), weight, stride, padding)
@@ -98,14 +100,42 @@ def test_instance_gradients(batch, height, width, channels, outs, kernel, stride
     expected = expected.permute(0, 1, 4, 5, 3, 2).flatten(2, 4)
     expected_bias = upstream.double().sum((2, 3))
     pairs = [
-        (each, expected),
-        (bias, expected_bias),
-        (norms, expected.square().sum((2, 3)) + expected_bias.square().sum(2)),
-        (summed[0], (expected * factors[:, :, None, None]).sum(1)),
-        (summed[1], (expected_bias * factors[:, :, None]).sum(1)),
+        (found.norms, expected.square().sum((2, 3)) + expected_bias.square().sum(2)),
+        (found.biases, expected_bias),
+        (weighted[0], (expected * factors[:, :, None, None]).sum(1)),
+        (weighted[1], (expected_bias * factors[:, :, None]).sum(1)),
     ]
-    for found, reference in pairs:
-        torch.testing.assert_close(found.double(), reference, rtol=1e-5, atol=1e-4)
+    if small:
+        pairs.append((found.weights, expected))
+    for one, reference in pairs:
+        torch.testing.assert_close(one.cpu().double(), reference, rtol=1e-5, atol=1e-4)
+
+
+def test_tiles_fit_a_smaller_gpu(monkeypatch):
+    """The tiles of a CIFAR layer in float32 are halved where a block has 48 KB, and give the same."""
+    images, upstream = torch.randn(1, 2, 8, 8, 64), torch.randn(1, 2, 8, 8, 64)
+    weight = torch.randn(1, 576, 64)
+    windows = Windows(kernel=3, padding=1)
+    given = [value.to(DEVICE) for value in (images, upstream, weight)]
+
+    def results():
+        found = kernels.instance_gradients(*given[:2], windows)
+        outputs = kernels.convolve(given[0], given[2], windows)
+        backward = kernels.convolve_backward(given[1], given[2], windows, images.shape)
+        return found.norms, outputs, backward, kernels.summed_gradients(*given[:2], windows)
+
+    large = results()
+    fit = convolutions._fit
+    sizes = []
+    monkeypatch.setattr(
+        convolutions, "_fit", lambda *given: sizes.append((given, fit(*given))) or sizes[-1][1]
+    )
+    monkeypatch.setattr(convolutions, "_shared_memory", lambda device: 48 << 10)
+    for one, other in zip(results(), large, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
+    assert any(many < given[1] for given, many in sizes)
+    for (_, _, each, more, stages), many in sizes:
+        assert many == 16 or 4 * stages * (many * each + more) <= 48 << 10
 
 
 def test_a_batch_that_32_bits_cannot_count_is_refused():

@@ -169,16 +169,8 @@ class _ConvolutionTrace:
     windows: Windows
 
     @cached_property
-    def products(self) -> tuple[Tensor, Tensor] | None:
-        """Each instance's gradient; None if that would be larger than what it is made of."""
-        line = self.windows.kernel**2 * self.images.shape[4]
-        made_of = self.images[0, 0].nbytes + self.gradients[0, 0].nbytes
-        if 4 * line * self.gradients.shape[4] > made_of:
-            return None
-        found: tuple[Tensor, Tensor] = _load_kernels().instance_gradients(
-            self.images, self.gradients, self.windows
-        )
-        return found
+    def _of_instances(self) -> Any:
+        return _load_kernels().instance_gradients(self.images, self.gradients, self.windows)
 
     def joined(self, others: Sequence[Trace]) -> "_ConvolutionTrace":
         """All applications of the same map as one; there is one only."""
@@ -194,23 +186,17 @@ class _ConvolutionTrace:
 
     def squared_norms(self) -> Tensor:
         """Squared norm `(stack, batch)` of each instance's gradient with respect to weight and bias."""
-        if self.products is not None:
-            weight, bias = (part.flatten(2).square().sum(2) for part in self.products)
-            return weight + bias
-        found: Tensor = _load_kernels().instance_norms(self.images, self.gradients, self.windows)
+        found: Tensor = self._of_instances.norms
         return found
 
     def write(self, views: Weights, factors: Tensor) -> None:
         """Write the sum over instances of gradient times factor `(stack, batch)` into the named `views`."""
-        if self.products is not None:
-            weight, bias = (factors.unsqueeze(1) @ part.flatten(2) for part in self.products)
-        else:
-            weight, bias = _load_kernels().weighted_gradients(
-                self.images, self.gradients, factors, self.windows
-            )
+        weight, bias = _load_kernels().weighted_gradients(
+            self.images, self.gradients, factors, self.windows, self._of_instances
+        )
         target = views[self.names[0]].permute(0, 3, 4, 2, 1)
         target.copy_(weight.view(target.shape))
-        views[self.names[1]].copy_(bias.view(len(bias), -1))
+        views[self.names[1]].copy_(bias)
 
 
 def _convolution_trace(

@@ -5,10 +5,10 @@ All images are `(images, height, width, channels)`, contiguous; those of one mod
 """
 
 from fedproof.models.kernels.convolutions import (
+    InstanceGradients,
     convolve,
     convolve_backward,
     instance_gradients,
-    instance_norms,
     summed_gradients,
     weighted_gradients,
 )
@@ -20,12 +20,12 @@ from fedproof.models.kernels.pools import (
 )
 
 __all__ = [
+    "InstanceGradients",
     "average_pool_relu",
     "average_pool_relu_backward",
     "convolve",
     "convolve_backward",
     "instance_gradients",
-    "instance_norms",
     "max_pool_relu",
     "max_pool_relu_backward",
     "summed_gradients",

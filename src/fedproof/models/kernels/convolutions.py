@@ -10,6 +10,7 @@ for their norms and again for their clipped sum, in the same tiles and the same 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 import torch
@@ -18,7 +19,10 @@ from torch import Tensor
 from fedproof.models.kernels.jit import jit, tl, triton
 from fedproof.models.windows import Windows
 
-_MANY = 128  # places at once, measured on an H200 like all sizes here
+# Sizes of tiles were measured on an H200; where they do not fit they are halved.
+_MANY = 128  # places at once
+_STAGES = 3  # tiles on their way while one is worked on
+_BLOCK = 1024  # numbers of a sum at once
 
 
 def convolve(images: Tensor, weight: Tensor, windows: Windows) -> Tensor:
@@ -32,12 +36,12 @@ def convolve(images: Tensor, weight: Tensor, windows: Windows) -> Tensor:
     stack, _, outs = weight.shape
     batch, height, width, _ = images.shape[1:]
     out = _images(images, stack, batch, windows.along(height), windows.along(width), outs)
-    grid = (triton.cdiv(out[0, ..., 0].numel(), _MANY), stack)
-    _convolve[grid](
+    wide, deep = _power(outs), min(32, _power(weight.shape[1]))
+    many = _fit(images, _MANY, deep, deep * wide, _STAGES)
+    _convolve[(triton.cdiv(out[0, ..., 0].numel(), many), stack)](
         images, weight, out, batch, _step(images),
         *_shape(images, out), windows.kernel, windows.stride, windows.padding,
-        _MANY, _power(outs), min(32, _power(weight.shape[1])), _precision(images),
-        num_stages=3,
+        many, wide, deep, _precision(images), num_stages=_STAGES,
     )  # fmt: skip
     return out
 
@@ -49,19 +53,37 @@ def convolve_backward(gradient: Tensor, weight: Tensor, windows: Windows, shape:
     stride = windows.stride
     each = batch * triton.cdiv(height, stride) * triton.cdiv(width, stride)
     taps = triton.cdiv(windows.kernel, stride) ** 2
+    wide, deep = _power(channels), min(64, _power(taps * gradient.shape[4]))
+    many = _fit(gradient, _MANY, deep, deep * wide, _STAGES)
     # Pixels that lie alike under the windows meet the same weights: one matrix product for each of the kinds.
-    grid = (triton.cdiv(each, _MANY), len(gradient), stride * stride)
+    grid = (triton.cdiv(each, many), len(gradient), stride * stride)
     _convolve_backward[grid](
         gradient, weight, out, batch,
         *_shape(out, gradient), windows.kernel, stride, windows.padding,
-        _MANY, _power(channels), min(64, _power(taps * gradient.shape[4])), _precision(gradient),
-        num_stages=3,
+        many, wide, deep, _precision(gradient), num_stages=_STAGES,
     )  # fmt: skip
     return out
 
 
-def instance_gradients(images: Tensor, gradient: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
-    """Each instance's gradient in float32: of the weight `(stack, batch, line, outs)` and of the bias.
+@dataclass(frozen=True, kw_only=True)
+class InstanceGradients:
+    """The gradients of many instances with respect to a weight and a bias.
+
+    Attributes:
+        norms: `(stack, batch)`, their squared norms.
+        biases: `(stack, batch, outs)`.
+        weights: `(stack, batch, line, outs)`, None if they were not kept.
+    """
+
+    norms: Tensor
+    biases: Tensor
+    weights: Tensor | None
+
+
+def instance_gradients(images: Tensor, gradient: Tensor, windows: Windows) -> InstanceGradients:
+    """Each instance's gradient; the weight's is kept where it is smaller than what it is made of.
+
+    Norms are of the numbers that are kept, which are rounded to the type of the images.
 
     Args:
         images: what went in, as in `convolve`.
@@ -70,37 +92,35 @@ def instance_gradients(images: Tensor, gradient: Tensor, windows: Windows) -> tu
     """
     stack, batch = gradient.shape[:2]
     tiles = _Tiles.of(images, gradient, windows)
-    weight = _empty(gradient, stack, batch, tiles.line, tiles.outs)
-    bias = _empty(gradient, stack, batch, tiles.outs)
-    grid = (tiles.count, batch, stack)
-    _instance_gradients[grid](images, gradient, weight, bias, _step(images), *tiles.shape, **tiles.options)
-    return weight, bias
-
-
-def instance_norms(images: Tensor, gradient: Tensor, windows: Windows) -> Tensor:
-    """Squared norm `(stack, batch)` of each instance's gradient with respect to weight and bias."""
-    stack, batch = gradient.shape[:2]
-    tiles = _Tiles.of(images, gradient, windows)
     parts = _empty(gradient, stack, batch, tiles.count)
+    biases = _empty(gradient, stack, batch, tiles.outs)
+    keep = tiles.line * tiles.outs <= images[0, 0].numel() + gradient[0, 0].numel()
+    weights = gradient.new_empty((stack, batch, tiles.line, tiles.outs)) if keep else None
     grid = (tiles.count, batch, stack)
-    _instance_norms[grid](images, gradient, parts, _step(images), *tiles.shape, **tiles.options)
-    return parts.sum(2)
+    _instance_gradients[grid](
+        images, gradient, parts, biases, weights, _step(images), *tiles.shape, keep, **tiles.options
+    )
+    return InstanceGradients(norms=parts.sum(2), biases=biases, weights=weights)
 
 
 def weighted_gradients(
-    images: Tensor, gradient: Tensor, factors: Tensor, windows: Windows
+    images: Tensor, gradient: Tensor, factors: Tensor, windows: Windows, found: InstanceGradients
 ) -> tuple[Tensor, Tensor]:
-    """Sum over instances of gradient times factor `(stack, batch)`, in float32: of weight and bias.
+    """Sum in float32 over instances of gradient times factor: of weight `(stack, line, outs)` and bias.
 
-    The weight's is `(stack, line, outs)`, the bias's `(stack, outs)`.
+    `factors` are `(stack, batch)`, `found` are the `instance_gradients` of the same arguments.
     """
     stack, batch = gradient.shape[:2]
     tiles = _Tiles.of(images, gradient, windows)
-    weight, bias = _empty(gradient, stack, tiles.line, tiles.outs), _empty(gradient, stack, tiles.outs)
-    _weighted_gradients[(tiles.count, stack)](
-        images, gradient, factors, weight, bias, batch, _step(images), *tiles.shape, **tiles.options
-    )
-    return weight, bias
+    weight = _empty(gradient, stack, tiles.line, tiles.outs)
+    if found.weights is None:
+        _weighted_gradients[(tiles.count, stack)](
+            images, gradient, factors, weight, batch, _step(images), *tiles.shape, **tiles.options
+        )
+    else:
+        grid = (triton.cdiv(weight[0].numel(), _BLOCK), stack)
+        _weighted_sum[grid](found.weights, factors, weight, batch, weight[0].numel(), _BLOCK)
+    return weight, (factors.unsqueeze(1) @ found.biases).squeeze(1)
 
 
 def summed_gradients(images: Tensor, gradient: Tensor, windows: Windows) -> Tensor:
@@ -135,16 +155,17 @@ class _Tiles:
     @staticmethod
     def of(images: Tensor, gradient: Tensor, windows: Windows, together: int = 1) -> _Tiles:
         line, outs = windows.kernel * windows.kernel * images.shape[4], gradient.shape[4]
-        many = min(_MANY, _power(together * gradient.shape[2] * gradient.shape[3]))
         wide, deep = _power(outs), min(128, _power(line))
+        places = min(_MANY, _power(together * gradient.shape[2] * gradient.shape[3]))
+        stages = 1 if places == 16 else 2
+        many = _fit(images, places, wide + deep, 0, stages)
         sizes = (windows.kernel, windows.stride, windows.padding, many, wide, deep, _precision(images))
-        small = many == 16 or wide * deep <= 1024
         return _Tiles(
             line=line,
             outs=outs,
             count=triton.cdiv(line, deep),
             shape=(*_shape(images, gradient), *sizes),
-            options={"num_warps": 2 if small else 4, "num_stages": 1 if many == 16 else 2},
+            options={"num_warps": 2 if many * deep <= 4096 else 4, "num_stages": stages},
         )
 
 
@@ -171,6 +192,23 @@ def _shape(images: Tensor, out: Tensor) -> tuple[int, ...]:
 def _power(size: int) -> int:
     """Least power of two that is no less than `size` and that tensor cores take."""
     return max(16, int(triton.next_power_of_2(size)))
+
+
+def _fit(like: Tensor, many: int, each: int, more: int, stages: int) -> int:
+    """At most `many` places so that `each` number of theirs and `more` fit `stages` times."""
+    room = 0.9 * _shared_memory(like.device) / (stages * like.element_size())
+    while many > 16 and many * each + more > room:
+        many //= 2
+    return many
+
+
+@cache
+def _shared_memory(device: torch.device) -> int:
+    """Bytes of a block of the device; those of an H200 where Triton's interpreter works on the host."""
+    if device.type != "cuda":
+        return 232448
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return int(triton.runtime.driver.active.utils.get_device_properties(index)["max_shared_mem"])
 
 
 def _precision(images: Tensor) -> str:
@@ -310,49 +348,36 @@ def _store_tile(  # type: ignore[no-untyped-def]
 
 @jit
 def _instance_gradients(  # type: ignore[no-untyped-def]
-    images, gradient, weights, biases, step,
+    images, gradient, parts, biases, weights, step,
     height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr,
     rows: tl.constexpr, columns: tl.constexpr, outs: tl.constexpr,
     kernel: tl.constexpr, stride: tl.constexpr, padding: tl.constexpr,
     many: tl.constexpr, wide: tl.constexpr, deep: tl.constexpr, precision: tl.constexpr,
+    keep: tl.constexpr,
 ):  # fmt: skip
     tile, image, model = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     number = model * tl.num_programs(1) + image
-    line: tl.constexpr = kernel * kernel * channels
     weight, bias = _tile(
         images + (model * step + image) * (height * width * channels),
         gradient + number * (rows * columns * outs), tile, rows * columns,
         height, width, channels, rows, columns, outs, kernel, stride, padding, many, wide, deep, precision,
     )  # fmt: skip
-    _store_tile(weights + number * (line * outs), weight, tile, line, outs, wide, deep)
+    if keep:
+        line: tl.constexpr = kernel * kernel * channels
+        kept = weight.to(weights.dtype.element_ty)
+        _store_tile(weights + number * (line * outs), kept, tile, line, outs, wide, deep)
+        weight = kept.to(tl.float32)
+    total = tl.sum(weight * weight)
     if tile == 0:
         target = tl.arange(0, wide)
         tl.store(biases + number * outs + target, bias, mask=target < outs)
-
-
-@jit
-def _instance_norms(  # type: ignore[no-untyped-def]
-    images, gradient, parts, step,
-    height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr,
-    rows: tl.constexpr, columns: tl.constexpr, outs: tl.constexpr,
-    kernel: tl.constexpr, stride: tl.constexpr, padding: tl.constexpr,
-    many: tl.constexpr, wide: tl.constexpr, deep: tl.constexpr, precision: tl.constexpr,
-):  # fmt: skip
-    tile, image, model = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    number = model * tl.num_programs(1) + image
-    weight, bias = _tile(
-        images + (model * step + image) * (height * width * channels),
-        gradient + number * (rows * columns * outs), tile, rows * columns,
-        height, width, channels, rows, columns, outs, kernel, stride, padding, many, wide, deep, precision,
-    )  # fmt: skip
-    total = tl.sum(weight * weight)
-    total += tl.where(tile == 0, tl.sum(bias * bias), 0.0)
+        total += tl.sum(bias * bias)
     tl.store(parts + number * tl.num_programs(0) + tile, total)
 
 
 @jit
 def _weighted_gradients(  # type: ignore[no-untyped-def]
-    images, gradient, factors, weights, biases, batch, step,
+    images, gradient, factors, weights, batch, step,
     height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr,
     rows: tl.constexpr, columns: tl.constexpr, outs: tl.constexpr,
     kernel: tl.constexpr, stride: tl.constexpr, padding: tl.constexpr,
@@ -360,23 +385,29 @@ def _weighted_gradients(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     tile, model = tl.program_id(0), tl.program_id(1).to(tl.int64)
     line: tl.constexpr = kernel * kernel * channels
-    weight_sum = tl.zeros((deep, wide), dtype=tl.float32)
-    bias_sum = tl.zeros((wide,), dtype=tl.float32)
+    total = tl.zeros((deep, wide), dtype=tl.float32)
     for image in range(batch):
         number = model * batch + image
-        weight, bias = _tile(
+        weight, _ = _tile(
             images + (model * step + image) * (height * width * channels),
             gradient + number * (rows * columns * outs), tile, rows * columns,
             height, width, channels, rows, columns, outs,
             kernel, stride, padding, many, wide, deep, precision,
         )  # fmt: skip
-        factor = tl.load(factors + number)
-        weight_sum += factor * weight
-        bias_sum += factor * bias
-    _store_tile(weights + model * (line * outs), weight_sum, tile, line, outs, wide, deep)
-    if tile == 0:
-        target = tl.arange(0, wide)
-        tl.store(biases + model * outs + target, bias_sum, mask=target < outs)
+        total += tl.load(factors + number) * weight
+    _store_tile(weights + model * (line * outs), total, tile, line, outs, wide, deep)
+
+
+@jit
+def _weighted_sum(values, factors, out, batch, each: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    model = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * block + tl.arange(0, block)
+    inside = place < each
+    total = tl.zeros((block,), dtype=tl.float32)
+    for number in range(batch):
+        value = tl.load(values + (model * batch + number) * each + place, mask=inside, other=0.0)
+        total += tl.load(factors + model * batch + number) * value.to(tl.float32)
+    tl.store(out + model * each + place, total, mask=inside)
 
 
 @jit
