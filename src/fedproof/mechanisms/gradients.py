@@ -81,16 +81,19 @@ def clipped_sums(
 
     Guarantee: one instance adds at most `clip_norm`, and nothing where its gradient is not finite.
     """
-    total = torch.zeros_like(params)
+    total = torch.empty_like(params)
 
     def work(models: Tensor) -> None:
         own = params[models]
+        sums: Tensor | None = None
         for rows, mask in draw.batches(models, width):
             found = setting.model.clipped_gradient(
                 own, setting.users.features[rows], setting.users.labels[rows], mask, clip_norm
             )
-            total[models] += found.total
+            sums = found.total if sums is None else sums.add_(found.total)
             tally.add(models, mask, found.norms, found.finite, clip_norm)
+        assert sums is not None  # there is a batch even if it is empty
+        total[models] = sums
 
     on_cores(work, _stacks(draw.counts, setting.stack), setting.cores)
     return total
