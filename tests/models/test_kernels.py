@@ -85,9 +85,8 @@ def test_instance_gradients(batch, height, width, channels, outs, kernel, stride
     upstream = torch.randn(2, batch, windows.along(height), windows.along(width), outs)
     factors = torch.rand(2, batch)
     given = [value.to(DEVICE) for value in (images, upstream)]
-    upstream_on = kernels.Upstream(values=given[1])
-    found = kernels.instance_gradients(given[0], upstream_on, windows)
-    weighted = kernels.weighted_gradients(given[0], upstream_on, factors.to(DEVICE), windows, found)
+    found = kernels.instance_gradients(*given, windows)
+    weighted = kernels.weighted_gradients(*given, factors.to(DEVICE), windows, found)
     small = windows.kernel**2 * channels * outs <= images[0, 0].numel() + upstream[0, 0].numel()
     assert (found.weights is not None) == small
 
@@ -120,11 +119,10 @@ def test_tiles_fit_a_smaller_gpu(monkeypatch):
     given = [value.to(DEVICE) for value in (images, upstream, weight)]
 
     def results():
-        back = kernels.Upstream(values=given[1])
-        found = kernels.instance_gradients(given[0], back, windows)
+        found = kernels.instance_gradients(*given[:2], windows)
         outputs = kernels.convolve(given[0], given[2], windows)
-        backward = kernels.convolve_backward(back, given[2], windows, images.shape)
-        return found.norms, outputs, backward, *kernels.summed_gradients(given[0], back, windows)
+        backward = kernels.convolve_backward(given[1], given[2], windows, images.shape)
+        return found.norms, outputs, backward, kernels.summed_gradients(*given[:2], windows)
 
     large = results()
     fit = convolutions._fit
@@ -167,26 +165,9 @@ def test_max_pool_relu():
     assert_same(convolution.max_pool_relu, upstream, torch.randn(2, 3, 14, 10, 5), torch.randn(2, 5))
 
 
-@pytest.mark.parametrize(("size", "pool"), [(8, 2), (4, 4)])
-def test_averaged_convolution(size, pool):
-    def function(images, weight, bias):
-        weights = {"c.weight": weight, "c.bias": bias}
-        return convolution.averaged_convolution(weights, "c", images, None, padding=1, pool=pool)
-
-    upstream = torch.randn(2, 3, size // pool, size // pool, 20)
-    assert_same(
-        function,
-        upstream,
-        torch.randn(2, 3, size, size, 17),
-        torch.randn(2, 20, 17, 3, 3),
-        torch.randn(2, 20),
-    )
-
-
-def test_squares_that_do_not_fit_are_refused():
-    images, weight, bias = torch.zeros(1, 1, 5, 5, 1), torch.zeros(1, 1, 2), torch.zeros(1, 2)
-    with pytest.raises(ValueError, match="images of 5 by 5 cannot be cut into squares of side 2"):
-        kernels.convolve_pooled(images, weight, bias, Windows(kernel=1), 2)
+def test_average_pool_relu():
+    upstream = torch.randn(2, 3, 7, 5, 6)
+    assert_same(convolution.average_pool_relu, upstream, torch.randn(2, 3, 14, 10, 6), torch.randn(2, 6))
 
 
 @pytest.mark.parametrize(("build", "shape"), [(mnist_cnn, (28, 28)), (cifar_cnn, (3, 32, 32))])

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedproof.models.convolution import (
-    averaged_convolution,
+    average_pool_relu,
+    average_relu,
     convolution,
     disjoint_max_pool_relu,
     max_pool_relu,
@@ -131,6 +132,7 @@ def _lenet_forward(weights: Weights, inputs: Tensor, tape: Tape | None) -> Tenso
 def _cifar_forward(weights: Weights, inputs: Tensor, tape: Tape | None) -> Tensor:
     hidden = inputs.permute(0, 1, 3, 4, 2).contiguous()
     for name in ("net.0", "net.3", "net.6"):
-        hidden = averaged_convolution(weights, name, hidden, tape, padding=1, pool=2)
-    hidden = averaged_convolution(weights, "net.9", hidden, tape, padding=1, pool=4)
-    return layer(weights, "fc", hidden.flatten(2), tape)
+        hidden = convolution(weights, name, hidden, tape, padding=1)
+        hidden = average_pool_relu(hidden, weights[f"{name}.bias"])
+    hidden = convolution(weights, "net.9", hidden, tape, padding=1)
+    return layer(weights, "fc", average_relu(hidden, weights["net.9.bias"]), tape)

@@ -30,28 +30,24 @@ def convolution(
     The bias is left to the pool that follows, which saves a pass. `images` may have a first axis of length
     one, shared by all models.
     """
-    windows = Windows(kernel=weights[f"{name}.weight"].shape[-1], stride=stride, padding=padding)
-    if _kernels(images) is not None:
-        return _by_kernels(weights, name, images, tape, windows, pool=1)
-    stack, batch = images.shape[:2]
-    found: Tensor = _Windows.apply(images.flatten(0, 1), windows)  # type: ignore[no-untyped-call]
-    height, width = found.shape[1:3]
-    rows = found.view(stack, batch * height * width, -1)
-    outputs = affine(weights, (f"{name}.weight", f"{name}.bias"), rows, tape, with_bias=False)
-    return outputs.view(len(outputs), batch, height, width, -1)
-
-
-def averaged_convolution(
-    weights: Weights, name: str, images: Tensor, tape: Tape | None, *, padding: int, pool: int
-) -> Tensor:
-    """Mean over disjoint squares of side `pool` of the ReLU of the convolution called `name`."""
-    if _kernels(images) is not None:
-        windows = Windows(kernel=weights[f"{name}.weight"].shape[-1], padding=padding)
-        return _by_kernels(weights, name, images, tape, windows, pool)
-    found = convolution(weights, name, images, tape, padding=padding)
-    active = F.relu_(found + _by_channel(weights[f"{name}.bias"]))
-    stack, batch, height, width, channels = active.shape
-    return active.view(stack, batch, height // pool, pool, width // pool, pool, channels).mean((3, 5))
+    names = (f"{name}.weight", f"{name}.bias")
+    weight = weights[names[0]]
+    windows = Windows(kernel=weight.shape[-1], stride=stride, padding=padding)
+    if _kernels(images) is None:
+        found: Tensor = _Windows.apply(images.flatten(0, 1), windows)  # type: ignore[no-untyped-call]
+        stack, batch = images.shape[:2]
+        height, width = found.shape[1:3]
+        rows = found.view(stack, batch * height * width, -1)
+        outputs = affine(weights, names, rows, tape, with_bias=False)
+        return outputs.view(len(outputs), batch, height, width, -1)
+    if padding and images.shape[4] < _FEW:
+        images = F.pad(images, (0, 0, padding, padding, padding, padding))
+        windows = replace(windows, padding=0)
+    matrix = weight.permute(0, 3, 4, 2, 1).reshape(len(weight), -1, weight.shape[1])
+    images = images.contiguous()
+    convolved: Tensor = _Convolution.apply(images, matrix.contiguous(), windows)  # type: ignore[no-untyped-call]
+    record(tape, names[0], convolved, partial(_convolution_trace, names, images.detach(), windows))
+    return convolved
 
 
 def max_pool_relu(images: Tensor, bias: Tensor) -> Tensor:
@@ -71,6 +67,21 @@ def disjoint_max_pool_relu(images: Tensor, bias: Tensor) -> Tensor:
     stack, batch, height, width, channels = images.shape
     windows = images.view(stack, batch, height // 2, 2, width // 2, 2, channels)
     return F.relu(windows.amax((3, 5)) + _by_channel(bias))
+
+
+def average_pool_relu(images: Tensor, bias: Tensor) -> Tensor:
+    """Mean of the ReLU of `images` plus `bias` (stack, channels) over disjoint windows of 2 by 2."""
+    stack, batch, height, width, channels = images.shape
+    if _kernels(images) is None:
+        active = F.relu_(images + _by_channel(bias))
+        return active.view(stack, batch, height // 2, 2, width // 2, 2, channels).mean((3, 5))
+    pooled: Tensor = _AveragePoolReLU.apply(images.flatten(0, 1), bias)  # type: ignore[no-untyped-call]
+    return pooled.view(stack, batch, *pooled.shape[1:])
+
+
+def average_relu(images: Tensor, bias: Tensor) -> Tensor:
+    """Mean `(stack, batch, channels)` over whole images of the ReLU of `images` plus `bias`."""
+    return F.relu_(images + _by_channel(bias)).mean((2, 3))
 
 
 def _by_channel(bias: Tensor) -> Tensor:
@@ -124,59 +135,26 @@ def _fold(gradient: Tensor, shape: torch.Size, windows: Windows) -> Tensor:
     return total[:, padding : padding + height, padding : padding + width]
 
 
-def _by_kernels(
-    weights: Weights, name: str, images: Tensor, tape: Tape | None, windows: Windows, pool: int
-) -> Tensor:
-    weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
-    around = windows.padding
-    if around and images.shape[4] < _FEW:
-        images = F.pad(images, (0, 0, around, around, around, around))
-        windows = replace(windows, padding=0)
-    images = images.contiguous()
-    matrix = weight.permute(0, 3, 4, 2, 1).reshape(len(weight), -1, weight.shape[1]).contiguous()
-    outputs: Tensor
-    outputs, active = _Convolution.apply(images, matrix, bias, windows, pool)  # type: ignore[no-untyped-call]
-    how = partial(_ConvolutionTrace, name=name, images=images.detach(), windows=windows)
-    record(tape, name, outputs, lambda found, batch, dtype: how(upstream=_upstream(found, pool, active)))
-    return outputs
-
-
-def _upstream(gradient: Tensor, pool: int, active: Tensor | None) -> Any:
-    return _load_kernels().Upstream(values=gradient.contiguous(), pool=pool, active=active)
-
-
 class _Convolution(torch.autograd.Function):
-    """A convolution by the kernels, and what its pool let through; without a pool it has no bias."""
+    """Images `(stack, batch, rows, columns, outs)` of images and a matrix for each model, by the kernels."""
 
     @staticmethod
-    def forward(
-        ctx: Any, images: Tensor, matrix: Tensor, bias: Tensor, windows: Windows, pool: int
-    ) -> tuple[Tensor, Tensor | None]:
-        outputs: Tensor
-        active: Tensor | None = None
-        if pool == 1:
-            outputs = _load_kernels().convolve(images, matrix, windows)
-        else:
-            outputs, active = _load_kernels().convolve_pooled(images, matrix, bias, windows, pool)
-            ctx.mark_non_differentiable(active)
-        ctx.save_for_backward(images, matrix, active)
-        ctx.windows, ctx.pool = windows, pool
-        return outputs, active
+    def forward(ctx: Any, images: Tensor, matrix: Tensor, windows: Windows) -> Tensor:
+        ctx.save_for_backward(images, matrix)
+        ctx.windows = windows
+        found: Tensor = _load_kernels().convolve(images, matrix, windows)
+        return found
 
     @staticmethod
-    def backward(
-        ctx: Any, *gradients: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        images, matrix, active = ctx.saved_tensors
-        upstream, kernels = _upstream(gradients[0], ctx.pool, active), _load_kernels()
-        of_images = of_matrix = of_bias = None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        images, matrix = ctx.saved_tensors
+        gradient, kernels = gradients[0].contiguous(), _load_kernels()
+        of_images = of_matrix = None
         if ctx.needs_input_grad[0]:
-            of_images = kernels.convolve_backward(upstream, matrix, ctx.windows, images.shape)
+            of_images = kernels.convolve_backward(gradient, matrix, ctx.windows, images.shape)
         if ctx.needs_input_grad[1]:
-            of_matrix, of_bias = (
-                found.to(matrix.dtype) for found in kernels.summed_gradients(images, upstream, ctx.windows)
-            )
-        return of_images, of_matrix, of_bias if ctx.pool > 1 else None, None, None
+            of_matrix = kernels.summed_gradients(images, gradient, ctx.windows).to(matrix.dtype)
+        return of_images, of_matrix, None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,32 +162,32 @@ class _ConvolutionTrace:
     """A convolution by the kernels, with the gradients of its outputs.
 
     Attributes:
-        name: of the module.
+        names: of the map's weight and bias.
         images: `(stack, batch, height, width, channels)`, or `(1, batch, ...)`.
+        gradients: `(stack, batch, rows, columns, out)`, of the loss with respect to the outputs.
         windows: of the images.
-        upstream: the gradient of the loss with respect to the outputs.
     """
 
-    name: str
+    names: tuple[str, str]
     images: Tensor
+    gradients: Tensor
     windows: Windows
-    upstream: Any
 
     @cached_property
     def _of_instances(self) -> Any:
-        return _load_kernels().instance_gradients(self.images, self.upstream, self.windows)
+        return _load_kernels().instance_gradients(self.images, self.gradients, self.windows)
 
     def joined(self, others: Sequence[Trace]) -> "_ConvolutionTrace":
         """All applications of the same map as one; there is one only."""
         if others:
-            raise ValueError(f"{self.name} has the weights of several convolutions, which is not supported")
+            raise ValueError(f"{self.names[0]} is the weight of several convolutions, which is not supported")
         return self
 
     def without(self, finite: Tensor) -> "_ConvolutionTrace":
         """The same with gradients of zero for the instances that are not in `finite` (stack, batch)."""
         keep = finite[:, :, None, None, None]
-        images, values = (torch.where(keep, value, 0) for value in (self.images, self.upstream.values))
-        return replace(self, images=images, upstream=replace(self.upstream, values=values))
+        images, gradients = (torch.where(keep, value, 0) for value in (self.images, self.gradients))
+        return replace(self, images=images, gradients=gradients)
 
     def squared_norms(self) -> Tensor:
         """Squared norm `(stack, batch)` of each instance's gradient with respect to weight and bias."""
@@ -219,11 +197,17 @@ class _ConvolutionTrace:
     def write(self, views: Weights, factors: Tensor) -> None:
         """Write the sum over instances of gradient times factor `(stack, batch)` into the named `views`."""
         weight, bias = _load_kernels().weighted_gradients(
-            self.images, self.upstream, factors, self.windows, self._of_instances
+            self.images, self.gradients, factors, self.windows, self._of_instances
         )
-        target = views[f"{self.name}.weight"].permute(0, 3, 4, 2, 1)
+        target = views[self.names[0]].permute(0, 3, 4, 2, 1)
         target.copy_(weight.view(target.shape))
-        views[f"{self.name}.bias"].copy_(bias)
+        views[self.names[1]].copy_(bias)
+
+
+def _convolution_trace(
+    names: tuple[str, str], images: Tensor, windows: Windows, gradient: Tensor, batch: int, dtype: torch.dtype
+) -> _ConvolutionTrace:
+    return _ConvolutionTrace(names=names, images=images, gradients=gradient.contiguous(), windows=windows)
 
 
 class _MaxPoolReLU(torch.autograd.Function):
@@ -240,6 +224,22 @@ class _MaxPoolReLU(torch.autograd.Function):
         (choice,) = ctx.saved_tensors
         kernels = _load_kernels()
         images = kernels.max_pool_relu_backward(gradients[0].contiguous(), choice)
+        return images, _bias_gradient(images, ctx)
+
+
+class _AveragePoolReLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, bias: Tensor) -> Tensor:
+        images = images.contiguous()
+        ctx.save_for_backward(images, bias)
+        ctx.stack = len(bias)
+        pooled: Tensor = _load_kernels().average_pool_relu(images, bias)
+        return pooled
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:
+        kernels = _load_kernels()
+        images = kernels.average_pool_relu_backward(gradients[0].contiguous(), *ctx.saved_tensors)
         return images, _bias_gradient(images, ctx)
 
 

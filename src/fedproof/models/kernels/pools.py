@@ -1,4 +1,4 @@
-"""A pool with bias and ReLU, and its gradient.
+"""Pools with bias and ReLU, and their gradients.
 
 Each kernel moves every number once; torch's own operations make several passes and took half of the training
 time of the MNIST network on an H200.
@@ -34,6 +34,28 @@ def max_pool_relu_backward(gradient: Tensor, choice: Tensor) -> Tensor:
     out = gradient.new_empty((count, rows + 1, columns + 1, channels))
     grid = (count, triton.cdiv(out[0].numel(), _BLOCK))
     _max_pool_relu_backward[grid](gradient, choice, out, rows + 1, columns + 1, channels, _BLOCK)
+    return out
+
+
+def average_pool_relu(images: Tensor, bias: Tensor) -> Tensor:
+    """Mean of the ReLU over disjoint 2 by 2 windows, after `bias` (stack, channels) is added."""
+    count, height, width, channels = images.shape
+    out = images.new_empty((count, height // 2, width // 2, channels))
+    grid = (count, triton.cdiv(out[0].numel(), _BLOCK))
+    each, step = count // len(bias), bias.stride(0)
+    _average_pool_relu[grid](images, bias, out, each, step, height, width, channels, _BLOCK)
+    return out
+
+
+def average_pool_relu_backward(gradient: Tensor, images: Tensor, bias: Tensor) -> Tensor:
+    """Gradient of `average_pool_relu` with respect to its `images`."""
+    count, height, width, channels = images.shape
+    out = torch.empty_like(images)
+    grid = (count, triton.cdiv(out[0].numel(), _BLOCK))
+    each, step = count // len(bias), bias.stride(0)
+    _average_pool_relu_backward[grid](
+        gradient, images, bias, out, each, step, height, width, channels, _BLOCK
+    )
     return out
 
 
@@ -84,3 +106,47 @@ def _max_pool_relu_backward(  # type: ignore[no-untyped-def]
         chosen = tl.load(choice + where, mask=there, other=4) == number
         total += tl.load(gradient + where, mask=there & chosen, other=0.0)
     tl.store(out + image * (height * width * channels) + place, total, mask=inside)
+
+
+@jit
+def _average_pool_relu(  # type: ignore[no-untyped-def]
+    images, bias, out, each_model, step,
+    height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    image = tl.program_id(0).to(tl.int64)
+    place = tl.program_id(1) * block + tl.arange(0, block)
+    each: tl.constexpr = (height // 2) * (width // 2) * channels
+    inside = place < each
+    channel = place % channels
+    column = place // channels % (width // 2)
+    row = place // (channels * (width // 2))
+    source = (
+        images + image * (height * width * channels) + (2 * row * width + 2 * column) * channels + channel
+    )
+    total = tl.zeros((block,), dtype=images.dtype.element_ty)
+    shift = tl.load(bias + image // each_model * step + channel, mask=inside, other=0.0)
+    for number in tl.static_range(4):
+        value = tl.load(source + ((number // 2) * width + number % 2) * channels, mask=inside, other=0.0)
+        value += shift
+        total += tl.where(value <= 0, 0.0, value)
+    tl.store(out + image * each + place, total / 4, mask=inside)
+
+
+@jit
+def _average_pool_relu_backward(  # type: ignore[no-untyped-def]
+    gradient, images, bias, out, each_model, step,
+    height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    image = tl.program_id(0).to(tl.int64)
+    place = tl.program_id(1) * block + tl.arange(0, block)
+    each: tl.constexpr = height * width * channels
+    inside = place < each
+    channel = place % channels
+    x = place // channels % width
+    y = place // (channels * width)
+    where = image * ((height // 2) * (width // 2) * channels)
+    where += (y // 2 * (width // 2) + x // 2) * channels + channel
+    value = tl.load(images + image * each + place, mask=inside, other=0.0)
+    value += tl.load(bias + image // each_model * step + channel, mask=inside, other=0.0)
+    upstream = tl.load(gradient + where, mask=inside, other=0.0)
+    tl.store(out + image * each + place, tl.where(value > 0, upstream / 4, 0.0), mask=inside)
