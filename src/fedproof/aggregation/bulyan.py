@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from fedproof.aggregation.distances import krum_scores, squared_distances
-from fedproof.aggregation.median import median
 from fedproof.aggregation.rule import check_size
 
 
@@ -30,9 +29,18 @@ def bulyan(updates: Tensor, num_adversaries: int) -> Tensor:
     chosen = _choose(squared_distances(updates), num_adversaries)
     rows = torch.arange(len(updates), device=updates.device).unsqueeze(1)
     values = updates[rows, chosen].sort(dim=1).values
-    away = (values - median(values).unsqueeze(1)).abs()
-    nearest = away.argsort(dim=1, stable=True)[:, : size - 4 * num_adversaries]
-    return values.gather(1, nearest).mean(1)
+    return _mean_around_median(values, size - 4 * num_adversaries)
+
+
+def _mean_around_median(values: Tensor, count: int) -> Tensor:
+    """Mean `(replicas, dim)` of the `count` values nearest to the median, of sorted ones (replicas, θ, dim)."""
+    size = values.shape[1]
+    middle = values[:, (size - 1) // 2 : size // 2 + 1].mean(1, keepdim=True)
+    # The nearest are neighbours. They begin behind all values that the one `count` places on is nearer than.
+    begin = (middle - values[:, : size - count] > values[:, count:] - middle).sum(1, keepdim=True)
+    place = torch.arange(size, device=values.device).view(1, -1, 1)
+    inside = (place >= begin) & (place < begin + count)
+    return torch.where(inside, values, 0).sum(1) / count
 
 
 def _choose(distances: Tensor, num_adversaries: int) -> Tensor:

@@ -16,7 +16,7 @@ Function = Callable[..., Tensor]
 The result is on the scale of one update. All replicas have cohorts of the same size.
 """
 
-_ENTRIES = 1 << 24  # numbers gathered at once
+_ENTRIES = {"cpu": 1 << 24, "cuda": 1 << 27}  # numbers gathered at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +50,14 @@ class Rule:
         present = contributions.present
         total = contributions.updates.new_zeros((len(present), contributions.updates.shape[2]))
         sizes = present.sum(1)
+        most = _ENTRIES.get(total.device.type, _ENTRIES["cpu"])
         # Replicas with cohorts of one size form one tensor without gaps: rules need no masks.
         for size in sorted(set(sizes.tolist())):
             if size == 0:
                 continue
             check_size(self.name, size, self.num_adversaries, self.least_cohort)
             replicas = (sizes == size).nonzero().squeeze(1)
-            for chunk in torch.split(replicas, max(1, _ENTRIES // (size * total.shape[1]))):
+            for chunk in torch.split(replicas, max(1, most // (size * total.shape[1]))):
                 updates = bounded_updates(contributions, chunk, size)
                 total[chunk] = size * self.function(updates, self.num_adversaries, **dict(self.options))
         return total
