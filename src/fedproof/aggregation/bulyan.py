@@ -33,7 +33,7 @@ def bulyan(updates: Tensor, num_adversaries: int) -> Tensor:
 
 
 def _mean_around_median(values: Tensor, count: int) -> Tensor:
-    """Mean `(replicas, dim)` of the `count` values nearest to the median, of sorted ones (replicas, θ, dim)."""
+    """Mean `(replicas, dim)` of the `count` nearest to the median, of sorted values (replicas, θ, dim)."""
     size = values.shape[1]
     middle = values[:, (size - 1) // 2 : size // 2 + 1].mean(1, keepdim=True)
     # The nearest are neighbours. They begin behind all values that the one `count` places on is nearer than.
