@@ -59,7 +59,7 @@ def test_jobs_measure_the_same_in_the_same_order(measured, experiments, tmp_path
     assert [row["key"] for row in beside] == [row["key"] for row in alone]
     for one, other in zip(alone, beside, strict=True):
         assert one["result"].get("accuracy") == pytest.approx(other["result"].get("accuracy"), abs=1e-6)
-        assert other["hardware"].endswith(" shared by 2") == (other["key"] != "small/seconds")
+        assert other["jobs"] == (1 if other["key"] == "small/seconds" else 2)
 
 
 def test_jobs_below_one_are_refused(experiments, tmp_path):
@@ -118,6 +118,13 @@ def test_numbers_of_the_page_come_from_the_rows(measured, experiments, tmp_path)
     (tmp_path / "rows.jsonl").write_text(json.dumps(changed) + "\n")
     text = page(load_studies(experiments), experiments, Rows(tmp_path / "rows.jsonl"))
     assert "12.35%" in text or "12.34%" in text
+
+
+def test_the_page_tells_how_much_was_trained_and_how_long_it_took(measured, experiments, tmp_path):
+    rows = [dict(row, hardware="card", seconds=120.0, jobs=4) for row in measured.under("small")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:6]))
+    text = page(load_studies(experiments), experiments, Rows(tmp_path / "rows.jsonl"))
+    assert "At the paper's scale: 6 of 7 points, in 3 minutes of one card." in text
 
 
 def test_statements_can_be_false(tmp_path):

@@ -8,9 +8,9 @@ from fedproof.reproduction.agreement import DEFENCES, agreement, competitor
 from fedproof.reproduction.clean import Comparison, compare_clean
 from fedproof.reproduction.figures import curve, draw_panel, label_of
 from fedproof.reproduction.published import Published
-from fedproof.reproduction.rows import Row, Rows
+from fedproof.reproduction.rows import Row, Rows, device_seconds
 from fedproof.reproduction.statements import at, statements
-from fedproof.reproduction.study import Panel, Study, rows_key
+from fedproof.reproduction.study import Panel, Study, points_of, rows_key
 
 PAGE = "reproduction.md"
 IMAGES = "images/reproduction"
@@ -50,7 +50,8 @@ def page(studies: Sequence[Study], experiments: Path, rows: Rows) -> str:
     """The page as Markdown; studies without rows are left out."""
     published = Published.read(experiments)
     clean = compare_clean(studies, rows, published)
-    parts = [_INTRODUCTION, *_missing(studies, rows), *_summary(rows, clean)]
+    parts = [_INTRODUCTION, *_missing(studies, rows), *_effort(studies, experiments, rows)]
+    parts += _summary(rows, clean)
     for study in studies:
         parts += _section(study, rows, published, clean)
     parts += _clean_table(clean)
@@ -82,6 +83,18 @@ def _missing(studies: Sequence[Study], rows: Rows) -> Iterator[str]:
     ]
     if names:
         yield f"Not measured yet: {'; '.join(names)}.\n"
+
+
+def _effort(studies: Sequence[Study], experiments: Path, rows: Rows) -> Iterator[str]:
+    """How much of the paper's scale was trained, and how long it took."""
+    points = [point for study in studies for point in points_of(study, experiments, 1.0)]
+    whole = [row for row in (rows.find(point) for point in points) if row]
+    for hardware in sorted({row["hardware"] for row in whole}):
+        found = [row for row in whole if row["hardware"] == hardware]
+        yield (
+            f"At the paper's scale: {len(found)} of {len(points)} points, in {device_seconds(found) / 60:.0f} "
+            f"minutes of one {hardware}. What was measured side by side counts its part.\n"
+        )
 
 
 def _summary(rows: Rows, clean: Sequence[Comparison]) -> Iterator[str]:
@@ -243,7 +256,7 @@ def _clean_table(clean: Sequence[Comparison]) -> Iterator[str]:
 def _provenance(found: Sequence[Row]) -> str:
     replicas = sorted({row["replicas"] for row in found if row["replicas"]})
     counted = f"O = {' and '.join(map(str, replicas))}; " if replicas else ""
-    seconds = sum(row["seconds"] for row in found)
+    seconds = device_seconds(found)
     hashes = ", ".join(dict.fromkeys(row["settings_sha256"][:8] for row in found[:3]))
     more = " …" if len(found) > 3 else ""
     return f"<sub>{counted}{found[0]['hardware']}, {seconds:.0f} s; settings {hashes}{more}</sub>\n"

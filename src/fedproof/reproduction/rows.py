@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,11 @@ from fedproof.files import replace_file
 from fedproof.reproduction.study import Point
 
 Row = dict[str, Any]
+
+
+def device_seconds(rows: Iterable[Row]) -> float:
+    """Seconds of the device that the rows took: of what ran beside others, its part."""
+    return sum(float(row["seconds"]) / int(row["jobs"]) for row in rows)
 
 
 class Rows:

@@ -94,8 +94,7 @@ def _own_work() -> SharedWork:
 
 
 def _measured_beside(jobs: int, point: Point, published: Published, device: str) -> Row:
-    row = _measured(point, _own_work(), published, device)
-    return row | {"hardware": f"{row['hardware']} shared by {jobs}"}
+    return _measured(point, _own_work(), published, device) | {"jobs": jobs}
 
 
 def _measured(point: Point, shared: SharedWork, published: Published, device: str) -> Row:
@@ -109,6 +108,7 @@ def _measured(point: Point, shared: SharedWork, published: Published, device: st
         "rounds": point.config.mechanism.rounds if point.config else None,
         "version": __version__,
         "hardware": hardware(device),
+        "jobs": 1,
         "seconds": round(time.perf_counter() - start, 2),
         "result": result,
     }
