@@ -91,9 +91,10 @@ def _effort(studies: Sequence[Study], experiments: Path, rows: Rows) -> Iterator
     whole = [row for row in (rows.find(point) for point in points) if row]
     for hardware in sorted({row["hardware"] for row in whole}):
         found = [row for row in whole if row["hardware"] == hardware]
+        minutes = device_seconds(found) / 60
         yield (
-            f"At the paper's scale: {len(found)} of {len(points)} points, in {device_seconds(found) / 60:.0f} "
-            f"minutes of one {hardware}. What was measured side by side counts its part.\n"
+            f"At the paper's scale: {len(found)} of {len(points)} points, in {minutes:.0f} minutes of one "
+            f"{hardware}. What was measured side by side counts its part.\n"
         )
 
 
