@@ -187,3 +187,22 @@ def test_a_task_that_cannot_be_trained_is_refused_at_once(task, change, message)
         pytest.skip("there is a CUDA device")
     with pytest.raises(ValueError, match=message):
         replace(task, **change(task))
+
+
+def test_products_have_all_digits_whatever_the_process_asked_for(task):
+    """TensorFloat-32 would round factors that clip to three digits."""
+    seen = []
+
+    def watch(contributions, state):
+        seen.append(torch.get_float32_matmul_precision())
+        return contributions
+
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        train_replicas(replace(task, attack=watch), range(2))
+        after = torch.get_float32_matmul_precision()
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert set(seen) == {"highest"}
+    assert after == "medium"

@@ -14,7 +14,9 @@ from fedproof.models import NAMES, build
 from fedproof.models import model as models
 from fedproof.models.cnn import cifar_cnn
 from fedproof.models.layout import layout_of, load
+from fedproof.models.model import instance_factors
 from fedproof.models.module import from_module
+from fedproof.models.tape import AffineTrace
 
 SHAPES = {
     "linear": (2, 3),
@@ -107,6 +109,22 @@ def test_one_instance_adds_at_most_the_clip_norm(name, precision, scale, clip_no
     with precision():
         found = model.clipped_gradient(params, inputs, torch.zeros(1, 1, dtype=torch.int64), mask, clip_norm)
     assert float(found.total.double().norm()) <= clip_norm
+
+
+@pytest.mark.parametrize("rest", [1e-2, 1e-3, 1e-4, 1e-6])
+def test_a_gradient_that_cancels_over_positions_adds_at_most_the_clip_norm(rest):
+    """Its norm from pairs of positions is what rounding left of a sum a million times larger."""
+    torch.manual_seed(0)
+    inputs = (30 * torch.randn(1, 1, 1, 576)).expand(1, 1, 16, 576).contiguous()
+    gradients = 30 * torch.randn(1, 1, 16, 128)
+    gradients[:, :, -1] = -gradients[:, :, :-1].sum(2) + rest * torch.randn(128)
+    trace = AffineTrace(names=("w", "b"), inputs=inputs, gradients=gradients, dtype=torch.float32)
+    assert trace.products is None
+    clip_norm = 0.01
+    factors, _, _ = instance_factors(trace.squared_norms().sqrt(), clip_norm, torch.float32)
+    summed = (gradients * factors[:, :, None, None])[0, 0].double()  # what is rounded before it is summed
+    weight, bias = summed.T @ inputs[0, 0].double(), factors.double() * trace.sums[0, 0].double()
+    assert float((weight.square().sum() + bias.square().sum()).sqrt()) <= clip_norm
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])

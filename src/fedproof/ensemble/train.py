@@ -16,6 +16,7 @@ from fedproof.mechanisms.randomness import Purpose, Stream
 from fedproof.mechanisms.sampling import cohorts_of
 from fedproof.mechanisms.users import as_inputs, users_on
 from fedproof.models import Layout, Model
+from fedproof.models.precision import all_digits
 
 _WIDTH = 512  # test inputs at once, for as many replicas as fit
 
@@ -66,7 +67,7 @@ def train_replicas(
     if not replicas or replicas.start < 0 or replicas.step != 1:
         raise ValueError(f"replicas = {replicas} must be a range of neighbouring indices, at least one")
     sizes = sizes or sizes_for(task)
-    with free_cores(torch.device(task.device)) as cores:
+    with all_digits(), free_cores(torch.device(task.device)) as cores:
         shared = _shared(task, first_updates, sizes)
         setting = _setting(task, sizes, cores)
         blocks: list[Replicas] = []
@@ -91,7 +92,7 @@ def first_updates(task: Task, sizes: Sizes | None = None) -> Tensor:
     """
     sizes = sizes or sizes_for(task)
     home = torch.device(task.device if shared_fits(task) else "cpu")
-    with free_cores(torch.device(task.device)) as cores:
+    with all_digits(), free_cores(torch.device(task.device)) as cores:
         while True:
             try:
                 return user_fedavg.first_updates(_setting(task, sizes, cores), start_of(task, 0), home)

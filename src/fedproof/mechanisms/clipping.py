@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedproof.aggregation import Contributions
+from fedproof.models.precision import clip_scales
 from fedproof.protocol import Clipping, Median, PerLayer, PerLayerMedian, Quantile
 
 _CHUNK = 1 << 17  # numbers converted to float64 at a time
@@ -54,16 +55,6 @@ def unbounded(contributions: Contributions) -> Bounded:
     contributions, norms, finite = _measured(contributions, None)
     thresholds = norms.new_full((len(contributions.present), 1), torch.inf)
     return Bounded(contributions=contributions, thresholds=thresholds, norms=norms, finite=finite)
-
-
-def clip_scales(norms: Tensor, threshold: Tensor, dtype: torch.dtype) -> Tensor:
-    """Factors that bring vectors of the given float64 `norms` to at most `threshold`, rounding included."""
-    exact = (threshold / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1)
-    # Norm and products may each round up: leave them room. The factor itself is rounded down, because a
-    # huge update needs one so small that float32 holds few of its digits.
-    exact = exact * (1 - 8 * torch.finfo(dtype).eps)
-    rounded = exact.to(dtype)
-    return torch.where(rounded > exact, torch.nextafter(rounded, torch.zeros_like(rounded)), rounded)
 
 
 def next_clip_norms(

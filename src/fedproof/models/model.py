@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedproof.models.layout import Layout, layout_of
-from fedproof.models.precision import training_dtype
+from fedproof.models.precision import clip_scales, training_dtype
 from fedproof.models.tape import Tape, Weights, traces
 
 
@@ -124,7 +124,7 @@ class StackedModel:
             logits = self._run(params.detach(), inputs, tape, training_dtype(params)).to(params.dtype)
             found = traces(logits, loss_gradient(logits, labels, mask), tape)
         norms = torch.stack([trace.squared_norms() for trace in found]).sum(0).sqrt()
-        factors, norms, finite = instance_factors(norms, clip_norm)
+        factors, norms, finite = instance_factors(norms, clip_norm, params.dtype)
         if not bool(finite.all()):
             found = [trace.without(finite) for trace in found]
         total = torch.empty_like(params)
@@ -168,11 +168,9 @@ def loss_gradient(logits: Tensor, labels: Tensor, factors: Tensor) -> Tensor:
     return gradient.mul_(factors.unsqueeze(-1))
 
 
-def instance_factors(norms: Tensor, clip_norm: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Factors that clip gradients of the given `norms`; the norms, 0 where not finite; which were finite."""
+def instance_factors(norms: Tensor, clip_norm: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Factors that clip gradients of float64 `norms`; the norms, 0 where not finite; which were finite."""
     finite = norms.isfinite()
     norms = torch.where(finite, norms, 0)
-    # Rounding must not lift a contribution above the clip norm.
-    room = 1 - 8 * torch.finfo(norms.dtype).eps
-    factors = (clip_norm / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1) * room
-    return torch.where(finite, factors, 0), norms, finite
+    factors = clip_scales(norms, clip_norm, dtype)
+    return torch.where(finite, factors, 0), norms.to(dtype), finite

@@ -76,8 +76,8 @@ class ModuleModel:
 
         each = vmap(vmap(grad(loss), in_dims=(None, 0, 0)))(self.layout.views(params), inputs, labels)
         rows = self._flat(each, 2)
-        norms = torch.linalg.vector_norm(rows, dim=2) * mask
-        factors, norms, finite = instance_factors(norms, clip_norm)
+        norms = torch.linalg.vector_norm(rows, dim=2, dtype=torch.float64) * mask
+        factors, norms, finite = instance_factors(norms, clip_norm, params.dtype)
         kept = torch.where(finite.unsqueeze(2), rows, 0)
         total = torch.bmm((factors * mask).unsqueeze(1), kept).squeeze(1)
         return ClippedGradient(total=total, norms=norms, finite=finite)

@@ -1,4 +1,7 @@
-"""Where few digits are enough: what is clipped afterwards may have been computed in bfloat16 on a GPU."""
+"""Where few digits are enough, and where none may be lost: clipping bounds whatever came before it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -20,3 +23,27 @@ def product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     if left.is_cuda:
         return torch.bmm(left, right, out_dtype=dtype)
     return torch.bmm(left.to(dtype), right.to(dtype))
+
+
+def clip_scales(norms: Tensor, threshold: float | Tensor, dtype: torch.dtype) -> Tensor:
+    """Factors that bring vectors of the given float64 `norms` to at most `threshold`, rounding included."""
+    exact = (threshold / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1)
+    # Norm and products may each round up: leave them room. The factor itself is rounded down, because a
+    # huge vector needs one so small that float32 holds few of its digits.
+    exact = exact * (1 - 8 * torch.finfo(dtype).eps)
+    rounded = exact.to(dtype)
+    return torch.where(rounded > exact, torch.nextafter(rounded, torch.zeros_like(rounded)), rounded)
+
+
+@contextmanager
+def all_digits() -> Iterator[None]:
+    """Products of float32 as such, whatever the process asked of its GPU; TensorFloat-32 has three digits.
+
+    A sum of clipped vectors whose factors are rounded to three digits is longer than what was accounted.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

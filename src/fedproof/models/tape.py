@@ -31,7 +31,10 @@ class Trace(Protocol):
         """The same with gradients of zero for the instances that are not in `finite` (stack, batch)."""
 
     def squared_norms(self) -> Tensor:
-        """Squared norm `(stack, batch)` of each instance's gradient with respect to weight and bias."""
+        """Squared norm `(stack, batch)` of each instance's gradient with respect to weight and bias.
+
+        In float64 and never below that of what `write` sums.
+        """
 
     def write(self, views: Weights, factors: Tensor) -> None:
         """Write the sum over instances of gradient times factor `(stack, batch)` into the named `views`."""
@@ -164,17 +167,14 @@ class AffineTrace:
 
     def squared_norms(self) -> Tensor:
         """Squared norm `(stack, batch)` of each instance's gradient with respect to weight and bias."""
-        bias = self.sums.square().sum(2)
+        bias = self.sums.double().square().sum(2)
         if self.products is not None:
-            found: Tensor = torch.linalg.vector_norm(self.products, dim=(2, 3)).square()
+            found: Tensor = torch.linalg.vector_norm(self.products, dim=(2, 3), dtype=torch.float64).square()
             return found + bias
-        a, g = self.inputs.to(self.dtype), self.gradients.to(self.dtype)
+        a, g = self.inputs.double(), self.gradients.double()
         if a.shape[2] == 1:
             return (g.square().sum((2, 3))) * (a.square().sum((2, 3)) + 1)
-        # ‖Σ g aᵀ‖² = Σ (a·a')(g·g') over pairs of positions: cheaper than the gradient if positions are few.
-        flat_a, flat_g = a.flatten(0, 1), g.flatten(0, 1)
-        weight = ((flat_a @ flat_a.mT) * (flat_g @ flat_g.mT)).sum((1, 2)).clamp(min=0)
-        return weight.reshape(a.shape[:2]) + bias
+        return _paired_norms(a, g, self.dtype).square() + bias
 
     def write(self, views: Weights, factors: Tensor) -> None:
         """Write the sum over instances of gradient times factor `(stack, batch)` into the named `views`."""
@@ -188,6 +188,22 @@ class AffineTrace:
             target = target.permute(0, 1, 3, 4, 2)
         target.copy_(weight.reshape(target.shape))
         views[self.names[1]].copy_((factors.unsqueeze(1) @ self.sums).squeeze(1))
+
+
+def _paired_norms(a: Tensor, g: Tensor, dtype: torch.dtype) -> Tensor:
+    """At least the norm `(stack, batch)` of Σ g aᵀ over positions, without computing that matrix.
+
+    ‖Σ g aᵀ‖² = Σ (a·a')(g·g') over pairs of positions: cheaper than the matrix if positions are few. The sum
+    may cancel, and then consists of what was rounded: of float64 here, and of factor times g in `dtype` when
+    the matrix is summed. Both are bounded by Σ |g||a| and added.
+    """
+    flat_a, flat_g = a.flatten(0, 1), g.flatten(0, 1)
+    squared = ((flat_a @ flat_a.mT) * (flat_g @ flat_g.mT)).sum((1, 2)).view(a.shape[:2])
+    lengths = (torch.linalg.vector_norm(a, dim=3) * torch.linalg.vector_norm(g, dim=3)).sum(2)
+    terms = a.shape[3] + g.shape[3] + a.shape[2] ** 2
+    squared = squared.clamp(min=0) + terms * torch.finfo(torch.float64).eps * lengths.square()
+    least: Tensor = squared.sqrt() + 2 * torch.finfo(dtype).eps * lengths
+    return least
 
 
 def _affine_trace(
