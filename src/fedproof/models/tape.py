@@ -135,11 +135,11 @@ class AffineTrace:
     def products(self) -> Tensor | None:
         """Each instance's gradient of the weight, `(stack, batch, out, in)`.
 
-        None if that would be larger than what it is made of.
+        None if that would be larger than what it is made of, in float64 as norms of pairs need it.
         """
         positions, width = self.inputs.shape[2:]
         height = self.gradients.shape[3]
-        if width * height > positions * (width + height):
+        if width * height > 2 * positions * (width + height):
             return None
         found = product(self.gradients.flatten(0, 1).mT, self.inputs.flatten(0, 1), self.dtype)
         return found.view(*self.inputs.shape[:2], height, width)
@@ -197,9 +197,10 @@ def _paired_norms(a: Tensor, g: Tensor, dtype: torch.dtype) -> Tensor:
     may cancel, and then consists of what was rounded: of float64 here, and of factor times g in `dtype` when
     the matrix is summed. Both are bounded by Σ |g||a| and added.
     """
-    flat_a, flat_g = a.flatten(0, 1), g.flatten(0, 1)
-    squared = ((flat_a @ flat_a.mT) * (flat_g @ flat_g.mT)).sum((1, 2)).view(a.shape[:2])
-    lengths = (torch.linalg.vector_norm(a, dim=3) * torch.linalg.vector_norm(g, dim=3)).sum(2)
+    pairs = [rows.flatten(0, 1) @ rows.flatten(0, 1).mT for rows in (a, g)]
+    squared = (pairs[0] * pairs[1]).sum((1, 2)).view(a.shape[:2])
+    lengths = (pairs[0].diagonal(dim1=1, dim2=2) * pairs[1].diagonal(dim1=1, dim2=2)).sqrt().sum(1)
+    lengths = lengths.view(a.shape[:2])
     terms = a.shape[3] + g.shape[3] + a.shape[2] ** 2
     squared = squared.clamp(min=0) + terms * torch.finfo(torch.float64).eps * lengths.square()
     least: Tensor = squared.sqrt() + 2 * torch.finfo(dtype).eps * lengths
