@@ -16,7 +16,7 @@ from fedproof.models.cnn import cifar_cnn
 from fedproof.models.layout import layout_of, load
 from fedproof.models.model import instance_factors
 from fedproof.models.module import from_module
-from fedproof.models.tape import AffineTrace
+from fedproof.models.tape import AffineTrace, layer, traces
 
 SHAPES = {
     "linear": (2, 3),
@@ -109,6 +109,15 @@ def test_one_instance_adds_at_most_the_clip_norm(name, precision, scale, clip_no
     with precision():
         found = model.clipped_gradient(params, inputs, torch.zeros(1, 1, dtype=torch.int64), mask, clip_norm)
     assert float(found.total.double().norm()) <= clip_norm
+
+
+def test_a_weight_that_is_used_twice_is_refused():
+    """Norms of the two uses apart would not be the norm of their sum."""
+    weights = {"fc.weight": torch.zeros(1, 3, 3), "fc.bias": torch.zeros(1, 3)}
+    tape = []
+    logits = layer(weights, "fc", layer(weights, "fc", torch.ones(1, 2, 3), tape), tape)
+    with pytest.raises(ValueError, match=r"of fc\.weight, fc\.weight one is used twice"):
+        traces(logits, torch.ones_like(logits), tape)
 
 
 @pytest.mark.parametrize("rest", [1e-2, 1e-3, 1e-4, 1e-6])

@@ -5,7 +5,6 @@ measured four times faster on an H200 than a grouped convolution. On a GPU `kern
 windows, elsewhere plain torch with them.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from importlib import import_module
@@ -16,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedproof.models.tape import Tape, Trace, Weights, affine, record
+from fedproof.models.tape import Tape, Weights, affine, record
 from fedproof.models.windows import Windows
 
 _FEW = 16  # channels; kernels look those up one by one, which is quicker without a border to watch
@@ -176,12 +175,6 @@ class _ConvolutionTrace:
     @cached_property
     def _of_instances(self) -> Any:
         return _load_kernels().instance_gradients(self.images, self.gradients, self.windows)
-
-    def joined(self, others: Sequence[Trace]) -> "_ConvolutionTrace":
-        """All applications of the same map as one; there is one only."""
-        if others:
-            raise ValueError(f"{self.names[0]} is the weight of several convolutions, which is not supported")
-        return self
 
     def without(self, finite: Tensor) -> "_ConvolutionTrace":
         """The same with gradients of zero for the instances that are not in `finite` (stack, batch)."""

@@ -1,14 +1,16 @@
 """Two-layer LSTM classifier over frozen word vectors."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedproof.models.model import StackedModel, stacked
-from fedproof.models.tape import Tape, Weights, affine, layer
+from fedproof.models.tape import Tape, Weights, affine, layer, record_affine
 
 NUM_LAYERS = 2
 
@@ -54,13 +56,76 @@ def _recur(weights: Weights, index: int, inputs: Tensor, tape: Tape | None) -> T
     batch, length = inputs.shape[1:3]
     names = [(f"lstm.weight_{kind}_l{index}", f"lstm.bias_{kind}_l{index}") for kind in ("ih", "hh")]
     from_inputs = affine(weights, names[0], inputs.flatten(1, 2), tape)
-    from_inputs = from_inputs.view(len(from_inputs), batch, length, -1)
-    state = memory = from_inputs.new_zeros(len(from_inputs), batch, from_inputs.shape[3] // 4)
-    states = []
-    for step in range(length):
-        gates = from_inputs[:, :, step] + affine(weights, names[1], state, tape)
-        keep_in, forget, candidate, show = gates.chunk(4, dim=2)  # torch's order
-        memory = forget.sigmoid() * memory + keep_in.sigmoid() * candidate.tanh()
-        state = show.sigmoid() * memory.tanh()
-        states.append(state)
-    return torch.stack(states, dim=2)
+    weight, bias = (weights[name] for name in names[1])
+    steps = from_inputs.view(len(from_inputs), batch, length, -1)
+    states: Tensor = _Recurrence.apply(steps, weight, bias)  # type: ignore[no-untyped-call]
+    # What comes from the states is added to what comes from the inputs, so both have the same gradient.
+    record_affine(tape, names[1], _before(states.detach()).flatten(1, 2), from_inputs)
+    return states
+
+
+def _before(states: Tensor) -> Tensor:
+    """The state before each step of `(stack, batch, length, hidden)`; before the first it is zero."""
+    return F.pad(states[:, :, :-1], (0, 0, 1, 0))
+
+
+class _Recurrence(torch.autograd.Function):
+    """States of an LSTM from what its inputs give to the gates, `(stack, batch, length, 4 * hidden)`.
+
+    Written out because the gradient of the weight is then one product over all steps, not a sum of one for
+    each. Gates are in torch's order: input, forget, candidate, output.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, from_inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        stack, batch, length, width = from_inputs.shape
+        hidden = width // 4
+        # Step by step in memory, and what is added is the bias of the states too.
+        gates = (from_inputs + bias[:, None, None, :]).permute(2, 0, 1, 3).contiguous()
+        states = gates.new_empty((length, stack, batch, hidden))
+        memories = torch.empty_like(states)
+        turned = weight.mT
+        for step, gate in enumerate(gates):
+            if step:
+                gate.baddbmm_(states[step - 1], turned)
+            gate[..., : 2 * hidden].sigmoid_()
+            gate[..., 2 * hidden : 3 * hidden].tanh_()
+            gate[..., 3 * hidden :].sigmoid_()
+            let_in, forget, candidate, show = gate.chunk(4, dim=-1)
+            memory = torch.mul(let_in, candidate, out=memories[step])
+            if step:
+                memory.addcmul_(forget, memories[step - 1])
+            torch.mul(memory.tanh(), show, out=states[step])
+        ctx.save_for_backward(gates, memories, states, weight)
+        return states.permute(1, 2, 0, 3)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        gates, memories, states, weight = ctx.saved_tensors
+        length, stack, batch, hidden = states.shape
+        upstream = gradients[0].permute(2, 0, 1, 3)
+        # What does not depend on later steps is computed for all steps at once.
+        let_in, forget, candidate, show = gates.chunk(4, dim=-1)
+        shown = memories.tanh()
+        passed = show * (1 - shown * shown)
+        slopes = [
+            candidate * let_in * (1 - let_in),
+            F.pad(memories[:-1], (0, 0, 0, 0, 0, 0, 1, 0)) * forget * (1 - forget),
+            let_in * (1 - candidate * candidate),
+            shown * show * (1 - show),
+        ]
+        of_gates = torch.stack(slopes, dim=3)
+        of_state, of_memory = torch.zeros_like(states[0]), torch.zeros_like(states[0])
+        for step in reversed(range(length)):
+            of_state = of_state + upstream[step]
+            of_memory = of_memory.addcmul(of_state, passed[step])
+            of_gates[step, :, :, :3] *= of_memory.unsqueeze(2)
+            of_gates[step, :, :, 3] *= of_state
+            of_memory = of_memory * forget[step]
+            of_state = torch.bmm(of_gates[step].flatten(2), weight)
+        of_inputs = of_gates.flatten(3).permute(1, 2, 0, 3)
+        if not ctx.needs_input_grad[1]:
+            return of_inputs, None, None
+        rows = of_inputs.reshape(stack, batch * length, 4 * hidden)
+        before = _before(states.permute(1, 2, 0, 3)).reshape(stack, batch * length, hidden)
+        return of_inputs, torch.bmm(rows.mT, before), rows.sum(1)

@@ -7,10 +7,9 @@ Reference: Goodfellow 2015, arXiv:1510.01799v2; for maps applied at several posi
 steps) Li, Tramèr, Liang, Hashimoto 2022, arXiv:2110.05679v6, section 4.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import groupby
 from typing import Protocol
 
 import torch
@@ -22,10 +21,7 @@ Weights = Mapping[str, Tensor]
 
 
 class Trace(Protocol):
-    """What is known of the applications of one map after the backward pass: all that clipping asks."""
-
-    def joined(self, others: "Sequence[Trace]") -> "Trace":
-        """All applications of the same map as one."""
+    """What is known of the application of one map after the backward pass: all that clipping asks."""
 
     def without(self, finite: Tensor) -> "Trace":
         """The same with gradients of zero for the instances that are not in `finite` (stack, batch)."""
@@ -73,14 +69,12 @@ def traces(logits: Tensor, gradient: Tensor, tape: Tape) -> list[Trace]:
     What was computed in fewer digits than the logits have is given their type: norms and clipped sums are of
     these very numbers.
     """
+    names = [tap.weight for tap in tape]
+    if len(set(names)) < len(names):
+        raise ValueError(f"of {', '.join(names)} one is used twice: its gradient would be a sum of both uses")
     gradients = torch.autograd.grad(logits, [tap.outputs for tap in tape], gradient)
     batch = logits.shape[1]
-    rows = sorted(zip(tape, gradients, strict=True), key=lambda row: row[0].weight)
-    result = []
-    for _, group in groupby(rows, key=lambda row: row[0].weight):
-        first, *others = [tap.trace(found, batch, logits.dtype) for tap, found in group]
-        result.append(first.joined(others))
-    return result
+    return [tap.trace(found, batch, logits.dtype) for tap, found in zip(tape, gradients, strict=True)]
 
 
 def affine(
@@ -106,8 +100,13 @@ def affine(
         outputs = torch.baddbmm(bias.unsqueeze(1), inputs, weight.transpose(1, 2))
     else:
         outputs = torch.bmm(inputs, weight.transpose(1, 2))
-    record(tape, names[0], outputs, partial(_affine_trace, names, inputs.detach()))
+    record_affine(tape, names, inputs.detach(), outputs)
     return outputs
+
+
+def record_affine(tape: Tape | None, names: tuple[str, str], inputs: Tensor, outputs: Tensor) -> None:
+    """Leave a trace of an affine map of `inputs` (stack, rows, in) whose gradient is that of `outputs`."""
+    record(tape, names[0], outputs, partial(_affine_trace, names, inputs))
 
 
 def layer(weights: Weights, name: str, inputs: Tensor, tape: Tape | None) -> Tensor:
@@ -117,7 +116,7 @@ def layer(weights: Weights, name: str, inputs: Tensor, tape: Tape | None) -> Ten
 
 @dataclass(frozen=True, kw_only=True)
 class AffineTrace:
-    """Applications of one affine map, with the gradients of its outputs.
+    """An affine map, applied at one or several positions, with the gradients of its outputs.
 
     Attributes:
         names: of the map's weight and bias.
@@ -148,16 +147,6 @@ class AffineTrace:
     def sums(self) -> Tensor:
         """Each instance's gradient of the bias, `(stack, batch, out)`."""
         return self.gradients.sum(2, dtype=self.dtype)
-
-    def joined(self, others: "Sequence[Trace]") -> "AffineTrace":
-        """All applications of the same map as one."""
-        parts = [self, *(other for other in others if isinstance(other, AffineTrace))]
-        if len(parts) == 1:
-            return self
-        inputs, gradients = (
-            torch.cat([getattr(part, name) for part in parts], dim=2) for name in ("inputs", "gradients")
-        )
-        return replace(self, inputs=inputs, gradients=gradients)
 
     def without(self, finite: Tensor) -> "AffineTrace":
         """The same with gradients of zero for the instances that are not in `finite` (stack, batch)."""
