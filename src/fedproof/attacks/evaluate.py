@@ -111,6 +111,7 @@ def evaluate(
         adversaries=attack.size,
         replicas=len(attacked.scores),
         clean_replica_accuracy=float(replica_accuracies(clean.scores, labels).mean()),
+        replica_accuracy=float(replica_accuracies(attacked.scores, labels).mean()),
         clean_accuracy=accuracy(clean.scores, labels, votes=votes),
         accuracy=accuracy(attacked.scores, labels, votes=votes),
         clean_cost=float(before.mean()),

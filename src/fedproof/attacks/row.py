@@ -12,7 +12,7 @@ class Row:
         attack: its name.
         adversaries: number of poisoned units, users or instances.
         replicas: of the attacked ensemble.
-        clean_replica_accuracy: of one replica without the attack, on average.
+        clean_replica_accuracy, replica_accuracy: of one replica without and with the attack, on average.
         clean_accuracy, accuracy: of the ensemble predictor without and with the attack.
         clean_cost, cost: the attacker's cost J(D) and J(D').
         clipped_share: share of the attacked losses that were clipped to the cost bound.
@@ -31,6 +31,7 @@ class Row:
     adversaries: int
     replicas: int
     clean_replica_accuracy: float
+    replica_accuracy: float
     clean_accuracy: float
     accuracy: float
     clean_cost: float
