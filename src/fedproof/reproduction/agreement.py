@@ -4,11 +4,10 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from fedproof.reproduction.clean import CLOSE, Comparison, compare_clean
+from fedproof.reproduction.defences import DEFENCES, defended
 from fedproof.reproduction.published import Published
 from fedproof.reproduction.rows import Row, Rows
 from fedproof.reproduction.study import Panel, Study, rows_key
-
-DEFENCES = "robust-accuracy"  # `published` of panels that are compared with the paper's table of defences
 
 _BEST = {
     "certified-user-epsilon/mnist": "user-mnist",
@@ -39,14 +38,6 @@ def agreement(study: Study, rows: Rows, published: Published, clean: Sequence[Co
     return "; ".join(facts)
 
 
-def competitor(row: Row) -> str:
-    """What the row's server is called in the paper's table of defences."""
-    rule = row["values"].get("aggregation.rule")
-    if rule is not None:
-        return str({"mean": "fedavg", "geometric-median": "rfa"}.get(rule, rule))
-    return f"user-dp eps {row['result'].get('epsilon', {}).get('paper', 0):.4g}"
-
-
 def _clean(study: Study, rows: Rows, published: Published, clean: Sequence[Comparison]) -> Iterator[str]:
     own = {one.published for one in compare_clean([study], rows, published)}
     compared = [one for one in clean if one.published in own and not one.substitute]
@@ -74,13 +65,11 @@ def _best_epsilon(
 
 def _defences(found: Sequence[tuple[Panel, list[Row]]], published: Published) -> Iterator[str]:
     differences = [
-        100 * one["accuracy"] - theirs
+        one.ours - one.theirs
         for panel, rows in found
-        for row in rows
-        for one in row["result"].get("attacks", ())
         if panel.published == DEFENCES
-        if (theirs := published.robust_accuracy(competitor(row), one["attack"], one["adversaries"]))
-        is not None
+        for one in defended(rows, published)
+        if one.theirs is not None
     ]
     if differences:
         near = sum(abs(one) <= CLOSE for one in differences)

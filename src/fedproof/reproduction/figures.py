@@ -61,7 +61,7 @@ def _certified(figure: Any, rows: Sequence[Row]) -> None:
     shown = [row for row in rows if row["result"].get("curves")]
     pictures = figure.subplots(1, len(WAYS), sharey=True)
     for axes, (title, method, relation) in zip(pictures, WAYS, strict=True):
-        for row, colour in zip(shown, _colours(len(shown)), strict=True):
+        for row, colour in zip(shown, colours(len(shown)), strict=True):
             for sure, style in ((False, "-"), (True, ":")):
                 ys = curve(row, method, relation, sure)
                 label = label_of(row) if axes is pictures[0] and not sure else None
@@ -122,7 +122,7 @@ def _over_size(found: Sequence[tuple[Row, str, list[dict[str, Any]]]]) -> list[_
             xs=[one["adversaries"] for one in attacks],
             found=attacks,
         )
-        for (row, name, attacks), colour in zip(found, _colours(len(found)), strict=True)
+        for (row, name, attacks), colour in zip(found, colours(len(found)), strict=True)
     ]
 
 
@@ -135,7 +135,7 @@ def _over_epsilon(found: Sequence[tuple[Row, str, list[dict[str, Any]]]]) -> lis
             xs=[row["result"]["epsilon"]["paper"] for row, one, _ in found if one == name],
             found=[attacks[0] for _, one, attacks in found if one == name],
         )
-        for name, colour in zip(names, _colours(len(names)), strict=True)
+        for name, colour in zip(names, colours(len(names)), strict=True)
     ]
 
 
@@ -162,7 +162,7 @@ def _bounds(axes: Any, series: Sequence[_Series]) -> None:
 
 def _needed(figure: Any, rows: Sequence[Row]) -> None:
     axes = figure.subplots()
-    for row, colour in zip(rows, _colours(len(rows)), strict=True):
+    for row, colour in zip(rows, colours(len(rows)), strict=True):
         result = row["result"]
         for key, style in (("tight", "-"), ("paper", ":")):
             pairs = [(tau, k) for tau, k in zip(result["taus"], result[key], strict=True) if k is not None]
@@ -180,7 +180,8 @@ def _dopamine(figure: Any, rows: Sequence[Row]) -> None:
     figure.axes[0].set_ylabel("ε (paper)")
 
 
-def _colours(count: int) -> list[Any]:
+def colours(count: int) -> list[Any]:
+    """As many colours as there are lines, from dark to light."""
     from matplotlib import colormaps
 
     return [colormaps["viridis"](0.9 * index / max(1, count - 1)) for index in range(count)]

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedproof.files import replace_file
-from fedproof.reproduction.agreement import DEFENCES, agreement, competitor
+from fedproof.reproduction.agreement import agreement
 from fedproof.reproduction.clean import Comparison, compare_clean
+from fedproof.reproduction.defences import DEFENCES, Defended, defended, draw_defences
 from fedproof.reproduction.figures import curve, draw_panel, label_of
 from fedproof.reproduction.published import Published
 from fedproof.reproduction.rows import Row, Rows, device_seconds
@@ -32,18 +33,23 @@ otherwise; the last column is fedproof's default certificate, for adversaries th
 
 def write_page(studies: Sequence[Study], experiments: Path, rows: Rows, folder: Path) -> Path:
     """Write the page and its figures into `folder`; return the page."""
+    published = Published.read(experiments)
     for study in studies:
         for panel in study.panel:
-            drawn_panel(study, panel, rows, folder)
+            drawn_panel(study, panel, rows, published, folder)
     path = folder / PAGE
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(path, page(studies, experiments, rows).encode())
     return path
 
 
-def drawn_panel(study: Study, panel: Panel, rows: Rows, folder: Path) -> bool:
+def drawn_panel(study: Study, panel: Panel, rows: Rows, published: Published, folder: Path) -> bool:
     """Draw one panel; False where there is nothing to draw."""
-    return draw_panel(panel.measure, panel.title, shown(study, panel, rows), folder / _image(study, panel))
+    found, path = shown(study, panel, rows), folder / _image(study, panel)
+    if panel.published == DEFENCES and found:
+        draw_defences(panel.title, defended(found, published), path)
+        return True
+    return draw_panel(panel.measure, panel.title, found, path)
 
 
 def page(studies: Sequence[Study], experiments: Path, rows: Rows) -> str:
@@ -176,18 +182,23 @@ def _attacked_table(found: Sequence[Row], published: Published) -> Iterator[str]
 
 
 def _defence_table(found: Sequence[Row], published: Published) -> Iterator[str]:
-    """Accuracy under attack, ours and the published one; and what is certified by the paper and by us."""
-    pairs = [(one["attack"], one["adversaries"]) for one in found[0]["result"]["attacks"]]
-    yield f"| ours / published, in percent | {' | '.join(f'{name}, k = {size}' for name, size in pairs)} |"
-    yield "|---" * (len(pairs) + 1) + "|"
-    for row in found:
-        cells = []
-        for one in row["result"]["attacks"]:
-            theirs = published.robust_accuracy(competitor(row), one["attack"], one["adversaries"])
-            certified = f" ({one['certified_accuracy']:.0%})" if one["certified_accuracy"] is not None else ""
-            cells.append(f"{100 * one['accuracy']:.2f}{certified} / {_number(theirs, '.2f')}")
-        yield f"| {label_of(row)} | {' | '.join(cells)} |"
+    """Accuracy under attack, ours and the published one; and what is certified."""
+    servers: dict[str, list[Defended]] = {}
+    for one in defended(found, published):
+        servers.setdefault(one.server, []).append(one)
+    heads = [f"{one.attack}, k = {one.size}" for one in next(iter(servers.values()))]
+    yield f"| ours / published, in percent | {' | '.join(heads)} |"
+    yield "|---" * (len(heads) + 1) + "|"
+    for server, cells in servers.items():
+        shown = [
+            f"{one.ours:.2f}{_in_parentheses(one.certified)} / {_number(one.theirs, '.2f')}" for one in cells
+        ]
+        yield f"| {server} | {' | '.join(shown)} |"
     yield "\nIn parentheses: the share that is certified for as many adversaries, with 99 % confidence.\n"
+
+
+def _in_parentheses(share: float | None) -> str:
+    return "" if share is None else f" ({share:.0%})"
 
 
 def _number(value: float | None, form: str) -> str:
