@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from fedproof.aggregation.distances import krum_scores, squared_distances
+from fedproof.aggregation.median import middle
 from fedproof.aggregation.rule import check_size
 
 
@@ -35,9 +36,9 @@ def bulyan(updates: Tensor, num_adversaries: int) -> Tensor:
 def _mean_around_median(values: Tensor, count: int) -> Tensor:
     """Mean `(replicas, dim)` of the `count` nearest to the median, of sorted values (replicas, θ, dim)."""
     size = values.shape[1]
-    middle = values[:, (size - 1) // 2 : size // 2 + 1].mean(1, keepdim=True)
+    median = middle(values).unsqueeze(1)
     # The nearest are neighbours. They begin behind all values that the one `count` places on is nearer than.
-    begin = (middle - values[:, : size - count] > values[:, count:] - middle).sum(1, keepdim=True)
+    begin = (median - values[:, : size - count] > values[:, count:] - median).sum(1, keepdim=True)
     place = torch.arange(size, device=values.device).view(1, -1, 1)
     inside = (place >= begin) & (place < begin + count)
     return torch.where(inside, values, 0).sum(1) / count

@@ -14,6 +14,11 @@ def median(updates: Tensor, num_adversaries: int = 0) -> Tensor:
     >>> median(torch.tensor([[[0.0], [1.0], [3.0], [50.0]]]), 1).tolist()
     [[2.0]]
     """
-    size = updates.shape[1]
-    check_size("median", size, num_adversaries, majority(num_adversaries))
-    return updates.sort(dim=1).values[:, (size - 1) // 2 : size // 2 + 1].mean(1)
+    check_size("median", updates.shape[1], num_adversaries, majority(num_adversaries))
+    return middle(updates.sort(dim=1).values)
+
+
+def middle(values: Tensor) -> Tensor:
+    """Median `(replicas, dim)` of values (replicas, cohort, dim) that are sorted along the cohort."""
+    size = values.shape[1]
+    return values[:, (size - 1) // 2 : size // 2 + 1].mean(1)
