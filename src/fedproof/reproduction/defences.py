@@ -1,4 +1,7 @@
-"""The paper's table of defences: accuracy under attack, ours and the published one."""
+"""The paper's table of defences: accuracy under attack, ours and the published one.
+
+A defence is judged by one model, on average over the replicas; UserDP-FedAvg by the ensemble that is certified.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +42,7 @@ def defended(rows: Sequence[Row], published: Published) -> list[Defended]:
             server=label_of(row),
             attack=one["attack"],
             size=one["adversaries"],
-            ours=100 * one["accuracy"],
+            ours=100 * one["accuracy" if _rule(row) is None else "replica_accuracy"],
             theirs=published.robust_accuracy(_server(row), one["attack"], one["adversaries"]),
             certified=one["certified_accuracy"],
         )
@@ -72,9 +75,15 @@ def draw_defences(title: str, found: Sequence[Defended], path: Path) -> None:
         save_figure(figure, path)
 
 
+def _rule(row: Row) -> str | None:
+    """The defence of the row's server; None: the row is of UserDP-FedAvg."""
+    rule: str | None = row["values"].get("aggregation.rule")
+    return rule
+
+
 def _server(row: Row) -> str:
     """What the row's server is called in the paper's table."""
-    rule = row["values"].get("aggregation.rule")
+    rule = _rule(row)
     if rule is not None:
-        return str({"mean": "fedavg", "geometric-median": "rfa"}.get(rule, rule))
+        return {"mean": "fedavg", "geometric-median": "rfa"}.get(rule, rule)
     return f"user-dp eps {row['result'].get('epsilon', {}).get('paper', 0):.4g}"
