@@ -1,6 +1,6 @@
 """The paper's table of defences: accuracy under attack, ours and the published one.
 
-A defence is judged by one model, on average over the replicas; UserDP-FedAvg by the ensemble that is certified.
+A defence is judged by one model, on average over the replicas; UserDP-FedAvg by its certified ensemble.
 """
 
 from collections.abc import Sequence
