@@ -99,6 +99,21 @@ def cifar_folder(tmp_path):
 
 
 @pytest.fixture
+def cifar100_folder(tmp_path):
+    """Data folder with 200 images in each file: superclass 19, label i % 100, red i, green 100, blue 200."""
+    folder = tmp_path / "cifar-100-binary"
+    folder.mkdir()
+    for name in ("train", "test"):
+        records = np.full((200, 3074), 200, np.uint8)
+        records[:, 0] = 19
+        records[:, 1] = np.arange(200) % 100
+        records[:, 2:1026] = np.arange(200)[:, None]
+        records[:, 1026:2050] = 100
+        records.tofile(folder / f"{name}.bin")
+    return tmp_path
+
+
+@pytest.fixture
 def glove_folder(tmp_path):
     """Data folder with vectors of six words in four dimensions: word i has entries i + 0.5."""
     folder = tmp_path / "glove"

@@ -94,6 +94,22 @@ def test_cifar_is_normalised_colour_by_colour(cifar_folder):
     np.testing.assert_allclose(arrays.features[27, :, 3, 4], expected, rtol=1e-5)
 
 
+def test_cifar100_takes_the_finer_label_and_the_scaling_of_cifar10(cifar100_folder):
+    arrays = load_arrays("cifar100", data_dir=cifar100_folder)
+    assert arrays.labels.tolist() == [*range(100), *range(100)]
+    assert len(set(arrays.class_names)) == 100
+    assert [*arrays.class_names] == sorted(arrays.class_names)  # as published
+    expected = (np.array([127, 100, 200]) / 255 - [0.4914, 0.4822, 0.4465]) / [0.2023, 0.1994, 0.2010]
+    np.testing.assert_allclose(arrays.features[127, :, 3, 4], expected, rtol=1e-5)
+
+
+def test_cifar100_refuses_labels_there_are_not(cifar100_folder):
+    path = cifar100_folder / "cifar-100-binary" / "test.bin"
+    path.write_bytes(b"\x00\x64" + path.read_bytes()[2:])
+    with pytest.raises(ValueError, match=r"holds label 100, labels are 0 to 99.*fetch cifar100"):
+        load_arrays("cifar100", data_dir=cifar100_folder)
+
+
 def test_cifar_two_classes_and_the_eight_others(cifar_folder):
     pair = load("cifar10", data_dir=cifar_folder, classes=["airplane", "bird"], users=5)
     assert pair.class_names == ("airplane", "bird")
@@ -120,7 +136,12 @@ def test_bad_cifar_files_are_named(cifar_folder, change, message):
 
 
 @pytest.mark.parametrize(
-    ("name", "file"), [("mnist", "train-images-idx3-ubyte.gz"), ("cifar10", "data_batch_1.bin")]
+    ("name", "file"),
+    [
+        ("mnist", "train-images-idx3-ubyte.gz"),
+        ("cifar10", "data_batch_1.bin"),
+        ("cifar100", "train.bin"),
+    ],
 )
 def test_missing_files_say_what_to_do(tmp_path, name, file):
     with pytest.raises(ValueError, match=f"{file} is not there; run `fedproof data fetch {name}`"):

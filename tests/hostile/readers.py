@@ -17,7 +17,7 @@ from fedproof.certificates import certify, dumps, loads, verify
 from fedproof.certificates.document import checksum
 from fedproof.certificates.scores import check_scores, read_array
 from fedproof.config import load_config, parse_config
-from fedproof.data import archive, cifar10, leaf, mnist, sent140, text
+from fedproof.data import archive, cifar, leaf, mnist, sent140, text
 from fedproof.ensemble import store
 from fedproof.models.dense import linear
 from fedproof.models.weights import with_weights
@@ -268,8 +268,8 @@ def all_readers(folder):
             mutations=(mutate, _inside_gzip),
         ),
         "cifar": Reader(
-            read=_at("data_batch_1.bin", lambda path: cifar10.read_batches([path])),
-            valid=(bytes(2 * cifar10.RECORD),),
+            read=_at("data_batch_1.bin", lambda path: cifar.read_batches([path], cifar.CIFAR10)),
+            valid=(bytes(2 * cifar.CIFAR10.record),),
         ),
         "leaf": Reader(
             read=_read_leaf,

@@ -140,6 +140,16 @@ def test_an_unknown_study_is_refused_with_the_known_ones():
         chosen(load_studies(EXPERIMENTS), "figure-1")
 
 
+def test_all_data_that_are_not_there_are_named_before_anything_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPROOF_DATA", str(tmp_path))
+    studies = chosen(load_studies(EXPERIMENTS), "certified-user-epsilon")
+    with pytest.raises(ValueError, match="is not there") as error:
+        reproduce(studies, EXPERIMENTS, tmp_path / "out", scale=0.02)
+    said = str(error.value)
+    assert all(name in said for name in ("fetch mnist", "fetch cifar10", "leaf/sent140-pseudo"))
+    assert not Rows(tmp_path / "out" / "rows.jsonl").under("certified-user-epsilon")
+
+
 def test_a_folder_without_studies_says_what_to_do(tmp_path):
     with pytest.raises(ValueError, match="there are no studies; run this in a checkout"):
         load_studies(tmp_path)

@@ -10,7 +10,9 @@ from fedproof.cli.common import Json, print_json, print_table, say
 
 app = typer.Typer(help="Data sets: download them, or see what each user holds.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="digits, mnist, cifar10, leaf/FOLDER, sent140, module:function.")]
+Name = Annotated[
+    str, typer.Argument(help="digits, mnist, cifar10, cifar100, leaf/FOLDER, sent140, module:function.")
+]
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder of all data sets; default FEDPROOF_DATA or the cache folder.")
 ]

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fedproof.data import cifar10, files, mnist, sent140
+from fedproof.data import cifar, files, mnist, sent140
 from fedproof.data.archive import unpack
 
 GIB = 2**30
@@ -63,8 +63,16 @@ PUBLISHED: Mapping[str, tuple[Download, ...]] = {
         Download(
             urls=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
             sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-            folder=cifar10.FOLDER,
-            members=dict.fromkeys(cifar10.FILES, 10_000 * cifar10.RECORD),
+            folder=cifar.CIFAR10.folder,
+            members=cifar.CIFAR10.file_bytes,
+        ),
+    ),
+    "cifar100": (
+        Download(
+            urls=("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
+            sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+            folder=cifar.CIFAR100.folder,
+            members=cifar.CIFAR100.file_bytes,
         ),
     ),
     "sent140": (
@@ -96,7 +104,7 @@ def fetch(
     """Files of a data set, downloaded and unpacked where they are not there yet.
 
     Args:
-        name: `mnist`, `cifar10`, `sent140` or `glove`; nothing is to be done for `digits`.
+        name: `mnist`, `cifar10`, `cifar100`, `sent140` or `glove`; nothing is to be done for `digits`.
         data_dir: folder of all data sets; None: FEDPROOF_DATA, else the platform's cache folder.
         progressbar: handed to `pooch.HTTPDownloader`.
         published: what can be downloaded.

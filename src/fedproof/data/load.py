@@ -8,14 +8,15 @@ from functools import partial
 import numpy as np
 
 from fedproof import check
-from fedproof.data import cifar10, custom, digits, leaf, mnist, sent140, text
+from fedproof.data import cifar, custom, digits, leaf, mnist, sent140, text
 from fedproof.data import partition as ways
 from fedproof.data.arrays import Arrays, as_federation, choose_classes, encoded, limit_test, read_only
 from fedproof.data.files import data_folder
 from fedproof.data.hog import with_hog
 from fedproof.federation import Federation
 
-NAMES = ("digits", "mnist", "cifar10", "leaf", "leaf/FOLDER", "sent140", "sent140-pseudo", "module:function")
+FOLDERS = ("mnist", "cifar10", "cifar100", "leaf", "sent140", "sent140-pseudo")  # in the folder of all data
+NAMES = ("digits", *FOLDERS, "leaf/FOLDER", "module:function")
 USERS = {"digits": 96, "mnist": 200, "cifar10": 200, "sent140-pseudo": 805}  # the demo's and the paper's
 
 PathLike = str | os.PathLike[str]
@@ -40,8 +41,8 @@ def load(
     """Users with their training instances, and the test inputs nobody trains on; all arrays are read-only.
 
     Args:
-        name: `digits`, `mnist`, `cifar10`, `leaf` (the data folder is a LEAF folder), `leaf/FOLDER`,
-            `sent140`, `sent140-pseudo` (synthetic users) or `my_package.module:function`.
+        name: `digits`, `mnist`, `cifar10`, `cifar100`, `leaf` (the data folder is a LEAF folder),
+            `leaf/FOLDER`, `sent140`, `sent140-pseudo` (synthetic users) or `my_package.module:function`.
         classes: numbers or names of classes, which become 0, 1, ... in this order; None: all.
         users: number of users; None: the paper's number, or everybody the data come with.
         partition: `iid`, `dirichlet`, `degree` or `natural`; None: natural where the data come with
@@ -107,13 +108,13 @@ def _read(name: str, data_dir: PathLike | None, vectors: PathLike | None, length
     if ":" in name:
         return custom.read(name)
     first, _, rest = name.partition("/")
-    if first not in ("mnist", "cifar10", "leaf", "sent140", "sent140-pseudo") or (rest and first != "leaf"):
+    if first not in FOLDERS or (rest and first != "leaf"):
         raise ValueError(f"name = {name!r} is no data set; known: {', '.join(NAMES)}")
     folder = data_folder(data_dir)
     if name == "mnist":
         return mnist.read(folder)
-    if name == "cifar10":
-        return cifar10.read(folder)
+    if name in ("cifar10", "cifar100"):
+        return cifar.read(folder, cifar.CIFAR10 if name == "cifar10" else cifar.CIFAR100)
     find = partial(text.find_encoding, folder, vectors, length)
     if first == "leaf":
         return leaf.read(folder / name if rest else folder, name=name, find_encoding=find)

@@ -30,6 +30,22 @@ Paper: its formula with the means as they are. Others: with the confidence of th
 otherwise; the last column is fedproof's default certificate, for adversaries that join / replace.
 """
 
+_DATA = """
+## What it needs
+
+`fedproof reproduce` looks for all data in the folder `FEDPROOF_DATA` before it measures anything, and says
+what is not there.
+
+| in that folder | where from |
+|---|---|
+| `mnist`, `cifar-10-batches-bin` | `fedproof data fetch mnist`, `fedproof data fetch cifar10` |
+| `weights/cifar100_cnn.npz` | here the weights that the paper's authors publish, as arrays; of your own: \
+`fedproof data fetch cifar100`, `fedproof pretrain experiments/pretrain-cifar100.toml` |
+| `leaf/sent140-pseudo` | here tweets of Sentiment140 dealt at random to 805 users of 60 tweets each, in \
+LEAF's format; with the published file `sent140` has the accounts: `fedproof data fetch sent140` |
+| `glove` | `fedproof data fetch glove`; here the vectors of 100 dimensions |
+"""
+
 
 def write_page(studies: Sequence[Study], experiments: Path, rows: Rows, folder: Path) -> Path:
     """Write the page and its figures into `folder`; return the page."""
@@ -60,7 +76,7 @@ def page(studies: Sequence[Study], experiments: Path, rows: Rows) -> str:
     parts += _summary(rows, clean)
     for study in studies:
         parts += _section(study, rows, published, clean)
-    parts += _clean_table(clean)
+    parts += [*_clean_table(clean), _DATA]
     return "\n".join(parts).rstrip() + "\n"
 
 

@@ -43,6 +43,9 @@ def reproduce(
         jobs: points that are measured side by side, each by a process with its share of the device's memory;
             small ensembles leave most of a GPU idle.
         progress: called with what is measured next, how many points are done and how many there are.
+
+    Raises:
+        ValueError: data or weights that a point needs are not there; said before anything is measured.
     """
     if not 0 < scale <= 1:
         raise ValueError(f"scale = {scale} must be above 0 and at most 1")
@@ -53,7 +56,9 @@ def reproduce(
     points = [point for study in studies for point in points_of(study, experiments, scale)]
     missing = [point for point in points if rows.find(point) is None]
     before = len(points) - len(missing)
-    measured = _measured_by(jobs, missing, Published.read(experiments), device)
+    shared = SharedWork(wanted=True)
+    _look_for_data(missing, shared)
+    measured = _measured_by(jobs, missing, shared, Published.read(experiments), device)
     for done, point in enumerate(missing):
         progress(point.key, before + done, len(points))
         rows.add(next(measured))
@@ -62,7 +67,26 @@ def reproduce(
     return rows
 
 
-def _measured_by(jobs: int, points: Sequence[Point], published: Published, device: str) -> Iterator[Row]:
+def _look_for_data(points: Sequence[Point], shared: SharedWork) -> None:
+    """Read every data set and all weights once: after an hour of measuring is too late to miss one."""
+    first = {
+        (config.data.name, config.data.vectors, config.model.weights): config
+        for config in (point.config for point in reversed(points))
+        if config is not None
+    }
+    reasons = []
+    for config in first.values():
+        try:
+            shared.task(config, "cpu")
+        except ValueError as error:
+            reasons.append(str(error))
+    if reasons:
+        raise ValueError("\n".join(reasons))
+
+
+def _measured_by(
+    jobs: int, points: Sequence[Point], shared: SharedWork, published: Published, device: str
+) -> Iterator[Row]:
     """The rows of `points` as they are done; what measures time is measured alone."""
     alone = [point for point in points if jobs == 1 or point.panel.measure == "run-time"]
     together = [point for point in points if point not in alone]
@@ -75,7 +99,6 @@ def _measured_by(jobs: int, points: Sequence[Point], published: Published, devic
                 yield from (one.result() for one in as_completed(found))
             finally:
                 pool.shutdown(cancel_futures=True)
-    shared = SharedWork(wanted=True)
     yield from (_measured(point, shared, published, device) for point in alone)
 
 
