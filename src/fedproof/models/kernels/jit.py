@@ -11,7 +11,11 @@ try:
 except ImportError:
     triton = tl = None
 
+# Numbers that change from batch to batch: Triton would compile for 1, for multiples of 16 and for others,
+# half a second each, though no address is better known for it.
+_CHANGING = ("batch", "step", "each_model")
+
 
 def jit(kernel: Callable[..., Any]) -> Any:
     """The function compiled for the GPU when it is first called."""
-    return kernel if triton is None else triton.jit(kernel)
+    return kernel if triton is None else triton.jit(kernel, do_not_specialize=_CHANGING)
