@@ -1,6 +1,7 @@
 """Studies become rows, rows become the page: nothing is measured twice, nothing is typed in by hand."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from fedproof.reproduction import Rows, load_studies, reproduce, write_page
 from fedproof.reproduction.clean import compare_clean
 from fedproof.reproduction.page import page
 from fedproof.reproduction.published import Published
+from fedproof.reproduction.rows import device_seconds
 from fedproof.reproduction.statements import statements
 from fedproof.reproduction.study import chosen, points_of
 
@@ -54,7 +56,10 @@ def test_a_half_written_last_line_is_measured_again(measured, experiments, tmp_p
 
 
 def test_jobs_measure_the_same_in_the_same_order(measured, experiments, tmp_path):
+    begin = time.perf_counter()
     found = reproduce(load_studies(experiments), experiments, tmp_path, jobs=2)
+    passed = time.perf_counter() - begin
+    assert 0.5 * passed < device_seconds(found.under("small")) < passed + 0.1
     alone, beside = measured.under("small"), found.under("small")
     assert [row["key"] for row in beside] == [row["key"] for row in alone]
     for one, other in zip(alone, beside, strict=True):

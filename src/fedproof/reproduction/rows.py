@@ -13,8 +13,8 @@ Row = dict[str, Any]
 
 
 def device_seconds(rows: Iterable[Row]) -> float:
-    """Seconds of the device that the rows took: of what ran beside others, its part."""
-    return sum(float(row["seconds"]) / int(row["jobs"]) for row in rows)
+    """Seconds of the device that the rows took: of what ran beside others, its part of the wall clock."""
+    return sum(float(row["wall"]) for row in rows)
 
 
 class Rows:
