@@ -126,7 +126,7 @@ def test_numbers_of_the_page_come_from_the_rows(measured, experiments, tmp_path)
 
 
 def test_the_page_tells_how_much_was_trained_and_how_long_it_took(measured, experiments, tmp_path):
-    rows = [dict(row, hardware="card", seconds=120.0, jobs=4) for row in measured.under("small")]
+    rows = [dict(row, hardware="card", seconds=120.0, wall=30.0) for row in measured.under("small")]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:6]))
     text = page(load_studies(experiments), experiments, Rows(tmp_path / "rows.jsonl"))
     assert "At the paper's scale: 6 of 7 points, in 3 minutes of one card." in text
