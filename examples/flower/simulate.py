@@ -35,6 +35,8 @@ if __name__ == "__main__":
     parser.add_argument("--replicas", type=int, default=200)
     parser.add_argument("--part-size", type=int, default=100)
     parser.add_argument("--max-epsilon", type=float, default=0.0)
+    # All nodes are on this machine: none is lost by waiting, and an update that comes late is.
+    parser.add_argument("--timeout", type=float, default=600.0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     simulate(
@@ -44,5 +46,6 @@ if __name__ == "__main__":
             replicas=options.replicas,
             part_size=options.part_size,
             max_epsilon=options.max_epsilon,
+            timeout=options.timeout,
         )
     )

@@ -13,12 +13,14 @@ from fedproof import protocol
 from fedproof.certificates import (
     ApproximateDP,
     Bound,
+    CostMethod,
     Group,
     Method,
     Spending,
     certify,
     certify_means,
     dumps,
+    inefficacy,
     loads,
     verify,
 )
@@ -290,14 +292,23 @@ def fits(value, rule):
     return typed and (not isinstance(value, list) or all(fits(item, rule["items"]) for item in value))
 
 
+def check_schema(name, document, **kinds):
+    schema = json.loads(resources.files("fedproof.certificates").joinpath(name).read_text())
+    assert set(schema["required"]) == set(schema["properties"]) == set(document)
+    for field, value in document.items():
+        assert fits(value, schema["properties"][field]), field
+    for field, kind in kinds.items():
+        assert set(schema["properties"][field]["enum"]) == set(kind)
+
+
 @pytest.mark.parametrize("method", Method)
 def test_files_fit_the_shipped_schema(method, scores):
-    schema = json.loads(
-        resources.files("fedproof.certificates").joinpath("certificate.schema.json").read_text()
-    )
-    document = json.loads(dumps(make(method, scores)))
-    assert set(schema["required"]) == set(schema["properties"]) == set(document)
-    for name, value in document.items():
-        assert fits(value, schema["properties"][name]), name
-    for name, kind in (("method", Method), ("bound", Bound), ("spending", Spending), ("group", Group)):
-        assert set(schema["properties"][name]["enum"]) == set(kind)
+    kinds = {"method": Method, "bound": Bound, "spending": Spending, "group": Group}
+    check_schema("certificate.schema.json", json.loads(dumps(make(method, scores))), **kinds)
+
+
+@pytest.mark.parametrize("method", CostMethod)
+def test_bounds_on_costs_fit_the_shipped_schema(method):
+    bounds = inefficacy([0.1, 0.2], cost_bound=0.5, mechanism=VALUES[0], method=method, delta=1e-3, tau=2)
+    kinds = {"method": CostMethod, "bound": Bound}
+    check_schema("inefficacy.schema.json", json.loads(dumps(bounds)), **kinds)

@@ -208,6 +208,19 @@ def test_inefficacy_bounds_the_attackers_cost(files):
     assert len(document["lower"]) == 6
 
 
+def test_bounds_on_costs_are_written_and_verified(files, tmp_path):
+    bounds, given = tmp_path / "bounds.json", ("--costs", files / "costs.npy")
+    told = fedproof("inefficacy", *given, "--cost-bound", "0.5", *MECHANISM, "--out", bounds, check=0).stdout
+    assert f"fedproof verify {bounds} --costs" in " ".join(told.split())
+    assert "every number holds (bounds on a cost)" in fedproof("verify", bounds, *given, check=0).stdout
+    missing = fedproof("verify", bounds, check=1).stderr
+    assert f"--costs is missing, and there is no {tmp_path / 'costs.npy'}" in " ".join(missing.split())
+    wrong = fedproof("verify", bounds, "--scores", files / "costs.npy", check=1).stderr
+    assert "was made from costs, give --costs" in wrong
+    bounds.write_text(bounds.read_text().replace('"rounds": 3', '"rounds": 2'))
+    assert "mechanism: does not match its checksum" in fedproof("verify", bounds, *given, check=1).stdout
+
+
 def test_inefficacy_as_a_page(files, tmp_path):
     bound = ("--costs", files / "costs.npy", "--cost-bound", "0.5", "--tau", "2")
     done = fedproof("inefficacy", *bound, *MECHANISM, "--page", tmp_path / "cost.html", check=0)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedproof.accounting.ledger import Ledger, load_ledger, save_ledger
-from fedproof.certificates import certify, dumps, loads, verify
+from fedproof.certificates import certify, dumps, inefficacy, loads, loads_inefficacy, verify
 from fedproof.certificates.document import checksum
 from fedproof.certificates.scores import check_scores, read_array
 from fedproof.config import load_config, parse_config
@@ -29,6 +29,7 @@ MECHANISM = UserFedAvg(
     rounds=2, noise_multiplier=1.5, sampling=Poisson(probability=0.2), clipping=Quantile(target=0.4)
 )
 SCORES = np.random.default_rng(0).dirichlet(np.ones(3), size=(6, 4)).astype(np.float32)
+COSTS = np.random.default_rng(1).uniform(0.0, 0.6, size=20)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +96,14 @@ def _certificates():
         certify(SCORES, mechanism=MECHANISM, method="paper", delta=1e-3, max_size=3),
     ]
     return tuple(dumps(certificate).encode() for certificate in made)
+
+
+def _bounds():
+    made = [
+        inefficacy(COSTS, cost_bound=0.5, mechanism=MECHANISM, sizes=[0, 2], tau=2.0, max_size=3),
+        inefficacy(COSTS, cost_bound=0.5, mechanism=MECHANISM, sizes=[1], method="paper", delta=1e-3),
+    ]
+    return tuple(dumps(one).encode() for one in made)
 
 
 def _ledger(folder):
@@ -240,7 +249,7 @@ def _overrides(folder, content):
 
 def all_readers(folder):
     """Readers by name; `folder` is scratch space."""
-    certificates = _certificates()
+    certificates, bounds = _certificates(), _bounds()
     weights = _npz(**{"fc0.weight": np.zeros((2, 4)), "fc0.bias": np.zeros(2)})
     return {
         "config": Reader(read=_at("config.toml", load_config), valid=(CONFIG,)),
@@ -258,6 +267,14 @@ def all_readers(folder):
             read=lambda folder, content: verify(content, SCORES),
             valid=certificates[:2],
             mutations=(_with_checksums,),
+        ),
+        "bounds on costs": Reader(
+            read=lambda folder, content: loads_inefficacy(content),
+            valid=bounds,
+            mutations=(mutate, mutate_json, _with_checksums, _with_checksums),
+        ),
+        "verify bounds": Reader(
+            read=lambda folder, content: verify(content, COSTS), valid=bounds, mutations=(_with_checksums,)
         ),
         "ledger": Reader(
             read=_at("ledger.json", load_ledger), valid=(_ledger(folder),), mutations=(mutate, mutate_json)

@@ -49,7 +49,7 @@ def run_script(example_path, folder, script, *options, environment=None):
         text=True,
         cwd=folder,
         env=os.environ | (environment or {}),
-        timeout=200,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done

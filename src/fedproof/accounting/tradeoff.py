@@ -154,6 +154,7 @@ class PiecewiseTradeoff:
 
 
 IDENTITY = GaussianTradeoff(shift=0.0)
+LARGEST = 10**7
 
 
 def tradeoff(source: Mechanism | DpEvent, threat: ThreatModel, size: int) -> Tradeoff:
@@ -170,6 +171,8 @@ def tradeoff(source: Mechanism | DpEvent, threat: ThreatModel, size: int) -> Tra
     True
     """
     check.not_negative_count(size=size)
+    if size > LARGEST:
+        raise ValueError(f"size = {size} must be at most {LARGEST}: sums over more units take minutes")
     unit = getattr(source, "unit", threat.unit)
     if unit != threat.unit:
         raise ValueError(

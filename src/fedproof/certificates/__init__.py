@@ -3,7 +3,7 @@
 from fedproof.certificates.api import certify, certify_means
 from fedproof.certificates.certificate import Certificate, Settings
 from fedproof.certificates.confidence import Bound, Spending
-from fedproof.certificates.document import dumps, loads
+from fedproof.certificates.document import dumps, loads, loads_inefficacy
 from fedproof.certificates.inefficacy import CostMethod, Inefficacy, inefficacy
 from fedproof.certificates.method import Group, Method
 from fedproof.certificates.privacy import ApproximateDP
@@ -26,5 +26,6 @@ __all__ = [
     "dumps",
     "inefficacy",
     "loads",
+    "loads_inefficacy",
     "verify",
 ]

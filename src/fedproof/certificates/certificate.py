@@ -4,14 +4,14 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from types import NoneType
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check
 from fedproof.certificates.confidence import Bound, Spending
+from fedproof.certificates.fields import become_members, check_types
 from fedproof.certificates.method import Group, Method
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.protocol import Mechanism, Partition
@@ -38,33 +38,12 @@ class Settings:
     sequential: bool
 
     def __post_init__(self) -> None:
-        kinds = {"method": Method, "bound": Bound, "spending": Spending, "group": Group}
-        for name, kind in kinds.items():
-            value = getattr(self, name)
-            if value not in list(kind):
-                raise ValueError(f"{name} = {value!r} must be one of {', '.join(kind)}")
-            object.__setattr__(self, name, kind(value))
+        become_members(self, {"method": Method, "bound": Bound, "spending": Spending, "group": Group})
         if self.failure_probability != 0 or self.bound is not Bound.NONE:  # zero: exact means
             check.open_probability(failure_probability=self.failure_probability)
         check.not_negative_count(max_size=self.max_size)
-        self._check_types()
-        if self.mechanism is None and self.privacy is None:
-            raise ValueError("mechanism = None needs privacy=ApproximateDP(epsilon=..., delta=...)")
+        check_types(self, sequential=(bool,))
         self._check_combination()
-
-    def _check_types(self) -> None:
-        """A file may hold anything where a description is expected."""
-        kinds = {
-            "mechanism": (*get_args(Mechanism), NoneType),
-            "privacy": (ApproximateDP, NoneType),
-            "threat": (ThreatModel,),
-            "sequential": (bool,),
-        }
-        for name, kind in kinds.items():
-            value = getattr(self, name)
-            if not isinstance(value, kind):
-                names = ", ".join(one.__name__ for one in kind)
-                raise ValueError(f"{name} = {value!r} must be one of {names}")
 
     def _check_combination(self) -> None:
         """Not every bound serves every method."""

@@ -69,12 +69,16 @@ def distribution_interval(shares: Floats, curve: Curve, failure_probability: flo
 def needed_size(reached: Callable[[int], bool], max_size: int) -> int | None:
     """Smallest size with `reached`, which must be monotone; None if `max_size` is not enough.
 
-    >>> needed_size(lambda size: size >= 5, 100)
+    Sizes are doubled before they are halved, so that none is asked for that is far larger than needed.
+
+    >>> needed_size(lambda size: size >= 5, 10**18)
     5
     """
-    if not reached(max_size):
-        return None
-    low, high = -1, max_size
+    low, high = -1, 0
+    while not reached(high):
+        if high == max_size:
+            return None
+        low, high = high, min(max(1, 2 * high), max_size)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if reached(middle) else (middle, high)

@@ -1,26 +1,72 @@
-"""The certificate file: JSON with schema, version and a checksum of every field; exact both ways."""
+"""Certificate files: JSON with schema, version and a checksum of every field; exact both ways.
+
+Two kinds are read and written alike: sizes for predictions, and bounds on an attacker's cost.
+"""
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, NoReturn
 
 from fedproof import check
 from fedproof.certificates.certificate import Certificate, Settings
 from fedproof.certificates.describe import describe, restore
+from fedproof.certificates.inefficacy import CostSettings, Inefficacy
 
-SCHEMA = "fedproof/certificate"
 VERSION = 1
 
-_SETTINGS = tuple(field.name for field in fields(Settings))
-_FIELDS = tuple(field.name for field in fields(Certificate) if field.name != "settings")
-_DERIVED = ("sound", "certified_accuracy")  # written for readers; they follow from the rest
-_KEYS = frozenset(("schema", "version", *_SETTINGS, *_FIELDS, *_DERIVED, "checksums"))
+
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
+    """One kind of file.
+
+    Attributes:
+        schema: what it calls itself.
+        source: what its numbers were made from.
+        settings, result: what it holds.
+        derived: fields that are written for readers though they follow from the rest, and their attributes.
+    """
+
+    schema: str
+    source: str
+    settings: type[Settings] | type[CostSettings]
+    result: type[Certificate] | type[Inefficacy]
+    derived: Mapping[str, str]
+
+    @property
+    def setting_names(self) -> tuple[str, ...]:
+        return tuple(field.name for field in fields(self.settings))
+
+    @property
+    def result_names(self) -> tuple[str, ...]:
+        return tuple(field.name for field in fields(self.result) if field.name != "settings")
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """All fields of a file but the checksums."""
+        return frozenset(("schema", "version", *self.setting_names, *self.result_names, *self.derived))
 
 
-def dumps(certificate: Certificate) -> str:
-    """The certificate as the text of a file."""
+_CERTIFICATE = _Kind(
+    schema="fedproof/certificate",
+    source="scores",
+    settings=Settings,
+    result=Certificate,
+    derived={"sound": "sound", "certified_accuracy": "curve"},
+)
+_INEFFICACY = _Kind(
+    schema="fedproof/inefficacy",
+    source="costs",
+    settings=CostSettings,
+    result=Inefficacy,
+    derived={"sound": "sound"},
+)
+_KINDS = {kind.schema: kind for kind in (_CERTIFICATE, _INEFFICACY)}
+
+
+def dumps(certificate: Certificate | Inefficacy) -> str:
+    """The certificate, or the bounds on a cost, as the text of a file."""
     lines = (
         f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
         for name, value in document_of(certificate).items()
@@ -34,6 +80,25 @@ def loads(text: str | bytes) -> Certificate:
     Raises:
         ValueError: not a certificate, of another version, or altered; the message names the field.
     """
+    found = _unaltered(text)
+    if not isinstance(found, Certificate):
+        raise ValueError(f"schema = {_INEFFICACY.schema!r} must be {_CERTIFICATE.schema!r}")
+    return found
+
+
+def loads_inefficacy(text: str | bytes) -> Inefficacy:
+    """The bounds on an attacker's cost in a file's text.
+
+    Raises:
+        ValueError: no such bounds, of another version, or altered; the message names the field.
+    """
+    found = _unaltered(text)
+    if not isinstance(found, Inefficacy):
+        raise ValueError(f"schema = {_CERTIFICATE.schema!r} must be {_INEFFICACY.schema!r}")
+    return found
+
+
+def _unaltered(text: str | bytes) -> Certificate | Inefficacy:
     document = parse(text)
     wrong = mismatched(document)
     if wrong:
@@ -41,12 +106,13 @@ def loads(text: str | bytes) -> Certificate:
     return certificate_of(document)
 
 
-def document_of(certificate: Certificate) -> dict[str, Any]:
+def document_of(certificate: Certificate | Inefficacy) -> dict[str, Any]:
     """The certificate as JSON values."""
-    body = {name: describe(getattr(certificate.settings, name)) for name in _SETTINGS}
-    body |= {name: describe(getattr(certificate, name)) for name in _FIELDS}
-    body |= {"sound": certificate.sound, "certified_accuracy": describe(certificate.curve)}
-    body = {"schema": SCHEMA, "version": VERSION} | body
+    kind = _CERTIFICATE if isinstance(certificate, Certificate) else _INEFFICACY
+    body: dict[str, Any] = {"schema": kind.schema, "version": VERSION}
+    body |= {name: describe(getattr(certificate.settings, name)) for name in kind.setting_names}
+    body |= {name: describe(getattr(certificate, name)) for name in kind.result_names}
+    body |= {name: describe(getattr(certificate, attribute)) for name, attribute in kind.derived.items()}
     return body | {"checksums": {name: checksum(value) for name, value in body.items()}}
 
 
@@ -56,32 +122,39 @@ def parse(text: str | bytes) -> dict[str, Any]:
         document = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"certificate is not a JSON document: {check.one_line(error)}") from error
-    if not isinstance(document, Mapping) or document.get("schema") != SCHEMA:
-        raise ValueError(f"schema must be {SCHEMA!r}: this is not a certificate")
+    schema = document.get("schema") if isinstance(document, Mapping) else None
+    if not isinstance(schema, str) or schema not in _KINDS:
+        raise ValueError(f"schema must be {' or '.join(map(repr, _KINDS))}: this is not a certificate")
     if document.get("version") != VERSION or isinstance(document["version"], bool):
         raise ValueError(
             f"version = {document.get('version')!r} must be {VERSION}: written by another release"
         )
-    odd = sorted(set(document) ^ _KEYS)
+    odd = sorted(set(document) ^ (_KINDS[schema].keys | {"checksums"}))
     if odd:
         raise ValueError(f"certificate has missing or unknown fields: {', '.join(odd)}")
     return dict(document)
 
 
+def source_of(document: Mapping[str, Any]) -> str:
+    """What the numbers of a parsed document were made from: scores, or costs."""
+    return _KINDS[document["schema"]].source
+
+
 def mismatched(document: Mapping[str, Any]) -> list[str]:
     """Names of the fields whose value does not match its checksum."""
     sums = document["checksums"]
-    if not isinstance(sums, Mapping) or set(sums) != _KEYS - {"checksums"}:
+    if not isinstance(sums, Mapping) or set(sums) != _KINDS[document["schema"]].keys:
         return ["checksums"]
     return [name for name in sums if checksum(document[name]) != sums[name]]
 
 
-def certificate_of(document: Mapping[str, Any]) -> Certificate:
-    """The certificate of a parsed document, whatever its checksums say."""
-    values = {name: restore(document[name], name=name) for name in (*_SETTINGS, *_FIELDS)}
+def certificate_of(document: Mapping[str, Any]) -> Certificate | Inefficacy:
+    """What a parsed document holds, whatever its checksums say."""
+    kind = _KINDS[document["schema"]]
+    values = {name: restore(document[name], name=name) for name in (*kind.setting_names, *kind.result_names)}
     try:
-        settings = Settings(**{name: values[name] for name in _SETTINGS})
-        return Certificate(settings=settings, **{name: values[name] for name in _FIELDS})
+        settings: Any = kind.settings(**{name: values[name] for name in kind.setting_names})
+        return kind.result(settings=settings, **{name: values[name] for name in kind.result_names})
     except TypeError as error:
         raise ValueError(f"certificate has a field of the wrong type: {error}") from error
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +25,7 @@ from fedproof.certificates.cost_bounds import (
     paper_interval,
 )
 from fedproof.certificates.curves import Source, curve_of, described, epsilon_delta
+from fedproof.certificates.fields import become_members, check_types
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.certificates.scores import Array, fingerprint, load
 from fedproof.certificates.soundness import cost_reasons
@@ -58,6 +60,8 @@ class CostSettings:
     max_size: int
 
     def __post_init__(self) -> None:
+        become_members(self, {"method": CostMethod, "bound": Bound})
+        check_types(self, negative=(bool,), sizes=(tuple,))
         check.positive(cost_bound=self.cost_bound)
         check.open_probability(failure_probability=self.failure_probability)
         check.not_negative_count(max_size=self.max_size)
@@ -65,8 +69,6 @@ class CostSettings:
             check.not_negative_count(sizes=size)
         if self.tau is not None:
             check_tau(self.tau)
-        if self.mechanism is None and self.privacy is None:
-            raise ValueError("mechanism = None needs privacy=ApproximateDP(epsilon=..., delta=...)")
         if (self.bound is Bound.LEVELS) != (self.method is CostMethod.DISTRIBUTION):
             raise ValueError(f"bound = '{self.bound}' does not belong to method {self.method}")
         if self.bound is Bound.CLOPPER_PEARSON:
@@ -92,6 +94,12 @@ class Inefficacy:
     costs_sha256: str
     reasons: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        for name in ("lower", "upper"):
+            if len(getattr(self, name)) != len(self.sizes):
+                found = len(getattr(self, name))
+                raise ValueError(f"{name} has {found} entries, must have {len(self.sizes)}")
+
     @property
     def sizes(self) -> tuple[int, ...]:
         """The numbers of poisoned units that `lower` and `upper` are for."""
@@ -101,6 +109,21 @@ class Inefficacy:
     def sound(self) -> bool:
         """Whether every condition of the theorem holds; if not, `reasons` says which does not."""
         return not self.reasons
+
+    @property
+    def headline(self) -> dict[str, Any]:
+        """The numbers people ask for first, as `--json` prints them."""
+        return {
+            "sizes": list(self.sizes),
+            "lower": list(self.lower),
+            "upper": list(self.upper),
+            "needed": self.needed,
+            "cost": self.cost,
+            "clipped_share": self.clipped_share,
+            "replicas": self.num_replicas,
+            "sound": self.sound,
+            "reasons": list(self.reasons),
+        }
 
 
 def inefficacy(
@@ -144,7 +167,7 @@ def inefficacy(
         tau=tau,
         max_size=max_size,
     )
-    return _bounds(settings, _checked(load(costs, "costs")))
+    return _bounds(settings, check_costs(load(costs, "costs")))
 
 
 def _bounds(settings: CostSettings, costs: Array) -> Inefficacy:
@@ -204,11 +227,14 @@ def _needed(settings: CostSettings, interval: Interval, low: float, high: float)
         high = low
         interval = mean_interval(low, low, curve_of(settings.mechanism, privacy, settings.threat))
     if settings.negative:
+        if tau * low > 1:  # no share of the bound is larger than all of it
+            return None
         return needed_size(lambda size: interval(size)[1] >= tau * low, settings.max_size)
     return needed_size(lambda size: interval(size)[0] <= high / tau, settings.max_size)
 
 
-def _checked(costs: Array) -> Array:
+def check_costs(costs: Array) -> Array:
+    """`costs`, if they are one finite number for each of two or more replicas."""
     if costs.ndim != 1 or len(costs) < 2:
         raise ValueError(f"costs have shape {costs.shape}, must be (replicas,) with two or more replicas")
     if costs.dtype.kind not in "fiu":

@@ -1,4 +1,4 @@
-"""Re-derive every number of a certificate from the scores it was made from."""
+"""Re-derive every number of a certificate from the scores, or the costs, it was made from."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike
 
 from fedproof.certificates.api import certify, certify_means
 from fedproof.certificates.certificate import Certificate
-from fedproof.certificates.document import certificate_of, document_of, mismatched, parse
+from fedproof.certificates.document import certificate_of, document_of, mismatched, parse, source_of
+from fedproof.certificates.inefficacy import CostSettings, Inefficacy, check_costs, inefficacy
 from fedproof.certificates.scores import Array, check_means, check_scores, fingerprint, load
 
 _RELATIVE_ERROR = 1e-9  # another processor's logarithm may differ in the last digits
@@ -19,7 +20,7 @@ def verify(text: str | bytes, scores: ArrayLike | str | Path) -> tuple[str, ...]
     """What does not hold in a certificate file, one sentence per field that it names; empty if all holds.
 
     Checks the checksum of every field, then computes the certificate again from `scores` and the settings
-    in the file and compares it field by field.
+    in the file and compares it field by field. For bounds on an attacker's cost `scores` are the costs.
 
     Raises:
         ValueError: `text` is no certificate of this version, or `scores` are no scores.
@@ -30,19 +31,26 @@ def verify(text: str | bytes, scores: ArrayLike | str | Path) -> tuple[str, ...]
         certificate = certificate_of(document)
     except ValueError as error:
         return (*altered, str(error))
-    array = load(scores, "scores")
-    (check_means if certificate.num_replicas is None else check_scores)(array)
-    stated, found = certificate.scores_sha256, fingerprint(array)
+    name = source_of(document)
+    array = _checked(certificate, load(scores, name))
+    stated, found = document[f"{name}_sha256"], fingerprint(array)
     if stated != found:
-        return (*altered, f"scores_sha256: the file says {stated}, the scores give {found}")
+        return (*altered, f"{name}_sha256: the file says {stated}, the {name} give {found}")
     try:
         again = document_of(_recompute(certificate, array))
     except ValueError as error:
         return (*altered, str(error))
-    return (*altered, *_differences(document, again))
+    return (*altered, *_differences(document, again, name))
 
 
-def _recompute(certificate: Certificate, scores: Array) -> Certificate:
+def _checked(certificate: Certificate | Inefficacy, array: Array) -> Array:
+    if isinstance(certificate, Inefficacy):
+        return check_costs(array)
+    (check_means if certificate.num_replicas is None else check_scores)(array)
+    return array
+
+
+def _recompute(certificate: Certificate | Inefficacy, array: Array) -> Certificate | Inefficacy:
     settings = certificate.settings
     accounted = settings.mechanism is not None and settings.privacy is not None
     common: dict[str, Any] = {
@@ -51,14 +59,34 @@ def _recompute(certificate: Certificate, scores: Array) -> Certificate:
         "delta": settings.privacy.delta if accounted and settings.privacy else None,
         "threat": settings.threat,
         "method": settings.method,
-        "group": settings.group,
         "max_size": settings.max_size,
     }
+    if isinstance(certificate, Inefficacy):
+        return _recompute_bounds(certificate.settings, array, common)
+    return _recompute_sizes(certificate, array, common)
+
+
+def _recompute_bounds(settings: CostSettings, costs: Array, common: dict[str, Any]) -> Inefficacy:
+    return inefficacy(
+        costs,
+        cost_bound=settings.cost_bound,
+        negative=settings.negative,
+        bound=settings.bound,
+        failure_probability=settings.failure_probability,
+        sizes=settings.sizes,
+        tau=settings.tau,
+        **common,
+    )
+
+
+def _recompute_sizes(certificate: Certificate, scores: Array, common: dict[str, Any]) -> Certificate:
+    settings = certificate.settings
     if certificate.num_replicas is None:
-        return certify_means(scores, certificate.labels, **common)
+        return certify_means(scores, certificate.labels, group=settings.group, **common)
     return certify(
         scores,
         certificate.labels,
+        group=settings.group,
         bound=settings.bound,
         failure_probability=settings.failure_probability,
         spending=settings.spending,
@@ -67,21 +95,21 @@ def _recompute(certificate: Certificate, scores: Array) -> Certificate:
     )
 
 
-def _differences(document: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
+def _differences(document: Mapping[str, Any], again: Mapping[str, Any], source: str) -> list[str]:
     found = []
     for name, value in document.items():
         if name == "checksums" or _same(value, again[name]):
             continue
-        found.append(f"{name}: {_first_difference(value, again[name])}")
+        found.append(f"{name}: {_first_difference(value, again[name], source)}")
     return found
 
 
-def _first_difference(stated: Any, derived: Any) -> str:
+def _first_difference(stated: Any, derived: Any, source: str) -> str:
     """Where and how two values differ, in one line."""
     if isinstance(stated, list) and isinstance(derived, list) and len(stated) == len(derived):
         index = next(i for i, pair in enumerate(zip(stated, derived, strict=True)) if not _same(*pair))
-        return f"the file says {stated[index]!r} at index {index}, the scores give {derived[index]!r}"
-    return f"the file says {_short(stated)}, the scores give {_short(derived)}"
+        return f"the file says {stated[index]!r} at index {index}, the {source} give {derived[index]!r}"
+    return f"the file says {_short(stated)}, the {source} give {_short(derived)}"
 
 
 def _same(stated: Any, derived: Any) -> bool:

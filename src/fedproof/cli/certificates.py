@@ -1,6 +1,5 @@
 """`fedproof certify`, `inefficacy` and `verify`: for whoever brings scores, or a certificate to check."""
 
-import json as json_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ from fedproof.certificates import (
     Bound,
     Certificate,
     CostMethod,
+    Inefficacy,
     Method,
     Spending,
     dumps,
@@ -18,6 +18,7 @@ from fedproof.certificates import (
 from fedproof.certificates import certify as certify_scores
 from fedproof.certificates import inefficacy as certify_costs
 from fedproof.certificates import verify as verify_text
+from fedproof.certificates.document import parse, source_of
 from fedproof.cli.common import (
     Json,
     MechanismOptions,
@@ -154,6 +155,7 @@ def inefficacy(
     relation: RelationOption = Relation.REPLACE,
     method: Annotated[CostMethod | None, typer.Option(help="Which bound on the cost.")] = None,
     failure_probability: FailureProbability = 0.01,
+    out: Annotated[Path | None, typer.Option(help="Write the bounds here.")] = None,
     page: Annotated[Path | None, typer.Option(help="Also write a page with the bounds as bands.")] = None,
     json: Json = False,
 ) -> None:
@@ -170,60 +172,67 @@ def inefficacy(
         negative=negative,
         **guarantee,
     )
+    if out is not None:
+        replace_file(out, dumps(result).encode())
     if page is not None:
-        from fedproof.report import inefficacy_rows, write_inefficacy_page
-
-        write_inefficacy_page(
-            inefficacy_rows(result),
-            page,
-            cost=result.cost,
-            cost_bound=cost_bound,
-            unit=options.unit.value,
-            needed={result.settings.method.value: result.needed} if tau is not None else None,
-            tau=tau,
-            reasons=result.reasons,
-        )
+        _write_bounds(result, page)
     if json:
-        print_json(
-            {
-                "sizes": list(result.sizes),
-                "lower": list(result.lower),
-                "upper": list(result.upper),
-                "needed": result.needed,
-                "cost": result.cost,
-                "clipped_share": result.clipped_share,
-                "replicas": result.num_replicas,
-                "sound": result.sound,
-                "reasons": list(result.reasons),
-            }
-        )
-        return
+        print_json(result.headline)
+    else:
+        _show_bounds(result)
+        if out is not None:
+            say(f"written to {out}; check it with: fedproof verify {out} --costs {costs}")
+
+
+def _write_bounds(result: Inefficacy, page: Path) -> None:
+    """Bounds on a cost as a page."""
+    from fedproof.report import inefficacy_rows, write_inefficacy_page
+
+    settings = result.settings
+    write_inefficacy_page(
+        inefficacy_rows(result),
+        page,
+        cost=result.cost,
+        cost_bound=settings.cost_bound,
+        unit=settings.threat.unit.value,
+        needed={settings.method.value: result.needed} if settings.tau is not None else None,
+        tau=settings.tau,
+        reasons=result.reasons,
+    )
+
+
+def _show_bounds(result: Inefficacy) -> None:
+    """Bounds on a cost for people: a table, the units an attack needs, and whether it is sound."""
     rows = [
         (k, f"{low:.4f}", f"{high:.4f}")
         for k, low, high in zip(result.sizes, result.lower, result.upper, strict=True)
     ]
     title = f"the attacker's expected cost; clean {result.cost:.4f}, {result.num_replicas} replicas"
     print_table(title, ("poisoned units", "at least", "at most"), rows)
+    tau = result.settings.tau
     if tau is not None:
-        say(f"to divide the cost by {tau:g}, an attack needs {result.needed or 'more than searched'} units")
+        needed = "more than searched" if result.needed is None else result.needed
+        say(f"to divide the cost by {tau:g}, an attack needs {needed} units")
     say_soundness(result.sound, result.reasons)
 
 
 def verify(
-    certificate: Annotated[Path, typer.Argument(help="A certificate file.")],
+    certificate: Annotated[Path, typer.Argument(help="A certificate file, or bounds on a cost.")],
     scores: Annotated[
         Path | None, typer.Option(help="Its scores; default scores.npy beside the certificate.")
     ] = None,
+    costs: Annotated[
+        Path | None, typer.Option(help="Of bounds on a cost: the costs; default costs.npy beside them.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Re-derive every number of a certificate from the scores it was made from."""
+    """Re-derive every number of a certificate from the scores, or costs, it was made from."""
     try:
         text = certificate.read_bytes()
     except OSError as error:
         raise ValueError(f"{certificate}: cannot be read: {error.strerror}") from error
-    source = scores or certificate.parent / "scores.npy"
-    if scores is None and not source.exists():
-        raise ValueError(f"--scores is missing, and there is no {source}")
+    document = parse(text)
+    source = _source(certificate, source_of(document), {"scores": scores, "costs": costs})
     differences = verify_text(text, source)
     if json:
         print_json({"valid": not differences, "differences": list(differences)})
@@ -232,7 +241,19 @@ def verify(
         for difference in differences:
             say(f"  - {difference}")
     else:
-        about = json_module.loads(text)
-        say(f"{certificate}: every number holds ({about['num_inputs']} inputs)")
+        count = f"{document['num_inputs']} inputs" if "num_inputs" in document else "bounds on a cost"
+        say(f"{certificate}: every number holds ({count})")
     if differences:
         raise typer.Exit(1)
+
+
+def _source(certificate: Path, name: str, given: dict[str, Path | None]) -> Path:
+    """The file that a certificate was made from, as it is given or beside it."""
+    wrong = [option for option, path in given.items() if path is not None and option != name]
+    if wrong:
+        raise ValueError(f"--{wrong[0]}: {certificate} was made from {name}, give --{name}")
+    path = given[name]
+    beside = certificate.parent / f"{name}.npy"
+    if path is None and not beside.exists():
+        raise ValueError(f"--{name} is missing, and there is no {beside}")
+    return path or beside

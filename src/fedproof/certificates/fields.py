@@ -1,0 +1,36 @@
+"""What settings may hold: a file may say anything where a name or a description is expected."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import NoneType
+from typing import Any, get_args
+
+from fedproof.certificates.privacy import ApproximateDP
+from fedproof.protocol import Mechanism
+from fedproof.threat import ThreatModel
+
+_DESCRIPTIONS: dict[str, tuple[type, ...]] = {
+    "mechanism": (*get_args(Mechanism), NoneType),
+    "privacy": (ApproximateDP, NoneType),
+    "threat": (ThreatModel,),
+}
+
+
+def become_members(settings: Any, kinds: Mapping[str, type[StrEnum]]) -> None:
+    """Replace names by members of their kinds; ValueError that lists them where there is no such name."""
+    for name, kind in kinds.items():
+        value = getattr(settings, name)
+        if value not in list(kind):
+            raise ValueError(f"{name} = {value!r} must be one of {', '.join(kind)}")
+        object.__setattr__(settings, name, kind(value))
+
+
+def check_types(settings: Any, **more: tuple[type, ...]) -> None:
+    """Mechanism, privacy, threat and whatever is named have their types, and a guarantee is known."""
+    for name, kinds in (_DESCRIPTIONS | more).items():
+        value = getattr(settings, name)
+        if not isinstance(value, kinds):
+            names = ", ".join(kind.__name__ for kind in kinds)
+            raise ValueError(f"{name} = {value!r} must be one of {names}")
+    if settings.mechanism is None and settings.privacy is None:
+        raise ValueError("mechanism = None needs privacy=ApproximateDP(epsilon=..., delta=...)")
