@@ -2,6 +2,7 @@
 
 import math
 import numbers
+from collections.abc import Mapping
 
 
 def positive(**values: float) -> None:
@@ -19,17 +20,21 @@ def not_negative(**values: float) -> None:
 
 
 def count(**values: int) -> None:
-    """Raise ValueError unless every value is a whole number of at least one."""
-    for name, value in values.items():
-        if not (isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1):
-            raise ValueError(f"{name} = {value!r} must be a whole number of at least 1")
+    """Raise ValueError unless every value is a whole number of at least one that 64 bits can hold."""
+    _count_from(1, values)
 
 
 def not_negative_count(**values: int) -> None:
-    """Raise ValueError unless every value is a whole number of at least zero."""
+    """Raise ValueError unless every value is a whole number of at least zero that 64 bits can hold."""
+    _count_from(0, values)
+
+
+def _count_from(least: int, values: Mapping[str, int]) -> None:
     for name, value in values.items():
-        if not (isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 0):
-            raise ValueError(f"{name} = {value!r} must be a whole number of at least 0")
+        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} = {value!r} must be a whole number of at least {least}")
+        if value >= 2**63:
+            raise ValueError(f"{name} must be a whole number below 2**63")
 
 
 def probability(**values: float) -> None:

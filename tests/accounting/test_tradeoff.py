@@ -394,3 +394,22 @@ def test_the_unit_must_be_the_mechanisms():
 
 def test_relation_names_match_dp_accounting():
     assert {"ADD_OR_REMOVE_ONE", "REPLACE_ONE"} <= {relation.name for relation in NeighboringRelation}
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "message"),
+    [
+        ({"rounds": 10**9}, 2, "1000000000 releases in sequence spread over more than 8388608 losses"),
+        ({"rounds": 10**30}, 2, "rounds must be a whole number below 2"),
+        ({}, 10**8, "size = 100000000 must be at most 10000000"),
+    ],
+)
+def test_numbers_without_end_are_refused_before_memory_is_asked_for(changes, size, message):
+    described = {"rounds": 3, "noise_multiplier": 1.5, "sampling": Poisson(probability=0.2)} | changes
+    with pytest.raises(ValueError, match=message):
+        tradeoff(UserFedAvg(**described), ThreatModel(), size)
+
+
+def test_more_users_than_people_are_refused():
+    with pytest.raises(ValueError, match="must be at most 10000000000, more than there are people"):
+        FixedSize(cohort=10**10, users=10**12)

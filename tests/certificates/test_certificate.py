@@ -270,6 +270,28 @@ def test_the_certificate_is_a_value(scores):
     assert all(not isinstance(getattr(certificate, f.name), list | dict) for f in fields(certificate))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clipping": True}, "mechanism.clipping = True is not what user-fedavg has there"),
+        ({"sampling": [0.1]}, "mechanism.sampling"),
+        ({"sampling": {"kind": "flat"}}, "mechanism.sampling"),
+        ({"rounds": {"kind": "flat"}}, "mechanism.rounds"),
+        ({"kind": "queries", "queries": [3]}, "mechanism of kind queries has missing or unknown fields"),
+    ],
+)
+def test_a_description_of_another_kind_is_refused(change, message):
+    document = describe(VALUES[0]) | change
+    with pytest.raises(ValueError, match=message):
+        restore(document, name="mechanism")
+
+
+def test_queries_hold_queries():
+    document = describe(VALUES[-1]) | {"queries": [{"kind": "flat"}]}
+    with pytest.raises(ValueError, match=r"mechanism\.queries = \(Flat\(\),\) is not what queries has there"):
+        restore(document, name="mechanism")
+
+
 KINDS = {
     "object": dict,
     "array": list,

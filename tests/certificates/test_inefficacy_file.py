@@ -106,3 +106,15 @@ def test_a_file_that_asks_for_sizes_without_end_is_answered_at_once():
 def test_a_goal_beyond_the_bound_needs_more_units_than_there_are():
     made = inefficacy(-COSTS, cost_bound=0.5, mechanism=MECHANISM, negative=True, tau=6, max_size=10**9)
     assert made.needed is None
+
+
+@pytest.mark.parametrize("costs", [np.sort(COSTS), np.sort(COSTS)[::-1]])
+def test_sorted_costs_are_refused_where_the_order_counts(costs):
+    """Bets placed on sorted costs know what comes: at ψ = 0.4 the upper end was the mean itself."""
+    with pytest.raises(ValueError, match="costs are sorted: bound 'betting' needs them in the order"):
+        inefficacy(costs, cost_bound=0.5, mechanism=MECHANISM)
+    other = inefficacy(costs, cost_bound=0.5, mechanism=MECHANISM, bound="hoeffding")
+    unsorted = inefficacy(COSTS, cost_bound=0.5, mechanism=MECHANISM, bound="hoeffding")
+    assert other.lower == pytest.approx(unsorted.lower)
+    few = np.repeat([0.1, 0.2], 200)  # two values may well come in this order
+    assert inefficacy(few, cost_bound=0.5, mechanism=MECHANISM).cost == pytest.approx(0.15)

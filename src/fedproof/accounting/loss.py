@@ -20,6 +20,7 @@ LARGEST_LOSS = 60.0
 # Mass given away at each end of a convolution, and slack for the rounding of the FFT.
 _TAIL = 1e-15
 ROUNDING = 1e-12
+_MOST_SUMMED = 1 << 23  # cells of a sum: a gigabyte while it is transformed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,8 +155,15 @@ def self_convolve(masses: Floats, count: int) -> tuple[int, Floats]:
 
     Guarantee: at most `_TAIL` of mass lies outside.
     Reference: `self_convolve` of dp_accounting, which spends ten times as long in finding the range.
+
+    Raises:
+        ValueError: the sum spreads over more cells than memory should be asked for.
     """
     low, high = _chernoff_range(masses, count)
+    if high - low >= _MOST_SUMMED:
+        raise ValueError(
+            f"{count} releases in sequence spread over more than {_MOST_SUMMED} losses: use fewer rounds"
+        )
     size = fft.next_fast_len(max(high - low + 1, len(masses)))
     wrapped = np.real(fft.ifft(fft.fft(masses, size) ** count))  # index i stands at i modulo size
     return low, np.roll(wrapped, -low)[: high - low + 1]

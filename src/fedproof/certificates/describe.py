@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -87,7 +87,19 @@ def restore(document: Any, *, name: str) -> Any:
         odd = ", ".join(sorted(given ^ known))
         raise ValueError(f"{name} of kind {kind} has missing or unknown fields: {odd}")
     parts = {key: restore(document[key], name=f"{name}.{key}") for key in known}
+    hints = get_type_hints(cls)
+    for key, part in parts.items():
+        if not _fits(part, hints[key]):
+            raise ValueError(f"{name}.{key} = {part!r} is not what {kind} has there")
     try:
         return cls(**parts)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"{name} of kind {kind}: {error}") from error
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a field of type `hint` may hold `value`; fields that hold no description check themselves."""
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_fits(part, get_args(hint)[0]) for part in value)
+    kinds = get_args(hint) or (hint,)
+    return isinstance(value, kinds) if any(map(is_dataclass, kinds)) else not is_dataclass(value)

@@ -16,6 +16,9 @@ class Poisson:
         check.probability(probability=self.probability)
 
 
+MOST_USERS = 10**10  # the law of who is drawn takes seconds for so many, and minutes for more
+
+
 @dataclass(frozen=True, kw_only=True)
 class FixedSize:
     """A uniformly random cohort of exactly `cohort` out of `users`, anew in every round."""
@@ -25,6 +28,8 @@ class FixedSize:
 
     def __post_init__(self) -> None:
         check.count(cohort=self.cohort, users=self.users)
+        if self.users > MOST_USERS:
+            raise ValueError(f"users = {self.users} must be at most {MOST_USERS}, more than there are people")
         if self.cohort > self.users:
             raise ValueError(f"cohort = {self.cohort} must be at most the number of users = {self.users}")
 
