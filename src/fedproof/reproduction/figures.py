@@ -66,7 +66,7 @@ def _certified(figure: Any, rows: Sequence[Row]) -> None:
                 ys = curve(row, method, relation, sure)
                 label = label_of(row) if axes is pictures[0] and not sure else None
                 axes.plot(range(len(ys)), ys, style, color=colour, linewidth=1.4, label=label)
-        axes.set(xlabel="k", title=title, ylim=(0, 1))
+        axes.set(xlabel="k (dotted: with confidence)", title=title, ylim=(0, 1))
         axes.title.set_fontsize(9)
     pictures[0].set_ylabel("certified accuracy")
     pictures[0].yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
