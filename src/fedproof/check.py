@@ -2,7 +2,6 @@
 
 import math
 import numbers
-from collections.abc import Mapping
 
 
 def positive(**values: float) -> None:
@@ -21,20 +20,18 @@ def not_negative(**values: float) -> None:
 
 def count(**values: int) -> None:
     """Raise ValueError unless every value is a whole number of at least one that 64 bits can hold."""
-    _count_from(1, values)
+    for name, value in values.items():
+        if not _is_whole(value) or value < 1:
+            raise ValueError(f"{name} = {value!r} must be a whole number of at least 1")
+        if value >= 2**63:
+            raise ValueError(f"{name} must be a whole number below 2**63")
 
 
 def not_negative_count(**values: int) -> None:
-    """Raise ValueError unless every value is a whole number of at least zero that 64 bits can hold."""
-    _count_from(0, values)
-
-
-def _count_from(least: int, values: Mapping[str, int]) -> None:
+    """Raise ValueError unless every value is a whole number of at least zero; seeds are of any length."""
     for name, value in values.items():
-        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} = {value!r} must be a whole number of at least {least}")
-        if value >= 2**63:
-            raise ValueError(f"{name} must be a whole number below 2**63")
+        if not _is_whole(value) or value < 0:
+            raise ValueError(f"{name} = {value!r} must be a whole number of at least 0")
 
 
 def probability(**values: float) -> None:
@@ -58,6 +55,10 @@ def one_line(message: object) -> str:
     'first second'
     """
     return " ".join(str(message).split()) or type(message).__name__
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def _is_number(value: object) -> bool:

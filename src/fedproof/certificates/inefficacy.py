@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedproof import check
+from fedproof.accounting.tradeoff import LARGEST
 from fedproof.certificates.closed_form import adversaries_needed, check_tau
 from fedproof.certificates.confidence import Bound
 from fedproof.certificates.cost_bounds import (
@@ -67,6 +68,8 @@ class CostSettings:
         check.not_negative_count(max_size=self.max_size)
         for size in self.sizes:
             check.not_negative_count(sizes=size)
+            if size > LARGEST:
+                raise ValueError(f"sizes = {size} must be at most {LARGEST}")
         if self.tau is not None:
             check_tau(self.tau)
         if (self.bound is Bound.LEVELS) != (self.method is CostMethod.DISTRIBUTION):
