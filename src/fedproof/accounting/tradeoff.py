@@ -154,7 +154,15 @@ class PiecewiseTradeoff:
 
 
 IDENTITY = GaussianTradeoff(shift=0.0)
-LARGEST = 10**7
+LARGEST = 10**7  # sums over more units take minutes
+
+
+def check_units(**sizes: int) -> None:
+    """Raise ValueError unless every size is a number of poisoned units that a curve can be computed for."""
+    check.not_negative_count(**sizes)
+    for name, size in sizes.items():
+        if size > LARGEST:
+            raise ValueError(f"{name} = {size} must be at most {LARGEST}")
 
 
 def tradeoff(source: Mechanism | DpEvent, threat: ThreatModel, size: int) -> Tradeoff:
@@ -170,9 +178,7 @@ def tradeoff(source: Mechanism | DpEvent, threat: ThreatModel, size: int) -> Tra
     >>> bool(curve.lower(0.97) > curve.upper(0.03))
     True
     """
-    check.not_negative_count(size=size)
-    if size > LARGEST:
-        raise ValueError(f"size = {size} must be at most {LARGEST}: sums over more units take minutes")
+    check_units(size=size)
     unit = getattr(source, "unit", threat.unit)
     if unit != threat.unit:
         raise ValueError(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedproof import check
 from fedproof.certificates.confidence import Bound, Spending
-from fedproof.certificates.fields import become_members, check_types
+from fedproof.certificates.fields import become_members, check_columns, check_types
 from fedproof.certificates.method import Group, Method
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.protocol import Mechanism, Partition
@@ -98,10 +98,7 @@ class Certificate:
 
     def __post_init__(self) -> None:
         columns = ("prediction", "certified_size", "top_lower", "rival_upper", "real_size", "labels")
-        for name in columns:
-            values = getattr(self, name)
-            if values is not None and len(values) != self.num_inputs:
-                raise ValueError(f"{name} has {len(values)} entries, must have {self.num_inputs}")
+        check_columns(self, columns, self.num_inputs)
 
     @property
     def mechanism(self) -> Mechanism | None:

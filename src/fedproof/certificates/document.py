@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from fedproof import check
 from fedproof.certificates.certificate import Certificate, Settings
@@ -15,6 +15,8 @@ from fedproof.certificates.describe import describe, restore
 from fedproof.certificates.inefficacy import CostSettings, Inefficacy
 
 VERSION = 1
+
+Result = TypeVar("Result", Certificate, Inefficacy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,21 +50,29 @@ class _Kind:
         return frozenset(("schema", "version", *self.setting_names, *self.result_names, *self.derived))
 
 
-_CERTIFICATE = _Kind(
-    schema="fedproof/certificate",
-    source="scores",
-    settings=Settings,
-    result=Certificate,
-    derived={"sound": "sound", "certified_accuracy": "curve"},
-)
-_INEFFICACY = _Kind(
-    schema="fedproof/inefficacy",
-    source="costs",
-    settings=CostSettings,
-    result=Inefficacy,
-    derived={"sound": "sound"},
-)
-_KINDS = {kind.schema: kind for kind in (_CERTIFICATE, _INEFFICACY)}
+_KINDS = {
+    kind.schema: kind
+    for kind in (
+        _Kind(
+            schema="fedproof/certificate",
+            source="scores",
+            settings=Settings,
+            result=Certificate,
+            derived={"sound": "sound", "certified_accuracy": "curve"},
+        ),
+        _Kind(
+            schema="fedproof/inefficacy",
+            source="costs",
+            settings=CostSettings,
+            result=Inefficacy,
+            derived={"sound": "sound"},
+        ),
+    )
+}
+
+
+def _kind_of(result: type[Certificate] | type[Inefficacy]) -> _Kind:
+    return next(kind for kind in _KINDS.values() if kind.result is result)
 
 
 def dumps(certificate: Certificate | Inefficacy) -> str:
@@ -80,10 +90,7 @@ def loads(text: str | bytes) -> Certificate:
     Raises:
         ValueError: not a certificate, of another version, or altered; the message names the field.
     """
-    found = _unaltered(text)
-    if not isinstance(found, Certificate):
-        raise ValueError(f"schema = {_INEFFICACY.schema!r} must be {_CERTIFICATE.schema!r}")
-    return found
+    return _unaltered(text, Certificate)
 
 
 def loads_inefficacy(text: str | bytes) -> Inefficacy:
@@ -92,23 +99,23 @@ def loads_inefficacy(text: str | bytes) -> Inefficacy:
     Raises:
         ValueError: no such bounds, of another version, or altered; the message names the field.
     """
-    found = _unaltered(text)
-    if not isinstance(found, Inefficacy):
-        raise ValueError(f"schema = {_CERTIFICATE.schema!r} must be {_INEFFICACY.schema!r}")
-    return found
+    return _unaltered(text, Inefficacy)
 
 
-def _unaltered(text: str | bytes) -> Certificate | Inefficacy:
+def _unaltered(text: str | bytes, wanted: type[Result]) -> Result:
     document = parse(text)
     wrong = mismatched(document)
     if wrong:
         raise ValueError(f"certificate was altered: {', '.join(wrong)} does not match its checksum")
-    return certificate_of(document)
+    found = certificate_of(document)
+    if not isinstance(found, wanted):
+        raise ValueError(f"schema = {document['schema']!r} must be {_kind_of(wanted).schema!r}")
+    return found
 
 
 def document_of(certificate: Certificate | Inefficacy) -> dict[str, Any]:
     """The certificate as JSON values."""
-    kind = _CERTIFICATE if isinstance(certificate, Certificate) else _INEFFICACY
+    kind = _kind_of(type(certificate))
     body: dict[str, Any] = {"schema": kind.schema, "version": VERSION}
     body |= {name: describe(getattr(certificate.settings, name)) for name in kind.setting_names}
     body |= {name: describe(getattr(certificate, name)) for name in kind.result_names}

@@ -1,6 +1,6 @@
-"""What settings may hold: a file may say anything where a name or a description is expected."""
+"""What certificates may hold: a file may say anything where a name or a description is expected."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from types import NoneType
 from typing import Any, get_args
@@ -34,3 +34,11 @@ def check_types(settings: Any, **more: tuple[type, ...]) -> None:
             raise ValueError(f"{name} = {value!r} must be one of {names}")
     if settings.mechanism is None and settings.privacy is None:
         raise ValueError("mechanism = None needs privacy=ApproximateDP(epsilon=..., delta=...)")
+
+
+def check_columns(result: Any, names: Iterable[str], length: int) -> None:
+    """All columns of `result` that are there have `length` entries."""
+    for name in names:
+        values = getattr(result, name)
+        if values is not None and len(values) != length:
+            raise ValueError(f"{name} has {len(values)} entries, must have {length}")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedproof import check
-from fedproof.accounting.tradeoff import LARGEST
+from fedproof.accounting.tradeoff import check_units
 from fedproof.certificates.closed_form import adversaries_needed, check_tau
 from fedproof.certificates.confidence import Bound
 from fedproof.certificates.cost_bounds import (
@@ -26,7 +26,7 @@ from fedproof.certificates.cost_bounds import (
     paper_interval,
 )
 from fedproof.certificates.curves import Source, curve_of, described, epsilon_delta
-from fedproof.certificates.fields import become_members, check_types
+from fedproof.certificates.fields import become_members, check_columns, check_types
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.certificates.scores import Array, fingerprint, load
 from fedproof.certificates.soundness import cost_reasons
@@ -67,9 +67,7 @@ class CostSettings:
         check.open_probability(failure_probability=self.failure_probability)
         check.not_negative_count(max_size=self.max_size)
         for size in self.sizes:
-            check.not_negative_count(sizes=size)
-            if size > LARGEST:
-                raise ValueError(f"sizes = {size} must be at most {LARGEST}")
+            check_units(sizes=size)
         if self.tau is not None:
             check_tau(self.tau)
         if (self.bound is Bound.LEVELS) != (self.method is CostMethod.DISTRIBUTION):
@@ -98,10 +96,7 @@ class Inefficacy:
     reasons: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        for name in ("lower", "upper"):
-            if len(getattr(self, name)) != len(self.sizes):
-                found = len(getattr(self, name))
-                raise ValueError(f"{name} has {found} entries, must have {len(self.sizes)}")
+        check_columns(self, ("lower", "upper"), len(self.sizes))
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -170,7 +165,8 @@ def inefficacy(
         tau=tau,
         max_size=max_size,
     )
-    array = check_costs(load(costs, "costs"))
+    array = load(costs, "costs")
+    check_costs(array)
     if settings.bound is Bound.BETTING:
         _check_order(array)
     return _bounds(settings, array)
@@ -251,8 +247,8 @@ def _check_order(costs: Array) -> None:
         )
 
 
-def check_costs(costs: Array) -> Array:
-    """`costs`, if they are one finite number for each of two or more replicas."""
+def check_costs(costs: Array) -> None:
+    """Raise ValueError unless `costs` are one finite number for each of two or more replicas."""
     if costs.ndim != 1 or len(costs) < 2:
         raise ValueError(f"costs have shape {costs.shape}, must be (replicas,) with two or more replicas")
     if costs.dtype.kind not in "fiu":
@@ -260,4 +256,3 @@ def check_costs(costs: Array) -> Array:
     wrong = np.flatnonzero(~np.isfinite(costs))
     if wrong.size:
         raise ValueError(f"costs = {costs[wrong[0]]} of replica {wrong[0]} is not a finite number")
-    return costs

@@ -32,7 +32,8 @@ def verify(text: str | bytes, scores: ArrayLike | str | Path) -> tuple[str, ...]
     except ValueError as error:
         return (*altered, str(error))
     name = source_of(document)
-    array = _checked(certificate, load(scores, name))
+    array = load(scores, name)
+    _check(certificate, array)
     stated, found = document[f"{name}_sha256"], fingerprint(array)
     if stated != found:
         return (*altered, f"{name}_sha256: the file says {stated}, the {name} give {found}")
@@ -43,11 +44,13 @@ def verify(text: str | bytes, scores: ArrayLike | str | Path) -> tuple[str, ...]
     return (*altered, *_differences(document, again, name))
 
 
-def _checked(certificate: Certificate | Inefficacy, array: Array) -> Array:
+def _check(certificate: Certificate | Inefficacy, array: Array) -> None:
     if isinstance(certificate, Inefficacy):
-        return check_costs(array)
-    (check_means if certificate.num_replicas is None else check_scores)(array)
-    return array
+        check_costs(array)
+    elif certificate.num_replicas is None:
+        check_means(array)
+    else:
+        check_scores(array)
 
 
 def _recompute(certificate: Certificate | Inefficacy, array: Array) -> Certificate | Inefficacy:

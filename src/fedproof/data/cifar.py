@@ -80,6 +80,8 @@ CIFAR100 = Version(
     label_bytes=2,  # the first is one of twenty superclasses
 )
 
+VERSIONS = {version.name: version for version in (CIFAR10, CIFAR100)}
+
 
 def read(data_folder: Path, version: Version) -> Arrays:
     """50,000 training and 10,000 test images, `(instances, 3, 32, 32)`, red, green and blue.

@@ -15,7 +15,7 @@ from fedproof.data.files import data_folder
 from fedproof.data.hog import with_hog
 from fedproof.federation import Federation
 
-FOLDERS = ("mnist", "cifar10", "cifar100", "leaf", "sent140", "sent140-pseudo")  # in the folder of all data
+FOLDERS = ("mnist", *cifar.VERSIONS, "leaf", "sent140", "sent140-pseudo")  # in the folder of all data
 NAMES = ("digits", *FOLDERS, "leaf/FOLDER", "module:function")
 USERS = {"digits": 96, "mnist": 200, "cifar10": 200, "sent140-pseudo": 805}  # the demo's and the paper's
 
@@ -113,8 +113,8 @@ def _read(name: str, data_dir: PathLike | None, vectors: PathLike | None, length
     folder = data_folder(data_dir)
     if name == "mnist":
         return mnist.read(folder)
-    if name in ("cifar10", "cifar100"):
-        return cifar.read(folder, cifar.CIFAR10 if name == "cifar10" else cifar.CIFAR100)
+    if name in cifar.VERSIONS:
+        return cifar.read(folder, cifar.VERSIONS[name])
     find = partial(text.find_encoding, folder, vectors, length)
     if first == "leaf":
         return leaf.read(folder / name if rest else folder, name=name, find_encoding=find)

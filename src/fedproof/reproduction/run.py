@@ -57,7 +57,7 @@ def reproduce(
     missing = [point for point in points if rows.find(point) is None]
     before = len(points) - len(missing)
     shared = SharedWork(wanted=True)
-    _look_for_data(missing, shared)
+    _look_for_data(missing, shared if jobs == 1 else SharedWork())  # other processes read their own
     measured = _measured_by(jobs, missing, shared, Published.read(experiments), device)
     begin = time.perf_counter()
     for done, point in enumerate(missing):
