@@ -160,7 +160,9 @@ def make_task(config: Config, device: str, federation: Federation | None = None)
         random_head=config.model.head == "random",
     )
     mechanism = config.build_mechanism(
-        user_sizes=federation.sizes.tolist(), num_layers=model.layout.num_layers
+        user_sizes=federation.sizes.tolist(),
+        num_layers=model.layout.num_layers,
+        default_users=data.default_users(config.data.name, config.data.partition),
     )
     return Task(
         federation=federation,

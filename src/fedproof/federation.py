@@ -1,9 +1,16 @@
 """A federation: which user holds which instances, and the test inputs everybody is judged by."""
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedproof import check
+from fedproof.lots import scattered
+
+_PLACE_BITS = 24  # of an identity made from a user's and a place: more instances than one user holds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +29,11 @@ class Federation:
         name: what the data are called in reports.
         vectors: `(words, dimensions)` frozen embedding of token ids; None unless the data are text.
         test_texts: the test inputs as people read them; None unless the data are text.
+        user_ids: `(users,)`, who each user is, whoever else takes part; None where the data do not tell, and
+            users are known by their position alone.
+        instance_ids: `(instances,)`, likewise for single instances.
+        most_instances: how many instances one user may hold, a limit that is public and no property of the
+            data at hand; None if there is no limit.
     """
 
     features: NDArray[np.generic]
@@ -33,6 +45,9 @@ class Federation:
     name: str
     vectors: NDArray[np.float32] | None = None
     test_texts: tuple[str, ...] | None = None
+    user_ids: NDArray[np.int64] | None = None
+    instance_ids: NDArray[np.int64] | None = None
+    most_instances: int | None = None
 
     def __post_init__(self) -> None:
         sizes = np.diff(self.offsets)
@@ -56,13 +71,46 @@ class Federation:
                     f"{self.name}: labels must be integers from 0 to {self.num_classes - 1}, "
                     f"found {labels.min()} to {labels.max()}"
                 )
+        _check_ids(self.name, "users", self.user_ids, self.num_users)
+        _check_ids(self.name, "instances", self.instance_ids, len(self.labels))
+        self._check_limit()
+
+    def _check_limit(self) -> None:
+        if self.most_instances is None:
+            return
+        check.count(most_instances=self.most_instances)
+        largest = int(self.sizes.argmax())
+        if self.sizes[largest] > self.most_instances:
+            raise ValueError(
+                f"{self.name}: user {largest} holds {self.sizes[largest]} instances, more than "
+                f"most_instances = {self.most_instances}, which is the most that anybody may hold"
+            )
 
     def by_instance(self) -> "Federation":
         """The same data as if every instance had a user of its own: what is drawn, or split, at that level.
 
-        An instance's number is its row, whatever it holds.
+        An instance keeps the identity it has, whatever it holds and whoever holds it.
         """
-        return replace(self, offsets=np.arange(len(self.labels) + 1))
+        return replace(
+            self, offsets=np.arange(len(self.labels) + 1), user_ids=self.instance_ids, most_instances=1
+        )
+
+    @property
+    def who(self) -> NDArray[np.int64]:
+        """The identity `(users,)` of each user; its position where the data tell no other."""
+        return np.arange(self.num_users) if self.user_ids is None else self.user_ids
+
+    @property
+    def which(self) -> NDArray[np.int64]:
+        """The identity `(instances,)` of each instance; its user and place with it where the data tell no other.
+
+        What other users hold does not change the latter, but what the same user holds before it does.
+        """
+        if self.instance_ids is not None:
+            return self.instance_ids
+        place = np.arange(len(self.labels)) - self.offsets[:-1].repeat(self.sizes)
+        user = self.who if self.who.max() < 2 ** (63 - _PLACE_BITS) else scattered(self.who) >> _PLACE_BITS
+        return np.asarray((user << _PLACE_BITS).repeat(self.sizes) + place)
 
     @property
     def num_users(self) -> int:
@@ -78,3 +126,31 @@ class Federation:
     def sizes(self) -> NDArray[np.int64]:
         """Number of instances of each user."""
         return np.diff(self.offsets)
+
+
+def identities(names: Iterable[str]) -> NDArray[np.int64]:
+    """A number for each name that depends on the name alone, so that nobody's changes when somebody joins.
+
+    63 bits of SHA-256: two names of a million share one with probability 1e-7, which `Federation` refuses.
+
+    >>> bool(identities(["ann", "bob"])[1] == identities(["bob"])[0])
+    True
+    """
+    digests = [hashlib.sha256(name.encode()).digest()[:8] for name in names]
+    return np.array([int.from_bytes(digest, "big") >> 1 for digest in digests], dtype=np.int64)
+
+
+def _check_ids(name: str, what: str, ids: NDArray[np.int64] | None, count: int) -> None:
+    if ids is None:
+        return
+    if ids.dtype != np.int64 or ids.shape != (count,):
+        raise ValueError(
+            f"{name}: identities of {what} have shape {ids.shape} and type {ids.dtype}, must be "
+            f"({count},) and int64: one for each"
+        )
+    known, counts = np.unique(ids, return_counts=True)
+    if len(known) < count:
+        both = np.flatnonzero(ids == known[counts.argmax()])[:2].tolist()
+        raise ValueError(f"{name}: {what} {both[0]} and {both[1]} have the same identity {ids[both[0]]}")
+    if known[0] < 0:
+        raise ValueError(f"{name}: identities of {what} must be 0 or above, found {known[0]}")

@@ -33,7 +33,7 @@ def test_no_poisoning_of_a_tiny_federation_beats_the_certificate(relation):
     """Users hold one of three values, a model is any function of its group: every poisoning is tried."""
     groups, users, classes = 3, 5, 3
     generator = np.random.default_rng(0)
-    own = groups_of(groups, users + 2, seed=1)
+    own = groups_of(groups, np.arange(users + 2), seed=1)
 
     def vote(function, group, values):
         members = tuple(value for value, home in zip(values, own, strict=False) if home == group)
@@ -64,12 +64,12 @@ def poisonings(clean, size, relation):
 
 
 def test_groups_are_balanced_and_do_not_depend_on_who_joins():
-    few, many = groups_of(7, 25, seed=3), groups_of(7, 60, seed=3)
+    few, many = groups_of(7, np.arange(25), seed=3), groups_of(7, np.arange(60), seed=3)
     assert np.array_equal(few, many[:25])
     assert np.ptp(np.bincount(many)) <= 1
-    assert not np.array_equal(few, groups_of(7, 25, seed=4))
+    assert not np.array_equal(few, groups_of(7, np.arange(25), seed=4))
     with pytest.raises(ValueError, match="groups = 26 must be at most the number of units = 25"):
-        groups_of(26, 25, seed=0)
+        groups_of(26, np.arange(25), seed=0)
 
 
 @pytest.fixture(scope="module")

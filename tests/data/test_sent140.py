@@ -45,7 +45,7 @@ def test_latin_1_and_line_breaks_in_texts_are_read(write_official):
     tweets = read_tweets(write_official(ROWS) / "sent140" / OFFICIAL)
     assert tweets.texts[0] == "bad day, \u00e9 number 0"
     assert tweets.texts[-1] == "good\nday"
-    assert tweets.num_accounts == 3
+    assert len(tweets.accounts) == 3
 
 
 @settings(derandomize=True, deadline=None)

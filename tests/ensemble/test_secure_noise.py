@@ -71,12 +71,12 @@ def test_what_is_secret_does_not_follow_from_the_seed(secure_task, known_bits):
 def test_what_is_public_follows_from_the_seed(task):
     assert torch.equal(first_updates(task), first_updates(replace(task, secure_noise=True)))
     partition = Partition(groups=3, rounds=1)
-    groups = [cohorts_of(partition, 6, 0, range(3), secure=secure) for secure in (False, True)]
+    groups = [cohorts_of(partition, np.arange(6), 0, range(3), secure=secure) for secure in (False, True)]
     assert (groups[0] == groups[1]).all()
 
 
 def test_cohorts_differ_and_have_the_stated_probability(task):
-    drawn = [cohorts_of(task.mechanism, 400, 0, range(20), secure=True) for _ in range(2)]
+    drawn = [cohorts_of(task.mechanism, np.arange(400), 0, range(20), secure=True) for _ in range(2)]
     assert not (drawn[0] == drawn[1]).all()
     assert abs(np.mean(drawn) - 0.5) < 5 * 0.5 / np.sqrt(drawn[0].size * 2)
 
@@ -103,7 +103,7 @@ def test_seeded_numbers_are_those_they_always_were(task):
     Stream(5, Purpose.NOISE, 7, CPU).normal_(numbers)
     generator = np.random.default_rng(np.random.SeedSequence(5, spawn_key=(3, 7)))
     np.testing.assert_array_equal(numbers.numpy(), generator.standard_normal(1000, dtype=np.float32))
-    digest = hashlib.sha256(cohorts_of(task.mechanism, 50, 5, range(4)).tobytes()).hexdigest()
+    digest = hashlib.sha256(cohorts_of(task.mechanism, np.arange(50), 5, range(4)).tobytes()).hexdigest()
     assert digest.startswith("2ac98ce8253a3ba7")
     assert hashlib.sha256(numbers.numpy().tobytes()).hexdigest().startswith("8e5ebc0b30e7f9bf")
 

@@ -5,7 +5,8 @@ import torch
 from fedproof.aggregation import mean
 from fedproof.federation import Federation
 from fedproof.mechanisms import Setting, State, Streams
-from fedproof.mechanisms.randomness import Purpose, Stream
+from fedproof.mechanisms.lanes import Stacking
+from fedproof.mechanisms.randomness import Lots, Purpose, Stream
 from fedproof.mechanisms.sampling import draw_cohorts
 from fedproof.mechanisms.users import users_on
 from fedproof.models import build
@@ -35,9 +36,11 @@ def setting(federation):
         users=users_on(federation, CPU, torch.float32),
         local=LocalTraining(batch_size=2),
         seed=0,
-        stack=8,
+        stacking=Stacking(size=8),
         cores=1,
         aggregation=mean,
+        population=10,
+        expected_cohort=5.0,
     )
 
 
@@ -46,16 +49,16 @@ def begin(setting):
     """State and streams of some replicas of a mechanism before its first round."""
 
     def make(mechanism, replicas=range(4)):
-        users = setting.users.num_users
         state = State(
             round=0,
             params=torch.zeros(len(replicas), setting.model.layout.dim),
             clip_norms=torch.full((len(replicas),), mechanism.clip_norm, dtype=torch.float64),
         )
         streams = Streams(
-            cohorts=draw_cohorts(mechanism.sampling, users, mechanism.rounds, 0, replicas),
+            cohorts=draw_cohorts(mechanism.sampling, setting.users.who, mechanism.rounds, 0, replicas),
             noise=[Stream(0, Purpose.NOISE, replica, CPU) for replica in replicas],
             batches=[Stream(0, Purpose.BATCH, replica, CPU) for replica in replicas],
+            lots=Lots(0, Purpose.BATCH, replicas),
         )
         return state, streams
 

@@ -22,7 +22,7 @@ FIXED = FixedSize(cohort=4, users=10)
 
 @pytest.mark.parametrize("sampling", [FIXED, Poisson(probability=0.3)])
 def test_the_same_users_take_part_in_every_round(sampling):
-    chosen = cohorts_of(CohortOnce(rounds=3, sampling=sampling), 10, 0, range(50))
+    chosen = cohorts_of(CohortOnce(rounds=3, sampling=sampling), np.arange(10), 0, range(50))
     assert chosen.shape == (50, 3, 10)
     assert np.all(chosen == chosen[:, :1])
     assert len({tuple(row) for row in chosen[:, 0]}) > 10
@@ -66,7 +66,7 @@ def test_whoever_is_not_drawn_does_not_matter(federation, pooled, noise):
     poisoned = federation.features.copy()
     poisoned[federation.offsets[user] : federation.offsets[user + 1]] = 100.0
     attacked = replace(task, federation=replace(federation, features=poisoned))
-    drawn = cohorts_of(mechanism, 10, task.seed, range(20))[:, 0, user]
+    drawn = cohorts_of(mechanism, np.arange(10), task.seed, range(20))[:, 0, user]
     clean, changed = (train_replicas(work, range(20)).params for work in (task, attacked))
     same = (clean == changed).all(dim=1).numpy()
     assert np.array_equal(same, ~drawn)
@@ -86,7 +86,7 @@ def test_a_user_of_a_partition_touches_one_model(federation, pooled):
     attacked = replace(task, federation=replace(federation, features=poisoned))
     clean, changed = (train_replicas(work, range(4)).params for work in (task, attacked))
     same = (clean == changed).all(dim=1).numpy()
-    assert np.flatnonzero(~same).tolist() == [groups_of(4, 10, task.seed)[3]]
+    assert np.flatnonzero(~same).tolist() == [groups_of(4, np.arange(10), task.seed)[3]]
     with pytest.raises(ValueError, match="replica 4 must be below groups = 4"):
         train_replicas(task, range(5))
 
@@ -139,7 +139,7 @@ def test_an_instance_touches_the_models_it_was_drawn_for_alone(federation, mecha
     features, labels = federation.features.copy(), federation.labels.copy()
     features[row], labels[row] = 100.0, (labels[row] + 1) % 3
     attacked = replace(task, federation=replace(federation, features=features, labels=labels))
-    drawn = cohorts_of(mechanism, 40, task.seed, replicas)[:, 0, row]
+    drawn = cohorts_of(mechanism, np.arange(40), task.seed, replicas)[:, 0, row]
     clean, changed = (train_replicas(work, replicas).params for work in (task, attacked))
     assert np.array_equal((clean != changed).any(dim=1).numpy(), drawn)
     assert 0 < drawn.sum() < 6
@@ -161,7 +161,7 @@ def test_a_joining_instance_leaves_the_groups_of_all_others(federation):
     before, after = (
         train_replicas(replace(task, federation=data), range(6)).params for data in (federation, joined)
     )
-    assert np.flatnonzero((before != after).any(dim=1)).tolist() == [groups_of(6, 41, task.seed)[40]]
+    assert np.flatnonzero((before != after).any(dim=1)).tolist() == [groups_of(6, np.arange(41), task.seed)[40]]
 
 
 def trained(federation, mechanism, replicas=range(30), **local):
@@ -197,7 +197,7 @@ def test_drawn_instances_are_clipped_one_by_one_and_the_divisor_is_fixed(federat
     )
     mechanism = replace(HYBRID, rounds=1, sampling=sampling, noise_multiplier=1e-9, clip_norm=0.01)
     moved, diagnostics = trained(same, mechanism)
-    drawn = cohorts_of(mechanism, 40, 0, range(30))[:, 0].sum(axis=1)
+    drawn = cohorts_of(mechanism, np.arange(40), 0, range(30))[:, 0].sum(axis=1)
     expected = 12 if isinstance(sampling, Poisson) else 9
     np.testing.assert_allclose(moved.norm(dim=1), 0.5 * 0.01 * drawn / expected, rtol=1e-6)
     assert np.array_equal(diagnostics["cohort_size"][:, 0], drawn)
@@ -221,7 +221,7 @@ def test_an_instance_whose_gradient_is_not_finite_counts_as_zero(federation):
     features[17] = np.nan
     mechanism = replace(HYBRID, rounds=1)
     moved, diagnostics = trained(replace(federation, features=features), mechanism)
-    drawn = cohorts_of(mechanism, 40, 0, range(30))[:, 0, 17]
+    drawn = cohorts_of(mechanism, np.arange(40), 0, range(30))[:, 0, 17]
     assert 0 < drawn.sum() < 30
     assert moved.isfinite().all()
     assert np.array_equal(diagnostics["non_finite"][:, 0], drawn)

@@ -25,7 +25,7 @@ def assert_frequency(count, trials, probability, tests=1):
 
 @pytest.mark.parametrize("sampling", [Poisson(probability=0.1), FixedSize(cohort=2, users=USERS)])
 def test_every_user_is_drawn_with_the_stated_probability(sampling):
-    chosen = draw_cohorts(sampling, USERS, ROUNDS, 7, REPLICAS)
+    chosen = draw_cohorts(sampling, IDS, ROUNDS, 7, REPLICAS)
     trials = len(REPLICAS) * ROUNDS
     for count in chosen.sum((0, 1)):
         assert_frequency(count, trials, 0.1, tests=USERS)
@@ -36,7 +36,7 @@ def test_every_user_is_drawn_with_the_stated_probability(sampling):
 
 
 def test_poisson_draws_are_independent():
-    chosen = draw_cohorts(Poisson(probability=0.3), USERS, ROUNDS, 7, REPLICAS)
+    chosen = draw_cohorts(Poisson(probability=0.3), IDS, ROUNDS, 7, REPLICAS)
     trials = len(REPLICAS) * ROUNDS
     for first, second in [(0, 1), (3, 17), (18, 19)]:
         assert_frequency((chosen[..., first] & chosen[..., second]).sum(), trials, 0.09, tests=4)
@@ -46,7 +46,7 @@ def test_poisson_draws_are_independent():
 
 
 def test_fixed_cohorts_have_their_size_and_uniform_pairs():
-    chosen = draw_cohorts(FixedSize(cohort=5, users=USERS), USERS, ROUNDS, 7, REPLICAS)
+    chosen = draw_cohorts(FixedSize(cohort=5, users=USERS), IDS, ROUNDS, 7, REPLICAS)
     assert (chosen.sum(2) == 5).all()
     pair = (5 * 4) / (USERS * (USERS - 1))
     for first, second in [(0, 1), (4, 9), (0, 19)]:
@@ -55,19 +55,19 @@ def test_fixed_cohorts_have_their_size_and_uniform_pairs():
 
 
 def test_everyone_takes_part():
-    assert draw_cohorts(Everyone(), 3, 2, 0, range(2)).all()
+    assert draw_cohorts(Everyone(), np.arange(3), 2, 0, range(2)).all()
     assert expected_cohort(Everyone(), 3) == 3
 
 
 def test_a_fixed_cohort_of_another_federation_is_refused():
     with pytest.raises(ValueError, match=r"sampling.users = 5 must be the number of users = 4"):
-        draw_cohorts(FixedSize(cohort=2, users=5), 4, 1, 0, range(1))
+        draw_cohorts(FixedSize(cohort=2, users=5), np.arange(4), 1, 0, range(1))
 
 
 def test_a_replica_draws_the_same_whatever_is_drawn_beside_it():
     sampling = Poisson(probability=0.5)
-    alone = draw_cohorts(sampling, USERS, ROUNDS, 7, range(5, 6))
-    assert (alone[0] == draw_cohorts(sampling, USERS, ROUNDS, 7, range(10))[5]).all()
+    alone = draw_cohorts(sampling, IDS, ROUNDS, 7, range(5, 6))
+    assert (alone[0] == draw_cohorts(sampling, IDS, ROUNDS, 7, range(10))[5]).all()
 
 
 def test_instances_enter_batches_with_their_users_probability(setting):
@@ -124,10 +124,10 @@ def test_batches_must_not_exceed_the_accounted_probability():
 
 def test_orders_are_permutations_of_each_users_rows():
     offsets = np.array([0, 3, 4, 9])
-    order = data_order(1, 0, offsets, 4)
+    order = data_order(1, 0, offsets, 4, np.arange(3))
     for start, stop in ((0, 3), (3, 4), (4, 9)):
         assert (np.sort(order[:, start:stop], axis=1) == np.arange(start, stop)).all()
-    assert not (order == data_order(1, 1, offsets, 4)).all()
+    assert not (order == data_order(1, 1, offsets, 4, np.arange(3))).all()
     # A user's order depends on itself, not on how much the others own.
-    moved = data_order(1, 0, np.array([0, 5, 6, 11]), 4)
+    moved = data_order(1, 0, np.array([0, 5, 6, 11]), 4, np.arange(3))
     assert (moved[:, 6:] - 6 == order[:, 4:] - 4).all()

@@ -9,13 +9,9 @@ from torch import Tensor
 from fedproof.aggregation.contributions import Contributions
 from fedproof.attacks.attack import Attack, Craft, poisoned
 from fedproof.attacks.coalition import coalition_of, with_updates
-from fedproof.ensemble.memory import sizes_for
-from fedproof.ensemble.task import Task, start_of
-from fedproof.mechanisms.augment import Augment
-from fedproof.mechanisms.local import local_updates
-from fedproof.mechanisms.randomness import data_order
+from fedproof.ensemble.task import Task
+from fedproof.ensemble.train import first_updates
 from fedproof.mechanisms.rounds import State
-from fedproof.mechanisms.users import users_on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,15 +65,9 @@ def attacked_first_updates(task: Task, adversaries: tuple[int, ...], clean: Tens
     """
     if not adversaries:
         return clean
-    device = torch.device(task.device)
-    users, model = users_on(task.federation, device, task.dtype), task.model.to(device, task.dtype)
-    start = start_of(task, 0)
-    order = torch.from_numpy(data_order(task.seed, 0, users.offsets, task.local.epochs)).to(device)
-    members = np.array(sorted(adversaries, key=lambda user: (-users.sizes[user], user)), dtype=np.int64)
-    augment = Augment.of(task.local, task.seed, 0)
-    updates, stack = clean.clone(), sizes_for(task).stack
-    for begin in range(0, len(members), stack):
-        some = members[begin : begin + stack]
-        own = local_updates(model, users, task.local, start.expand(len(some), -1), some, order, augment)
-        updates[torch.from_numpy(some).to(updates.device)] = own.to(updates.device, updates.dtype)
+    users = np.array(sorted(adversaries), dtype=np.int64)
+    updates = clean.clone()
+    updates[torch.from_numpy(users).to(updates.device)] = first_updates(task, users=users).to(
+        updates.device, updates.dtype
+    )
     return updates

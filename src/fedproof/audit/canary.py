@@ -18,7 +18,6 @@ from fedproof import check
 from fedproof.audit.evidence import Evidence, evidence
 from fedproof.ensemble import Task, train_replicas
 from fedproof.federation import Federation
-from fedproof.mechanisms.sampling import expected_cohort
 from fedproof.models.model import StackedModel, stacked
 from fedproof.models.tape import Tape, Weights, layer
 from fedproof.protocol import (
@@ -197,7 +196,7 @@ def _weights(models: dict[str, Tensor]) -> Floats:
 def _scale(task: Task) -> float:
     mechanism = task.mechanism
     assert isinstance(mechanism, Audited)
-    divisor = expected_cohort(mechanism.sampling, task.federation.num_users) / mechanism.clip_norm
+    divisor = mechanism.divisor(task.federation.num_users) / mechanism.clip_norm
     if _draws_units(mechanism):
         return divisor
     return divisor * task.local.batch_size / task.local.learning_rate

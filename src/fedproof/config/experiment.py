@@ -61,8 +61,12 @@ class Config(Section):
         cohort = self.mechanism.cohort
         if self.mechanism.kind == "partition":
             self._check_partition()
-        elif cohort is None and self.mechanism.sampling != "none":
-            raise ValueError(f"mechanism.cohort is missing: sampling = '{self.mechanism.sampling}' needs it")
+        elif cohort is None and self.mechanism.sampling_probability is None:
+            if self.mechanism.sampling != "none":
+                raise ValueError(
+                    f"mechanism.cohort is missing: sampling = '{self.mechanism.sampling}' needs it"
+                    + (", or sampling_probability" if self.mechanism.sampling == "poisson" else "")
+                )
         self._check_enough_users("cohort", cohort)
         self._check_privacy()
         self._check_relation()
@@ -156,15 +160,32 @@ class Config(Section):
         sampled = self.mechanism.kind in ("cohort-once", "partition")
         return sampled and self.threat.unit is Unit.INSTANCE
 
-    def sampling(self, num_units: int) -> Sampling:
+    def population(self, default_users: int | None) -> int | None:
+        """The declared number of units; None if nobody declared any.
+
+        `default_users` is how many users the data set is dealt out to where the configuration does not say.
+        """
+        if self.mechanism.population is not None or self.draws_instances:
+            return self.mechanism.population
+        return self.data.users or default_users
+
+    def sampling(self, num_units: int, population: int | None) -> Sampling:
         """Who takes part in a round, out of `num_units` users (or instances, where they are drawn)."""
-        cohort = self.mechanism.cohort
-        if cohort is None or self.mechanism.sampling == "none":
+        section = self.mechanism
+        if section.sampling_probability is not None:
+            return Poisson(probability=section.sampling_probability)
+        if section.cohort is None or section.sampling == "none":
             return Everyone()
-        self._check_enough("cohort", cohort, num_units)
-        if self.mechanism.sampling == "fixed":
-            return FixedSize(cohort=cohort, users=num_units)
-        return Poisson(probability=cohort / num_units)
+        self._check_enough("cohort", section.cohort, num_units)
+        if section.sampling == "fixed":
+            return FixedSize(cohort=section.cohort, users=num_units)
+        if population is None:
+            what = "instances" if self.draws_instances else "users"
+            raise ValueError(
+                f"mechanism.cohort = {section.cohort} needs mechanism.population, the declared number of "
+                f"{what} (the data hold {num_units}): whoever joins must not change anybody's chance"
+            )
+        return Poisson(probability=section.cohort / population)
 
     def _check_enough(self, key: str, count: int, num_units: int) -> None:
         what = "instances" if self.draws_instances else "users"
@@ -191,36 +212,40 @@ class Config(Section):
                 )
 
     def build_mechanism(
-        self, *, user_sizes: Iterable[int], num_layers: int
+        self, *, user_sizes: Iterable[int], num_layers: int, default_users: int | None = None
     ) -> UserFedAvg | CohortOnce | Partition | InstanceFedSGD | InstanceFedAvg | FedAvg:
-        """The mechanism for users of the given sizes and a model with `num_layers` layers."""
+        """The mechanism for users of the given sizes and a model with `num_layers` layers.
+
+        Rates come from declared numbers; sizes only tell whether these fit, and how many units a cohort of
+        fixed size is drawn from.
+        """
         section, sizes = self.mechanism, list(user_sizes)
         num_units = sum(sizes) if self.draws_instances else len(sizes)
-        sampling = self.sampling(num_units)
+        population = self.population(default_users)
+        sampling = self.sampling(num_units, population)
+        if isinstance(sampling, FixedSize):
+            population = section.population  # if declared, it must be how many there are
         match section.kind:
             case "fedavg":
-                return FedAvg(rounds=section.rounds, sampling=sampling)
+                return FedAvg(rounds=section.rounds, sampling=sampling, population=population)
             case "user-fedavg":
                 return UserFedAvg(
                     rounds=section.rounds,
+                    noise_multiplier=section.noise_multiplier,
                     sampling=sampling,
+                    clip_norm=section.clip_norm,
                     clipping=self.clipping(num_layers),
                     rule=self.aggregation.rule,
-                    **self._noise,
+                    population=population,
                 )
             case "partition" | "cohort-once":
-                return self._drawn_once(sampling, num_units)
+                return self._drawn_once(sampling, num_units, population)
             case "instance-fedsgd" | "instance-fedavg":
-                return self._private_steps(sampling, sizes)
+                return self._private_steps(sampling, sizes, population)
 
-    @property
-    def _noise(self) -> dict[str, float]:
-        return {
-            "noise_multiplier": self.mechanism.noise_multiplier,
-            "clip_norm": self.mechanism.clip_norm,
-        }
-
-    def _drawn_once(self, sampling: Sampling, num_units: int) -> CohortOnce | Partition:
+    def _drawn_once(
+        self, sampling: Sampling, num_units: int, population: int | None
+    ) -> CohortOnce | Partition:
         section = self.mechanism
         if section.groups is not None:
             self._check_enough("groups", section.groups, num_units)
@@ -233,35 +258,44 @@ class Config(Section):
         assert not isinstance(sampling, Everyone)
         return CohortOnce(
             rounds=section.rounds,
+            noise_multiplier=section.noise_multiplier,
             sampling=sampling,
+            clip_norm=section.clip_norm,
             pooled=section.pooled,
             rule=self.aggregation.rule,
             unit=self.threat.unit,
-            **self._noise,
+            population=population,
         )
 
-    def _private_steps(self, sampling: Sampling, sizes: Sequence[int]) -> InstanceFedSGD | InstanceFedAvg:
+    def _private_steps(
+        self, sampling: Sampling, sizes: Sequence[int], population: int | None
+    ) -> InstanceFedSGD | InstanceFedAvg:
         section = self.mechanism
-        # The smallest user decides: its instances are drawn most often.
-        batch_probability = min(1.0, section.batch_size / min(sizes))
+        # Where none is declared the smallest user decides: its instances are drawn most often.
+        batch_probability = section.batch_probability or min(1.0, section.batch_size / min(sizes))
         if section.kind == "instance-fedsgd":
             everyone = FixedSize(cohort=len(sizes), users=len(sizes))
             return InstanceFedSGD(
                 rounds=section.rounds,
+                noise_multiplier=section.noise_multiplier,
                 sampling=sampling if isinstance(sampling, FixedSize) else everyone,
                 batch_probability=batch_probability,
+                clip_norm=section.clip_norm,
                 rule=self.aggregation.rule,
-                **self._noise,
+                by_size=section.batch_probability is None,
             )
         assert section.local_steps is not None
         return InstanceFedAvg(
             rounds=section.rounds,
             local_steps=section.local_steps,
+            noise_multiplier=section.noise_multiplier,
             sampling=sampling,
             batch_probability=batch_probability,
+            clip_norm=section.clip_norm,
             shuffled=section.shuffled,
             keep_momentum=section.keep_momentum,
-            **self._noise,
+            by_size=section.batch_probability is None,
+            population=population,
         )
 
     def to_toml(self) -> str:

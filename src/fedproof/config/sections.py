@@ -31,6 +31,8 @@ class DataSection(Section):
         dirichlet_alpha: of `dirichlet`: the smaller, the more users differ.
         degree: of `degree`: share of each class that goes to the class's own group of users.
         minimum: of `dirichlet` and `natural`: instances that each user has at least.
+        most_instances: that any user may hold, a public limit; it makes training quicker, because batches
+            need not be wider, and a user who holds more is refused. No limit if not given.
         test_limit: at most so many test inputs, drawn once for all.
         vectors: of text: a GloVe file, a path or a name in the folder `glove`.
         features: what models see: pixels, or fixed features of edges in grey images.
@@ -44,6 +46,7 @@ class DataSection(Section):
     dirichlet_alpha: Positive = 0.5
     degree: Annotated[float, Field(ge=0, le=1)] = 0.5
     minimum: Count = 1
+    most_instances: Count | None = None
     test_limit: Count | None = None
     vectors: str | None = None
     features: Literal["pixels", "hog"] = "pixels"
@@ -75,7 +78,11 @@ class MechanismSection(Section):
         rounds: of training.
         sampling: who takes part in a round: everybody by itself with the same chance, a cohort of fixed size,
             or all.
-        cohort: users in a round, on average where `sampling` is poisson; of `cohort-once` the units drawn.
+        cohort: users in a round, on average where `sampling` is poisson; of `cohort-once` the units drawn. It
+            is made a chance by `population`.
+        sampling_probability: of `sampling = "poisson"`, instead of `cohort`: the chance of each unit.
+        population: declared number of units (users, or instances where these are drawn), which chances and
+            divisors are made from, so that whoever joins changes neither; `data.users` if not given.
         groups: of `partition`: how many, each with a model of its own.
         clip: how updates are bounded; `median` and `per-layer-median` are not private, and say so.
         clip_norm: longest update, or gradient of an instance, that enters a sum unchanged.
@@ -86,6 +93,9 @@ class MechanismSection(Section):
         delta: at which ε is said.
         local_epochs: passes of a user over its instances in a round.
         local_steps: of `instance-fedavg`: noisy steps of a user in a round.
+        batch_probability: of `instance-fedavg` and `instance-fedsgd`: the declared chance of an instance to
+            enter a batch. If not given it follows from the batch size and the users' numbers of instances,
+            and then nothing is proved about instances that join or leave.
         batch_size: instances of a step; of noisy steps, what their sum is divided by.
         learning_rate: of users' steps.
         momentum: of users' steps.
@@ -106,6 +116,8 @@ class MechanismSection(Section):
     rounds: Count = 1
     sampling: Literal["poisson", "fixed", "none"] = "poisson"
     cohort: Count | None = None
+    sampling_probability: Annotated[float, Field(gt=0, le=1)] | None = None
+    population: Count | None = None
     groups: Annotated[int, Field(ge=2)] | None = None
     clip: Literal["flat", "per-layer", "median", "per-layer-median", "quantile"] = "flat"
     clip_norm: Positive = 1.0
@@ -116,6 +128,7 @@ class MechanismSection(Section):
     delta: Open = 1e-5
     local_epochs: Count = 1
     local_steps: Count | None = None
+    batch_probability: Annotated[float, Field(gt=0, le=1)] | None = None
     batch_size: Count = 32
     learning_rate: Positive = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -138,6 +151,7 @@ class MechanismSection(Section):
             )
         if self.kind == "instance-fedavg" and self.local_steps is None:
             raise ValueError("local_steps is missing: kind = 'instance-fedavg' counts its steps")
+        self._check_rates()
         if self.kind != "instance-fedavg" and (self.shuffled or self.keep_momentum):
             raise ValueError(
                 f"shuffled and keep_momentum belong to kind = 'instance-fedavg', not '{self.kind}'"
@@ -147,6 +161,32 @@ class MechanismSection(Section):
         if self.kind == "instance-fedsgd" and self.sampling == "poisson":
             raise ValueError("sampling = 'poisson' must be fixed or none for kind = 'instance-fedsgd'")
         return self
+
+    def _check_rates(self) -> None:
+        if self.batch_probability is not None and not self.kind.startswith("instance"):
+            raise ValueError(
+                f"batch_probability = {self.batch_probability} belongs to kind = 'instance-fedavg' or "
+                f"'instance-fedsgd', not '{self.kind}'"
+            )
+        if self.batch_probability is not None and self.shuffled:
+            raise ValueError(
+                "batch_probability is not used where shuffled = true: batches are cut, not drawn"
+            )
+        if self.population is not None and self.kind == "partition":
+            raise ValueError(f"population = {self.population} is not used by kind = 'partition'")
+        if self.sampling_probability is None:
+            return
+        if self.sampling != "poisson" or self.kind == "partition":
+            what = "kind = 'partition'" if self.kind == "partition" else f"sampling = '{self.sampling}'"
+            raise ValueError(
+                f"sampling_probability = {self.sampling_probability} belongs to sampling = 'poisson', "
+                f"not {what}"
+            )
+        if self.cohort is not None:
+            raise ValueError(
+                f"sampling_probability = {self.sampling_probability} and cohort = {self.cohort} say the same "
+                "thing twice: leave out one of them"
+            )
 
     def _check_cohort_once(self) -> None:
         once = self.kind == "cohort-once"

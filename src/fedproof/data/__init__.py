@@ -3,7 +3,7 @@
 from fedproof.data.arrays import Arrays
 from fedproof.data.fetch import fetch
 from fedproof.data.files import data_folder
-from fedproof.data.load import load, load_arrays
+from fedproof.data.load import default_users, load, load_arrays
 from fedproof.data.summary import Summary, UserRow, show, summarise, user_rows
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Summary",
     "UserRow",
     "data_folder",
+    "default_users",
     "fetch",
     "load",
     "load_arrays",

@@ -36,6 +36,9 @@ class Arrays:
         name: what the data are called in reports.
         owners: `(instances,)`, the user of each instance where the data come with users; else None.
         test_owners: `(inputs,)`, likewise; -1 for an input that belongs to no training user.
+        ids: `(instances,)`, the identity of each instance, which stays whoever joins or leaves; None where
+            the data do not tell.
+        owner_ids: identity of owner 0, 1, ...; None if the numbers in `owners` are the identities.
         encoding: what makes stored features final, late, when classes and users are chosen; None: they are.
         vectors: `(words, dimensions)` embedding of token ids; None unless the data are text.
     """
@@ -48,6 +51,8 @@ class Arrays:
     name: str
     owners: NDArray[np.int64] | None = None
     test_owners: NDArray[np.int64] | None = None
+    ids: NDArray[np.int64] | None = None
+    owner_ids: NDArray[np.int64] | None = None
     encoding: Scaling | text.Encoding | None = None
     vectors: NDArray[np.float32] | None = None
 
@@ -85,6 +90,7 @@ def choose_classes(arrays: Arrays, classes: Sequence[int | str] | None) -> Array
         class_names=tuple(arrays.class_names[index] for index in wanted),
         owners=None if arrays.owners is None else arrays.owners[kept],
         test_owners=None if arrays.test_owners is None else arrays.test_owners[test_kept],
+        ids=None if arrays.ids is None else arrays.ids[kept],
     )
 
 
@@ -127,15 +133,24 @@ def encoded(arrays: Arrays, order: NDArray[np.int64] | None = None) -> Arrays:
         labels=arrays.labels[rows],
         test_features=test_features,
         owners=None if arrays.owners is None else arrays.owners[rows],
+        ids=None if arrays.ids is None else arrays.ids[rows],
         vectors=vectors,
         encoding=None,
     )
 
 
-def as_federation(arrays: Arrays, order: NDArray[np.int64], offsets: NDArray[np.int64]) -> Federation:
+def as_federation(
+    arrays: Arrays,
+    order: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    *,
+    natural: bool = False,
+    most_instances: int | None = None,
+) -> Federation:
     """Users that hold the training instances in this order, cut at `offsets`.
 
-    Every array is made read-only: who poisons a federation must make a new one.
+    Every array is made read-only: who poisons a federation must make a new one. Users to whom instances were
+    dealt out are known by their number; those whom the data come with (`natural`) by the data's identities.
     """
     is_text = isinstance(arrays.encoding, text.Encoding)
     texts = tuple(map(str, arrays.test_features.tolist())) if is_text else None
@@ -150,7 +165,16 @@ def as_federation(arrays: Arrays, order: NDArray[np.int64], offsets: NDArray[np.
         name=final.name,
         vectors=final.vectors,
         test_texts=texts,
+        user_ids=_owner_ids(final, offsets) if natural else np.arange(len(offsets) - 1),
+        instance_ids=final.ids,
+        most_instances=most_instances,
     )
+
+
+def _owner_ids(arrays: Arrays, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    assert arrays.owners is not None
+    owners = arrays.owners[offsets[:-1]]
+    return owners if arrays.owner_ids is None else arrays.owner_ids[owners]
 
 
 def read_only(arrays: Arrays) -> Arrays:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedproof.data.arrays import Arrays
 from fedproof.data.files import reading
 from fedproof.data.text import Encoding
+from fedproof.federation import identities
 
 REMEDY = "make it again with LEAF's preprocess.sh"
 TEXT_FIELD = 4  # of Sentiment140's instances in LEAF: id, date, query, account, text
@@ -60,6 +61,7 @@ def read(folder: Path, *, name: str, find_encoding: Callable[[], Encoding]) -> A
         name=f"{name} {SYNTHETIC}" if synthetic else name,
         owners=np.repeat(np.arange(len(train.users)), train.sizes),
         test_owners=np.repeat(np.array(owners, dtype=np.int64), test.sizes),
+        owner_ids=identities(train.users),
         encoding=find_encoding() if features.dtype == object else None,
     )
 

@@ -31,6 +31,7 @@ def load(
     dirichlet_alpha: float = 0.5,
     degree: float = 0.5,
     minimum: int = 1,
+    most_instances: int | None = None,
     seed: int = 0,
     data_dir: PathLike | None = None,
     test_limit: int | None = None,
@@ -50,6 +51,7 @@ def load(
         dirichlet_alpha: of `dirichlet`; smaller is more unequal.
         degree: of `degree`; share of each class that goes to the class's own group of users.
         minimum: of `dirichlet` and `natural`; instances that each user has at least.
+        most_instances: that any user may hold, see `Federation`; None: no limit.
         seed: of the partition. The same seed gives the same users anywhere.
         data_dir: folder of all data sets; None: FEDPROOF_DATA, else the platform's cache folder.
         test_limit: at most so many test inputs, drawn once for all.
@@ -68,7 +70,7 @@ def load(
         raise ValueError(f"features = {features!r} must be pixels or hog")
     source = _read(name, data_dir, vectors, length)
     if isinstance(source, Federation):
-        own = _as_it_is(source, name, classes, users, partition)
+        own = _as_it_is(source, name, classes, users, partition, most_instances)
         return with_hog(own) if features == "hog" else own
     arrays = choose_classes(source, classes)
     if partition is None:
@@ -79,7 +81,13 @@ def load(
     split = _partition(arrays, partition, users, dirichlet_alpha, degree, minimum, generator)
     if partition == "natural":
         arrays = _tests_of_users(arrays, split)
-    federation = as_federation(limit_test(arrays, test_limit), split.order, split.offsets)
+    federation = as_federation(
+        limit_test(arrays, test_limit),
+        split.order,
+        split.offsets,
+        natural=partition == "natural",
+        most_instances=most_instances,
+    )
     return with_hog(federation) if features == "hog" else federation
 
 
@@ -103,10 +111,16 @@ def load_arrays(
 
 
 def _read(name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int) -> Arrays | Federation:
-    if name == "digits":
-        return digits.read()
     if ":" in name:
         return custom.read(name)
+    arrays = _published(name, data_dir, vectors, length)
+    # What is published stays as it is: the place of an instance in its file is an identity.
+    return replace(arrays, ids=np.arange(len(arrays.labels)))
+
+
+def _published(name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int) -> Arrays:
+    if name == "digits":
+        return digits.read()
     first, _, rest = name.partition("/")
     if first not in FOLDERS or (rest and first != "leaf"):
         raise ValueError(f"name = {name!r} is no data set; known: {', '.join(NAMES)}")
@@ -127,6 +141,7 @@ def _as_it_is(
     classes: Sequence[int | str] | None,
     users: int | None,
     partition: str | None,
+    most_instances: int | None,
 ) -> Federation:
     """A Federation made by a user's function, unless the caller asks for something else."""
     if classes is not None or users not in (None, federation.num_users) or partition not in (None, "natural"):
@@ -134,7 +149,14 @@ def _as_it_is(
             f"{name} returns a Federation of {federation.num_users} users, which is used as it is; "
             "leave out classes, users and partition"
         )
-    return federation
+    if most_instances is None:
+        return federation
+    return replace(federation, most_instances=most_instances)
+
+
+def default_users(name: str, partition: str | None) -> int | None:
+    """How many users a data set is dealt out to if nobody says; None if it comes with users of its own."""
+    return USERS.get(name) if partition != "natural" else None
 
 
 def _default_users(name: str, arrays: Arrays) -> int:

@@ -18,6 +18,7 @@ from fedproof.data.arrays import Arrays
 from fedproof.data.files import existing, lines, reading
 from fedproof.data.leaf import SYNTHETIC
 from fedproof.data.text import Encoding
+from fedproof.federation import identities
 
 FOLDER = "sent140"
 OFFICIAL = "training.1600000.processed.noemoticon.csv"
@@ -38,7 +39,7 @@ class Tweets:
     texts: NDArray[np.object_]
     labels: NDArray[np.int64]
     owners: NDArray[np.int64]
-    num_accounts: int
+    accounts: tuple[str, ...]
 
 
 def read(data_folder: Path, *, encoding: Encoding) -> Arrays:
@@ -49,7 +50,7 @@ def read(data_folder: Path, *, encoding: Encoding) -> Arrays:
     """
     path = existing(data_folder / FOLDER / OFFICIAL, name="sent140")
     tweets = read_tweets(path)
-    if tweets.num_accounts < 2:
+    if len(tweets.accounts) < 2:
         raise ValueError(f"{path} has no accounts; use name = 'sent140-pseudo', whose users are synthetic")
     return _arrays(tweets, held_out(tweets.owners), name="sent140", encoding=encoding, with_owners=True)
 
@@ -83,7 +84,7 @@ def read_tweets(path: Path) -> Tweets:
         texts=np.array(texts, dtype=object),
         labels=np.array(labels, dtype=np.int64),
         owners=np.array(owners, dtype=np.int64),
-        num_accounts=len(accounts),
+        accounts=tuple(accounts),
     )
 
 
@@ -135,5 +136,6 @@ def _arrays(
         name=name,
         owners=tweets.owners[~test] if with_owners else None,
         test_owners=tweets.owners[test] if with_owners else None,
+        owner_ids=identities(tweets.accounts) if with_owners else None,
         encoding=encoding,
     )

@@ -10,11 +10,9 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from fedproof import check
-from fedproof.ensemble.task import Task, shares_first_round
-from fedproof.mechanisms.sampling import cohort_size
+from fedproof.ensemble.task import Task, cohort_size, is_pooled, population_of, shares_first_round
 from fedproof.mechanisms.users import as_inputs
 from fedproof.models.model import StackedModel
-from fedproof.protocol import CohortOnce, Partition
 
 _PART_BYTES = 512 << 20  # models and scores of one part, on the host
 _CACHE_BYTES = 64 << 20  # what a core of a CPU works on at a time; measured: larger stacks are slower
@@ -52,20 +50,23 @@ def halved(sizes: Sizes) -> Sizes:
 
 
 def sizes_for(task: Task) -> Sizes:
-    """Sizes that fit the device: a function of the task and the kind of device, so that results repeat."""
+    """Sizes that fit the device: a function of public numbers and the kind of device, so that results repeat.
+
+    Nobody's data enter: shapes decide the last bits of what is computed.
+    """
     device = torch.device(task.device)
     budget = memory_budget(device)
     # Small stacks on a CPU, so that there is one for every core.
     working, most = (_CACHE_BYTES, 512) if device.type == "cpu" else (budget // 2, 4096)
     # Where round one is shared, a replica holds updates of its own from round two on.
-    pooled = isinstance(task.mechanism, CohortOnce | Partition) and task.mechanism.pooled
+    pooled = is_pooled(task)
     alone = task.mechanism.rounds > 1 or not shares_first_round(task) or not shared_fits(task)
     alone = alone and not pooled
-    cohort = cohort_size(task.mechanism, task.federation.num_users) if alone else 0
+    cohort = cohort_size(task) if alone else 0
     model_bytes = task.model.layout.dim * torch.finfo(task.dtype).bits // 8
     instance_bytes = _instance_bytes(task)
-    largest = task.federation.sizes.sum() if pooled else task.federation.sizes.max()
-    batch = min(task.local.batch_size, int(largest))
+    limit = None if pooled else task.units.most_instances
+    batch = min(task.local.batch_size, limit or task.local.batch_size)
     return Sizes(
         stack=_fit(working, _WORKSPACE * (batch * instance_bytes + 2 * model_bytes), most),
         block=_fit(budget // 4, model_bytes * (2 * cohort + 8), 1024),
@@ -75,7 +76,7 @@ def sizes_for(task: Task) -> Sizes:
 
 def shared_fits(task: Task) -> bool:
     """Whether the round-one updates of all users fit into the device's memory beside the training."""
-    entries = task.federation.num_users * task.model.layout.dim
+    entries = population_of(task) * task.model.layout.dim
     return entries * torch.finfo(task.dtype).bits // 8 <= memory_budget(torch.device(task.device)) // 4
 
 

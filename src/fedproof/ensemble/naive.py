@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedproof.ensemble.task import Task, start_of
+from fedproof.ensemble.task import Task, cohort_size, start_of
+from fedproof.lots import Lots, Purpose
 from fedproof.mechanisms.augment import Augment
+from fedproof.mechanisms.instance_fedavg import batch_probabilities
 from fedproof.mechanisms.local import at_epoch
-from fedproof.mechanisms.randomness import Purpose, Stream, data_order
-from fedproof.mechanisms.sampling import cohort_size, cohorts_of
+from fedproof.mechanisms.randomness import Stream, data_order, draw
+from fedproof.mechanisms.sampling import cohorts_of
 from fedproof.mechanisms.users import as_inputs, class_balance
 from fedproof.models.layout import load
 from fedproof.protocol import (
@@ -51,14 +53,14 @@ def train_one(task: Task, replica: int) -> Tensor:
                 change = plain.update(params, server.pooled_order(members), augment)
             total = change * server.divisor
         elif isinstance(task.mechanism, UserFedAvg | FedAvg | CohortOnce | Partition):
-            order = data_order(task.seed, round, task.federation.offsets, task.local.epochs)
-            offsets = task.federation.offsets
+            offsets, ids = task.federation.offsets, task.federation.who
+            order = data_order(task.seed, round, offsets, task.local.epochs, ids)
             updates = [
                 plain.update(params, order[:, offsets[user] : offsets[user + 1]], augment) for user in members
             ]
             total = server.private_sum(updates, params)
         else:
-            total = sum(users.updates(params, members), torch.zeros_like(params))
+            total = sum(users.updates(params, members, round), torch.zeros_like(params))
         params = params + total / server.divisor
     return params
 
@@ -150,12 +152,13 @@ class _Server:
     cohorts: NDArray[np.bool_]
     noise: Stream
     batches: Stream
+    lots: Lots
     divisor: float
     clip_norm: float
 
     @staticmethod
     def of(task: Task, replica: int) -> "_Server":
-        users = task.units.num_users
+        users = task.units.who
         only = range(replica, replica + 1)
         device, secure = torch.device(task.device), task.secure_noise
         return _Server(
@@ -163,7 +166,8 @@ class _Server:
             cohorts=cohorts_of(task.mechanism, users, task.seed, only, secure=secure)[0],
             noise=Stream(task.seed, Purpose.NOISE, replica, device, secure=secure),
             batches=Stream(task.seed, Purpose.BATCH, replica, device, secure=secure),
-            divisor=cohort_size(task.mechanism, users),
+            lots=Lots(task.seed, Purpose.BATCH, only, secure=secure),
+            divisor=cohort_size(task),
             clip_norm=getattr(task.mechanism, "clip_norm", 1.0),
         )
 
@@ -234,14 +238,15 @@ class _PrivateUsers:
     momentum: dict[int, dict[str, Tensor]] = field(default_factory=dict)
     orders: dict[int, Tensor] = field(default_factory=dict)
 
-    def updates(self, params: Tensor, members: NDArray[np.int64]) -> list[Tensor]:
+    def updates(self, params: Tensor, members: NDArray[np.int64], round: int) -> list[Tensor]:
         """What the members' steps change."""
         mechanism = self.plain.task.mechanism
         assert isinstance(mechanism, InstanceFedAvg | InstanceFedSGD)
         modules = {user: self.plain.fresh(params) for user in members.tolist()}
         optimizers = {user: self._optimizer(user, module) for user, module in modules.items()}
-        for step in range(mechanism.local_steps if isinstance(mechanism, InstanceFedAvg) else 1):
-            batches = self._batches(step)
+        steps = mechanism.local_steps if isinstance(mechanism, InstanceFedAvg) else 1
+        for step in range(steps):
+            batches = self._batches(step, round * steps + step)
             noise = self.server.normal(len(members), len(params), dtype=params.dtype)
             for row, (user, module) in zip(noise, modules.items(), strict=True):
                 batch, divisor = batches[user]
@@ -265,38 +270,37 @@ class _PrivateUsers:
                 optimizer.state[named[name]]["momentum_buffer"] = buffer
         return optimizer
 
-    def _batches(self, step: int) -> list[tuple[Tensor, int]]:
+    def _batches(self, step: int, number: int) -> list[tuple[Tensor, int]]:
         """Everybody's batch in a step, and what its noisy sum is divided by."""
         mechanism, local = self.plain.task.mechanism, self.plain.task.local
         offsets = self.plain.task.federation.offsets.tolist()
         device = self.plain.labels.device
         users = [torch.arange(*ends, device=device) for ends in pairwise(offsets)]
         if getattr(mechanism, "shuffled", False):
-            return self._parts(step, users)
-        numbers = self._numbers()
-        chances = [min(1.0, local.batch_size / len(rows)) for rows in users]
-        if isinstance(mechanism, InstanceFedSGD):
-            chances = [mechanism.batch_probability] * len(users)
+            return self._parts(step, number, users)
+        numbers = self._numbers(number)
+        chances = [getattr(mechanism, "batch_probability", 1.0)] * len(users)
+        if isinstance(mechanism, InstanceFedAvg):
+            chances = batch_probabilities(mechanism, local, self.plain.task.federation.sizes).tolist()
         batches = [rows[numbers[rows] < chance] for rows, chance in zip(users, chances, strict=True)]
         return [(batch, local.batch_size) for batch in batches]
 
-    def _parts(self, step: int, users: list[Tensor]) -> list[tuple[Tensor, int]]:
+    def _parts(self, step: int, number: int, users: list[Tensor]) -> list[tuple[Tensor, int]]:
         """The next part of everybody's shuffled instances."""
         size = self.plain.task.local.batch_size
         counts = [math.ceil(len(rows) / size) for rows in users]
         beginners = [user for user, count in enumerate(counts) if step % count == 0]
         if beginners:
-            numbers = self._numbers()
+            numbers = self._numbers(number)
             for user in beginners:
                 self.orders[user] = users[user][numbers[users[user]].argsort(stable=True)]
         places = [step % count * size for count in counts]
         batches = [self.orders[user][begin : begin + size] for user, begin in enumerate(places)]
         return [(batch, len(batch)) for batch in batches]
 
-    def _numbers(self) -> Tensor:
-        numbers = torch.empty(len(self.plain.labels), dtype=torch.float64, device=self.plain.labels.device)
-        self.server.batches.uniform_(numbers)
-        return numbers
+    def _numbers(self, number: int) -> Tensor:
+        ids = torch.from_numpy(self.plain.task.federation.which[None]).to(self.plain.labels.device)
+        return draw(self.server.lots, np.array([number]), np.zeros(1, dtype=np.int64), ids)[0]
 
 
 def _noisy_step(

@@ -10,15 +10,17 @@ from torch import Tensor
 
 from fedproof.aggregation import Aggregation, mean
 from fedproof.federation import Federation
+from fedproof.lots import check_users
 from fedproof.mechanisms import Attack, Trainable
 from fedproof.mechanisms.instance_fedavg import batch_probabilities
 from fedproof.mechanisms.randomness import initial_seed
-from fedproof.mechanisms.sampling import check_users, groups_of
+from fedproof.mechanisms.sampling import groups_of
 from fedproof.models import Model
 from fedproof.protocol import (
     CohortOnce,
     FedAvg,
     InstanceFedAvg,
+    InstanceFedSGD,
     LocalTraining,
     Partition,
     PerLayer,
@@ -87,14 +89,21 @@ def _check_mechanism(task: Task) -> None:
     """Refuse before training what would be refused in the middle of it."""
     mechanism, users = task.mechanism, task.units.num_users
     if isinstance(mechanism, Partition):
-        groups_of(mechanism.groups, users, task.seed)
+        groups_of(mechanism.groups, task.units.who, task.seed)
     else:
         check_users(mechanism.sampling, users)
+    if users > population_of(task):
+        what = (
+            "instances" if mechanism.unit is Unit.INSTANCE and task.units is not task.federation else "users"
+        )
+        raise ValueError(
+            f"population = {population_of(task)} must be at least {users}, the number of {what} that "
+            f"{task.federation.name} holds"
+        )
     if isinstance(mechanism, InstanceFedAvg):
         batch_probabilities(mechanism, task.local, task.federation.sizes)
     clipping = mechanism.clipping if isinstance(mechanism, UserFedAvg) else None
-    pooled = isinstance(mechanism, CohortOnce | Partition) and mechanism.pooled
-    if pooled and (task.aggregation is not mean or task.attack is not None):
+    if is_pooled(task) and (task.aggregation is not mean or task.attack is not None):
         raise ValueError(
             "pooled = True has no updates for a rule or an attack to work on: use pooled = False"
         )
@@ -108,6 +117,24 @@ def _check_mechanism(task: Task) -> None:
         raise ValueError(
             f"num_layers = {clipping.num_layers} must be the model's number of layers = {layers}"
         )
+
+
+def is_pooled(task: Task) -> bool:
+    """Whether replicas train on the members' instances as one data set."""
+    return isinstance(task.mechanism, CohortOnce | Partition) and task.mechanism.pooled
+
+
+def population_of(task: Task) -> int:
+    """The declared number of units, or how many there are where none is declared."""
+    declared = None if isinstance(task.mechanism, Partition | InstanceFedSGD) else task.mechanism.population
+    return declared or task.units.num_users
+
+
+def cohort_size(task: Task) -> float:
+    """Expected number of units in a round."""
+    if isinstance(task.mechanism, Partition):
+        return task.units.num_users / task.mechanism.groups
+    return task.mechanism.divisor(task.units.num_users)
 
 
 def start_of(task: Task, replica: int) -> Tensor:
@@ -125,9 +152,17 @@ def shares_first_round(task: Task) -> bool:
     return isinstance(task.mechanism, UserFedAvg | FedAvg)
 
 
+ENGINE = 2
+"""Version of what training computes: raised whenever the same task gives other bits than before."""
+
+
 def fingerprint(task: Task) -> str:
-    """SHA-256 over all that decides the results: a stored part is used only if it matches."""
-    digest = hashlib.sha256()
+    """SHA-256 over all that decides the results: a stored part is used only if it matches.
+
+    Versions of the engine and of what computes for it stand among them: finished parts of another version
+    are not mixed with new ones, of which a certificate assumes that they were made alike.
+    """
+    digest = hashlib.sha256(repr((ENGINE, torch.__version__, np.__version__)).encode())
     parts = (task.mechanism, task.local, task.seed, task.dtype, torch.device(task.device).type)
     digest.update(
         repr(
@@ -140,7 +175,15 @@ def fingerprint(task: Task) -> str:
     if task.own_start:
         digest.update(b"own start")
     federation = task.federation
-    arrays = (federation.features, federation.labels, federation.offsets, federation.test_features)
+    arrays = (
+        federation.features,
+        federation.labels,
+        federation.offsets,
+        federation.test_features,
+        federation.who,
+        federation.which,
+        np.array(federation.most_instances or 0),
+    )
     start = task.model.initial(initial_seed(task.seed)).numpy()
     for array in (*arrays, start, federation.vectors):
         if array is not None:

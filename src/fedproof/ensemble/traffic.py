@@ -2,8 +2,7 @@
 
 import torch
 
-from fedproof.ensemble.task import Task
-from fedproof.mechanisms.sampling import cohort_size
+from fedproof.ensemble.task import Task, cohort_size
 from fedproof.protocol import CohortOnce, Partition
 
 
@@ -16,7 +15,7 @@ def uploads(task: Task) -> float:
     noise a round is one step, in which each member has a part.
     """
     mechanism, units = task.mechanism, task.units
-    members = cohort_size(mechanism, units.num_users)
+    members = cohort_size(task)
     if not (isinstance(mechanism, CohortOnce | Partition) and mechanism.pooled and not mechanism.queries):
         return mechanism.rounds * members
     instances = members * len(units.labels) / units.num_users

@@ -9,13 +9,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.ensemble.memory import Sizes, halved, shared_fits, sizes_for
-from fedproof.ensemble.task import Task, shares_first_round, start_of
+from fedproof.ensemble.task import Task, cohort_size, is_pooled, population_of, shares_first_round, start_of
+from fedproof.lots import Lots, Purpose
 from fedproof.mechanisms import RoundReport, Setting, State, Streams, play, user_fedavg
 from fedproof.mechanisms.cores import free_cores, on_cores
-from fedproof.mechanisms.randomness import Purpose, Stream
+from fedproof.mechanisms.lanes import Stacking
+from fedproof.mechanisms.randomness import Stream
 from fedproof.mechanisms.sampling import cohorts_of
 from fedproof.mechanisms.users import as_inputs, users_on
 from fedproof.models import Layout, Model
+from fedproof.models.model import StackedModel
 from fedproof.models.precision import all_digits
 
 _WIDTH = 512  # test inputs at once, for as many replicas as fit
@@ -54,7 +57,11 @@ def train_replicas(
     """The given replicas of `task`.
 
     A replica's result depends on the task and its index alone, not on the range or the stack it is trained
-    in, up to the order in which floating point numbers are added. With `task.secure_noise` it has the same
+    in, up to the last bits. Those follow from shapes, and shapes from public numbers.
+
+    Guarantee: what a unit holds, and whether it is there at all, changes no bit of a replica that did not
+    draw it.
+    With `task.secure_noise` it has the same
     law each time, and another value.
 
     Args:
@@ -78,24 +85,26 @@ def train_replicas(
                 blocks.append(_train_block(task, block, setting, shared, sizes.cells))
             except torch.cuda.OutOfMemoryError:
                 sizes = halved(sizes)
-                setting = replace(setting, stack=sizes.stack)
+                setting = replace(setting, stacking=replace(setting.stacking, size=sizes.stack))
                 torch.cuda.empty_cache()
                 continue
             begin = block.stop
     return concatenate(blocks)
 
 
-def first_updates(task: Task, sizes: Sizes | None = None) -> Tensor:
-    """Round-one update `(users, dim)` of every user, the same for all replicas, noise levels and clip norms.
+def first_updates(task: Task, sizes: Sizes | None = None, users: NDArray[np.int64] | None = None) -> Tensor:
+    """Round-one update `(users, dim)` of every user, or the given ones, the same for all replicas.
 
-    Kept in the host's memory if the device could not hold it beside the training.
+    It is also the same for all noise levels and clip norms. Kept in the host's memory if the device could
+    not hold it beside the training.
     """
     sizes = sizes or sizes_for(task)
     home = torch.device(task.device if shared_fits(task) else "cpu")
     with all_digits(), free_cores(torch.device(task.device)) as cores:
         while True:
             try:
-                return user_fedavg.first_updates(_setting(task, sizes, cores), start_of(task, 0), home)
+                setting = _setting(task, sizes, cores)
+                return user_fedavg.first_updates(setting, start_of(task, 0), home, users)
             except torch.cuda.OutOfMemoryError:
                 sizes = halved(sizes)
                 torch.cuda.empty_cache()
@@ -178,16 +187,21 @@ def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:
         users=users_on(task.units, device, task.dtype),
         local=task.local,
         seed=task.seed,
-        stack=sizes.stack,
+        stacking=Stacking(
+            size=sizes.stack, rigid=device.type != "cpu" or not isinstance(task.model, StackedModel)
+        ),
         cores=cores,
         aggregation=task.aggregation,
+        population=population_of(task),
+        expected_cohort=cohort_size(task),
         attack=task.attack,
     )
 
 
 def _streams(task: Task, block: range) -> Streams:
-    device, secure, users = torch.device(task.device), task.secure_noise, task.units.num_users
-    with_batches = () if shares_first_round(task) else block
+    device, secure, users = torch.device(task.device), task.secure_noise, task.units.who
+    pooled = block if is_pooled(task) else ()
+    drawn = () if shares_first_round(task) or is_pooled(task) else block
 
     def streams(purpose: Purpose, replicas: Iterable[int]) -> list[Stream]:
         return [Stream(task.seed, purpose, replica, device, secure=secure) for replica in replicas]
@@ -195,7 +209,8 @@ def _streams(task: Task, block: range) -> Streams:
     return Streams(
         cohorts=cohorts_of(task.mechanism, users, task.seed, block, secure=secure),
         noise=streams(Purpose.NOISE, block),
-        batches=streams(Purpose.BATCH, with_batches),
+        batches=streams(Purpose.BATCH, pooled),
+        lots=Lots(task.seed, Purpose.BATCH, drawn, secure=secure),
     )
 
 

@@ -12,16 +12,14 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof import check
-from fedproof.protocol import Everyone, FixedSize, Flat, PerLayer, Poisson, Quantile, UserFedAvg
+from fedproof import check, lots
+from fedproof.lots import Purpose, sequence
+from fedproof.protocol import FixedSize, Flat, PerLayer, Quantile, Sampling, UserFedAvg
 from fedproof.secure import SecureGenerator
 
 Floats = NDArray[np.float64]
 Params = NDArray[np.floating]
 Numbers = np.random.Generator | SecureGenerator
-
-# First entries of the spawn keys, as in `mechanisms.randomness.Purpose`.
-_COHORT, _NOISE = 2, 3
 
 _HUGE = 1e100  # beyond, squares may overflow
 _PIECE = 8192  # too short for BLAS to share among threads, which on busy cores wait for each other
@@ -34,7 +32,7 @@ class Plan:
     The seed decides cohorts and noise. Whoever knows it can take the noise off: keep it on the server.
     Without one, both come from the operating system: nobody can take the noise off or repeat the training.
 
-    >>> from fedproof.protocol import UserFedAvg
+    >>> from fedproof.protocol import Poisson, UserFedAvg
     >>> fedavg = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
     >>> Plan(mechanism=fedavg, num_users=200, seed=0).divisor
     20.0
@@ -66,10 +64,7 @@ class Plan:
 
         Guarantee: it does not depend on who was drawn or who replied.
         """
-        sampling = self.mechanism.sampling
-        if isinstance(sampling, FixedSize):
-            return float(sampling.cohort)
-        return sampling.probability * self.num_users
+        return self.mechanism.divisor(self.num_users)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,19 +120,7 @@ def layer_sizes(names: Sequence[str], sizes: Sequence[int]) -> tuple[int, ...]:
 
 def draw_cohorts(plan: Plan) -> NDArray[np.bool_]:
     """Whether a user takes part, `(replicas, rounds, users)`."""
-    sampling, rounds, users = plan.mechanism.sampling, plan.mechanism.rounds, plan.num_users
-    chosen = np.ones((len(plan.replicas), rounds, users), dtype=np.bool_)
-    if isinstance(sampling, Everyone):
-        return chosen
-    for row, replica in enumerate(plan.replicas):
-        numbers = _generator(plan, _COHORT, replica).random((rounds, users))
-        if isinstance(sampling, Poisson):
-            chosen[row] = numbers < sampling.probability
-        else:
-            smallest = np.argpartition(numbers, sampling.cohort - 1, axis=1)[:, : sampling.cohort]
-            chosen[row] = False
-            np.put_along_axis(chosen[row], smallest, True, axis=1)
-    return chosen
+    return lots.draw_cohorts(*_drawing(plan, np.arange(plan.num_users)), secure=plan.seed is None)
 
 
 def draw_newcomer(plan: Plan, user: int) -> NDArray[np.bool_]:
@@ -146,11 +129,13 @@ def draw_newcomer(plan: Plan, user: int) -> NDArray[np.bool_]:
     Under Poisson sampling who joins changes nobody else's draw, and the divisor stays. A cohort of fixed size
     is drawn among the expected users alone.
     """
-    sampling, rounds = plan.mechanism.sampling, plan.mechanism.rounds
-    if isinstance(sampling, FixedSize):
-        return np.zeros((len(plan.replicas), rounds), dtype=np.bool_)
-    rows = [_generator(plan, _COHORT, replica, user).random(rounds) for replica in plan.replicas]
-    return np.stack(rows) < sampling.probability
+    if isinstance(plan.mechanism.sampling, FixedSize):
+        return np.zeros((len(plan.replicas), plan.mechanism.rounds), dtype=np.bool_)
+    return lots.draw_cohorts(*_drawing(plan, np.array([user])), secure=plan.seed is None)[:, :, 0]
+
+
+def _drawing(plan: Plan, users: NDArray[np.int64]) -> tuple[Sampling, NDArray[np.int64], int, int, range]:
+    return plan.mechanism.sampling, users, plan.mechanism.rounds, plan.seed or 0, plan.replicas
 
 
 # --- one round --------------------------------------------------------------------------------------------
@@ -221,7 +206,7 @@ def release(
 
 def noise_streams(plan: Plan, state: State) -> Sequence[Numbers]:
     """A generator of noise for each replica, standing where `state.round` rounds have left it."""
-    streams = [_generator(plan, _NOISE, replica) for replica in plan.replicas]
+    streams = [_generator(plan, replica) for replica in plan.replicas]
     for stream in () if plan.seed is None else streams:
         for _ in range(state.round):
             stream.standard_normal(state.params.shape[1], dtype=_noise_dtype(state.params))
@@ -254,16 +239,16 @@ def _noise_dtype(params: Params) -> type[np.float32] | type[np.float64]:
     return np.float64 if params.dtype == np.float64 else np.float32
 
 
-def _generator(plan: Plan, *path: int) -> Numbers:
+def _generator(plan: Plan, replica: int) -> Numbers:
     if plan.seed is None:
         return SecureGenerator()
-    return np.random.default_rng(np.random.SeedSequence(plan.seed, spawn_key=path))
+    return np.random.default_rng(sequence(plan.seed, Purpose.NOISE, replica))
 
 
 def noise_std(plan: Plan, clip_norm: float) -> float:
     """Standard deviation of the noise on each parameter of the new model.
 
-    >>> from fedproof.protocol import UserFedAvg
+    >>> from fedproof.protocol import Poisson, UserFedAvg
     >>> fedavg = UserFedAvg(rounds=1, noise_multiplier=2.0, sampling=Poisson(probability=0.5))
     >>> noise_std(Plan(mechanism=fedavg, num_users=20, seed=0), clip_norm=1.0)
     0.2

@@ -12,11 +12,11 @@ from fedproof.mechanisms.augment import Augment
 from fedproof.mechanisms.clipping import bound, unbounded
 from fedproof.mechanisms.cores import on_cores
 from fedproof.mechanisms.gradients import Draw, Tally, clipped_sums
-from fedproof.mechanisms.local import Batch, descend, descent
+from fedproof.mechanisms.lanes import taken
+from fedproof.mechanisms.local import Batch, descend, descent, steps_of
 from fedproof.mechanisms.noise import add_noise
 from fedproof.mechanisms.randomness import Stream
 from fedproof.mechanisms.rounds import RoundReport, Setting, State, Streams, report
-from fedproof.mechanisms.sampling import expected_cohort
 from fedproof.mechanisms.user_fedavg import gather_updates
 from fedproof.protocol import CohortOnce, Flat, Partition
 
@@ -50,7 +50,7 @@ def _noisy_mean(
     """Sums `(replicas, dim)` of what was clipped, noised, divided by a number that nobody's draw changes."""
     noise_std = (mechanism.noise_multiplier * state.clip_norms).to(total.dtype).unsqueeze(1)
     noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise)
-    return noisy / expected_cohort(mechanism.sampling, setting.users.num_users)
+    return noisy / mechanism.divisor(setting.users.num_users)
 
 
 def _moved(state: State, update: Tensor) -> State:
@@ -69,8 +69,10 @@ def _noisy_step(
         setting,
         state.params,
         _drawn(chosen, state.params.device),
-        mechanism.clip_norm,
-        tally,
+        clip_norm=mechanism.clip_norm,
+        tally=tally,
+        lane=np.arange(len(chosen)),
+        expected=len(chosen),
         width=setting.local.batch_size,
     )
     gradient = _noisy_mean(mechanism, setting, state, streams, total)
@@ -94,54 +96,56 @@ def _pooled(setting: Setting, state: State, streams: Streams) -> tuple[State, Ro
     sizes = chosen.astype(np.int64) @ setting.users.sizes
     augment = Augment.of(setting.local, setting.seed, state.round)
     update = torch.zeros_like(state.params)
-    # Replicas with many instances first, so that those who stop early stand last in their stack.
-    by_size = np.argsort(-sizes, kind="stable")
-    stacks = [by_size[begin : begin + setting.stack] for begin in range(0, len(by_size), setting.stack)]
 
-    def train(replicas: NDArray[np.int64]) -> None:
-        where = torch.from_numpy(replicas).to(update.device)
-        batches = _batches(setting, chosen[replicas], [streams.batches[row] for row in replicas])
-        update[where] = descent(
-            setting.model, setting.users, setting.local, state.params[where], batches, augment
-        )
+    def train(places: NDArray[np.int64]) -> None:
+        real = torch.from_numpy(places >= 0).to(update.device)
+        where = torch.from_numpy(places[places >= 0]).to(update.device)
+        start = torch.zeros((len(places), update.shape[1]), dtype=update.dtype, device=update.device)
+        start[real] = state.params[where]
+        batches = _batches(setting, chosen, taken(sizes, places), places, streams.batches)
+        update[where] = descent(setting, start, batches, augment)[real]
 
-    on_cores(train, stacks, setting.cores)
+    lane = np.arange(len(chosen))
+    on_cores(train, setting.stacking.stacks(sizes, lane, len(chosen)), setting.cores)
     return _moved(state, update), _report(chosen, update)
 
 
-def _batches(setting: Setting, chosen: NDArray[np.bool_], streams: Sequence[Stream]) -> Iterator[Batch]:
-    """Batches of the pooled instances of stacked replicas, sorted by falling number of instances."""
-    device = setting.users.labels.device
-    owners = chosen[:, np.repeat(np.arange(chosen.shape[1]), setting.users.sizes)]
-    counts = owners.sum(axis=1)
-    table = np.zeros((len(chosen), max(1, int(counts[0]))), dtype=np.int64)
-    table[np.arange(table.shape[1]) < counts[:, None]] = np.nonzero(owners)[1]
+def _batches(
+    setting: Setting,
+    chosen: NDArray[np.bool_],
+    counts: NDArray[np.int64],
+    places: NDArray[np.int64],
+    streams: Sequence[Stream],
+) -> Iterator[Batch]:
+    """Batches of the pooled instances of the replicas in `places`, which hold `counts` of them."""
+    size, device = setting.local.batch_size, setting.users.labels.device
+    table = np.zeros((len(places), -(-max(1, int(counts.max())) // size) * size), dtype=np.int64)
+    for row, replica in zip(table, places.tolist(), strict=True):
+        if replica >= 0 and chosen[replica].any():
+            own = np.flatnonzero(chosen[replica].repeat(setting.users.sizes))
+            row[: len(own)], row[len(own) :] = own, own[-1]
     rows = torch.from_numpy(table).to(device)
     for epoch in range(setting.local.epochs):
-        yield from _epoch(epoch, rows.gather(1, _order(counts, rows, streams)), counts, setting)
-
-
-def _order(counts: NDArray[np.int64], rows: Tensor, streams: Sequence[Stream]) -> Tensor:
-    keys = torch.full(rows.shape, 2.0, dtype=torch.float64, device=rows.device)  # padding comes last
-    for own, count, stream in zip(keys, counts.tolist(), streams, strict=True):
-        stream.uniform_(own[:count])
-    return keys.argsort(dim=1, stable=True)
+        keys = torch.full(rows.shape, 2.0, dtype=torch.float64, device=device)  # padding comes last
+        for keys_of_one, count, replica in zip(keys, counts.tolist(), places.tolist(), strict=True):
+            if count:
+                streams[replica].uniform_(keys_of_one[:count])
+        yield from _epoch(epoch, rows.gather(1, keys.argsort(dim=1, stable=True)), counts, setting)
 
 
 def _epoch(epoch: int, order: Tensor, counts: NDArray[np.int64], setting: Setting) -> Iterator[Batch]:
-    size = setting.local.batch_size
-    left = torch.from_numpy(counts).to(order.device).unsqueeze(1)
-    for begin in range(0, int(counts[0]), size):
-        active = int((counts > begin).sum())
-        rows = order[:active, begin : begin + size]
-        place = torch.arange(begin, begin + rows.shape[1], device=order.device)
+    size, device = setting.local.batch_size, order.device
+    left = torch.from_numpy(counts).to(device).unsqueeze(1)
+    for begin in range(0, int(counts.max()), size):
+        reached = setting.stacking.reached(counts, begin)
+        place = torch.arange(begin, begin + size, device=device)
         yield Batch(
             epoch=epoch,
             step=begin // size,
-            active=active,
-            rows=rows,
-            inside=place < left[:active],
-            sizes=(left[:active] - begin).clamp(max=size),
+            rows=order[:reached, begin : begin + size],
+            inside=place < left[:reached],
+            sizes=(left[:reached] - begin).clamp(min=1, max=size),
+            steps=steps_of(counts[:reached], begin, device),
         )
 
 

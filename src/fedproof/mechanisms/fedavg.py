@@ -4,7 +4,6 @@ from torch import Tensor
 
 from fedproof.mechanisms.clipping import unbounded
 from fedproof.mechanisms.rounds import RoundReport, Setting, State, Streams, report
-from fedproof.mechanisms.sampling import expected_cohort
 from fedproof.mechanisms.user_fedavg import gather_updates
 from fedproof.protocol import FedAvg
 
@@ -15,6 +14,6 @@ def play(
     """The state after one round: local updates, sum, divide by the expected cohort. There is no guarantee."""
     handed_in = unbounded(gather_updates(setting, state, streams, shared))
     total = setting.aggregation(handed_in.contributions)
-    cohort = expected_cohort(mechanism.sampling, setting.users.num_users)
+    cohort = mechanism.divisor(setting.users.num_users)
     after = State(round=state.round + 1, params=state.params + total / cohort, clip_norms=state.clip_norms)
     return after, report(handed_in)

@@ -17,7 +17,8 @@ class Draw:
     """The instances of one step.
 
     Attributes:
-        rows: rows of the federation, those of one model after the other, and one more for padding.
+        rows: rows of the federation, those of one model after the other, and one more because all batches
+            may be empty.
         counts: `(models,)`, how many of them belong to each model.
     """
 
@@ -26,20 +27,22 @@ class Draw:
 
     @staticmethod
     def of(rows: Tensor, counts: Tensor) -> "Draw":
-        """Of rows without the one for padding, which is there because all batches may be empty."""
+        """Of rows without the one more."""
         return Draw(rows=torch.cat([rows, rows.new_zeros(1)]), counts=counts)
 
-    def batches(self, models: Tensor, width: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, models: Tensor, real: Tensor, width: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows `(len(models), width)` and mask of what is no padding, batch after batch.
 
-        The last batch may be narrower; `width` None takes all instances at once.
+        Padding repeats a model's own last row; a model without rows, or in an empty place, gets anybody's,
+        and whoever sums must pass over it.
         """
-        counts = self.counts[models].unsqueeze(1)
+        counts = torch.where(real, self.counts[models], 0).unsqueeze(1)
         begin = (self.counts.cumsum(0) - self.counts)[models].unsqueeze(1)
-        places = torch.arange(max(1, int(counts.max())), device=self.rows.device)
-        for place in torch.split(places, width or len(places)):
-            mask = place < counts
-            yield self.rows[torch.where(mask, begin + place, len(self.rows) - 1)], mask
+        places = torch.arange(width, device=self.rows.device)
+        for first in range(0, max(1, int(counts.max())), width):
+            place = first + places
+            own = torch.minimum(place, (counts - 1).clamp(min=0))
+            yield self.rows[begin + own], place < counts
 
 
 class Tally:
@@ -75,31 +78,47 @@ class Tally:
 
 
 def clipped_sums(
-    setting: Setting, params: Tensor, draw: Draw, clip_norm: float, tally: Tally, *, width: int | None = None
+    setting: Setting,
+    params: Tensor,
+    draw: Draw,
+    *,
+    clip_norm: float,
+    tally: Tally,
+    lane: NDArray[np.int64],
+    expected: float,
+    width: int,
 ) -> Tensor:
     """Sum of clipped gradients `(models, dim)` over each model's instances, `width` of them at a time.
 
-    Guarantee: one instance adds at most `clip_norm`, and nothing where its gradient is not finite.
-    """
-    total = torch.empty_like(params)
+    Guarantee: one instance adds at most `clip_norm`, and nothing where its gradient is not finite. A model's
+    sum depends on its own instances alone, bit for bit: batches have the same width for all, and one that
+    holds padding only adds nothing.
 
-    def work(models: Tensor) -> None:
-        own = params[models]
-        sums: Tensor | None = None
-        for rows, mask in draw.batches(models, width):
+    Args:
+        setting: model, users, how many are summed at once.
+        params: `(models, dim)`.
+        draw: the models' instances.
+        clip_norm: bound on one instance's gradient.
+        tally: counts what was clipped.
+        lane: `(models,)`, public numbers.
+        expected: how many models there are on average.
+        width: of a batch, a public number.
+    """
+    total = torch.zeros_like(params)
+    work = draw.counts.cpu().numpy()
+
+    def sum_up(places: NDArray[np.int64]) -> None:
+        models = torch.from_numpy(np.maximum(places, 0)).to(params.device)
+        real = torch.from_numpy(places >= 0).to(params.device)
+        own, sums = params[models], torch.zeros_like(params[models])
+        for rows, mask in draw.batches(models, real, width):
             found = setting.model.clipped_gradient(
                 own, setting.users.features[rows], setting.users.labels[rows], mask, clip_norm
             )
-            sums = found.total if sums is None else sums.add_(found.total)
-            tally.add(models, mask, found.norms, found.finite, clip_norm)
-        assert sums is not None  # there is a batch even if it is empty
-        total[models] = sums
+            some = mask.any(1)
+            sums = torch.where(some.unsqueeze(1), sums + found.total, sums)
+            tally.add(models[real], mask[real], found.norms[real], found.finite[real], clip_norm)
+        total[models[real]] = sums[real]
 
-    on_cores(work, _stacks(draw.counts, setting.stack), setting.cores)
+    on_cores(sum_up, setting.stacking.stacks(work, lane, expected), setting.cores)
     return total
-
-
-def _stacks(counts: Tensor, stack: int) -> Iterator[Tensor]:
-    # Batches of like size share a stack: Poisson batches differ by half their size, which would be padding.
-    if len(counts):
-        yield from torch.split(counts.argsort(descending=True, stable=True), stack)

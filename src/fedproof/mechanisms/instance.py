@@ -1,7 +1,9 @@
 """DP-SGD of many (replica, user) pairs at once, on batches of each user's own instances."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -9,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.aggregation import Contributions
+from fedproof.lots import Lots
 from fedproof.mechanisms.gradients import Draw, Tally, clipped_sums
 from fedproof.mechanisms.local import descend
-from fedproof.mechanisms.randomness import Stream
+from fedproof.mechanisms.randomness import Stream, draw
 from fedproof.mechanisms.rounds import (
     Cohort,
     RoundReport,
@@ -69,8 +72,17 @@ def private_updates(
     velocity = torch.zeros_like(start) if velocity is None else velocity
     params, tally = start.clone(), Tally(len(replica), start)
     rows = _Rows.of(setting.users, cohort, start.device)
-    for draw, divisors in _draws(training, setting, rows, streams.batches):
-        gradient = clipped_sums(setting, params, draw, training.clip_norm, tally)
+    sum_up = partial(
+        clipped_sums,
+        setting,
+        clip_norm=training.clip_norm,
+        tally=tally,
+        lane=cohort.replica + cohort.slot,
+        expected=setting.expected_cohort * len(state.params),
+        width=_width(setting),
+    )
+    for drawn, divisors in _draws(training, setting, rows, state.round, streams.lots):
+        gradient = sum_up(params, drawn)
         gradient.add_(_noise(cohort, streams.noise, start), alpha=training.noise_std)
         descend(params, velocity, gradient.div_(divisors), setting.local)
     updates = start.new_zeros((*cohort.members.shape, start.shape[1]))
@@ -85,43 +97,41 @@ def private_updates(
 # --- batches ------------------------------------------------------------------------------------------------
 
 
+def _width(setting: Setting) -> int:
+    """Instances summed at a time: few batches are larger than two standard deviations above the mean."""
+    size, most = setting.local.batch_size, setting.users.most_instances
+    width = 4 * math.ceil((size + 2 * math.sqrt(size)) / 4)
+    return width if most is None else min(width, most)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
     """The instances of the pairs of one round.
 
     Attributes:
-        count: instances of the whole federation.
-        user: `(pairs,)`.
-        replica: `(pairs, 1)`.
-        rows: `(pairs, largest user)`, the rows of each pair's user, and others behind them.
-        own: which of `rows` belong to the user.
+        user, replica: `(pairs,)`, on the host.
+        rows: `(pairs, largest user)`, the rows of each pair's user; behind them its last row again.
+        own: which of `rows` are the user's, each once.
+        ids: `(pairs, largest user)`, identities of these instances.
     """
 
-    count: int
     user: NDArray[np.int64]
-    replica: Tensor
+    replica: NDArray[np.int64]
     rows: Tensor
     own: Tensor
+    ids: Tensor
 
     @staticmethod
     def of(users: Users, cohort: Cohort, device: torch.device) -> "_Rows":
-        count = int(users.offsets[-1])
-        rows = users.offsets[cohort.user, None] + np.arange(users.sizes.max())
-        arrays = (
-            cohort.replica[:, None],
-            np.minimum(rows, count - 1),
-            rows < users.offsets[cohort.user + 1, None],
-        )
-        replica, there, own = (torch.from_numpy(array).to(device) for array in arrays)
-        return _Rows(count=count, user=cohort.user, replica=replica, rows=there, own=own)
+        begin, end = users.offsets[cohort.user, None], users.offsets[cohort.user + 1, None]
+        rows = begin + np.arange(users.sizes[cohort.user].max(initial=1))
+        there, own = (torch.from_numpy(array).to(device) for array in (np.minimum(rows, end - 1), rows < end))
+        return _Rows(user=cohort.user, replica=cohort.replica, rows=there, own=own, ids=users.which[there])
 
-    def numbers(self, streams: Sequence[Stream]) -> Tensor:
-        """A uniform number for each of `rows`; a replica draws for all instances, whoever is drawn."""
+    def numbers(self, lots: Lots, number: int) -> Tensor:
+        """A uniform number for each of `rows`, drawn by the instance's identity."""
         # float64: with the 24 bits of float32 a chance could be exceeded by 6e-8, which nobody accounts.
-        numbers = torch.empty((len(streams), self.count), dtype=torch.float64, device=self.rows.device)
-        for row, stream in zip(numbers, streams, strict=True):
-            stream.uniform_(row)
-        return numbers[self.replica, self.rows]
+        return draw(lots, np.full(len(self.user), number), self.replica, self.ids)
 
     def of_pairs(self, by_user: NDArray[np.generic]) -> Tensor:
         """Values `(users,)` as `(pairs, 1)`."""
@@ -129,36 +139,36 @@ class _Rows:
 
 
 def _draws(
-    training: PrivateTraining, setting: Setting, rows: _Rows, streams: Sequence[Stream]
+    training: PrivateTraining, setting: Setting, rows: _Rows, round: int, lots: Lots
 ) -> Iterator[tuple[Draw, Tensor]]:
     """The batches of all steps, and `(pairs, 1)`, what their noisy sums are divided by."""
+    draws = range(round * training.steps, (round + 1) * training.steps)
     if training.shuffled:
-        return _passes(training, setting, rows, streams)
-    return _poisson(training, setting, rows, streams)
+        return _passes(setting, rows, draws, lots)
+    return _poisson(training, setting, rows, draws, lots)
 
 
 def _poisson(
-    training: PrivateTraining, setting: Setting, rows: _Rows, streams: Sequence[Stream]
+    training: PrivateTraining, setting: Setting, rows: _Rows, draws: range, lots: Lots
 ) -> Iterator[tuple[Draw, Tensor]]:
     """Every instance of a pair by itself, with the user's chance."""
     chance = rows.of_pairs(training.batch_probability)
-    divisors = torch.full(rows.replica.shape, float(setting.local.batch_size), device=chance.device)
-    for _ in range(training.steps):
-        chosen = (rows.numbers(streams) < chance) & rows.own
+    divisors = torch.full(chance.shape, float(setting.local.batch_size), device=chance.device)
+    for number in draws:
+        chosen = (rows.numbers(lots, number) < chance) & rows.own
         yield Draw.of(rows.rows[chosen], chosen.sum(1)), divisors
 
 
-def _passes(
-    training: PrivateTraining, setting: Setting, rows: _Rows, streams: Sequence[Stream]
-) -> Iterator[tuple[Draw, Tensor]]:
+def _passes(setting: Setting, rows: _Rows, draws: range, lots: Lots) -> Iterator[tuple[Draw, Tensor]]:
     """Parts of passes over each pair's instances, every pass in an order of its own."""
     size = setting.local.batch_size
     in_pass = -(-setting.users.sizes // size)
     order, batches, instances = rows.rows, rows.of_pairs(in_pass), rows.of_pairs(setting.users.sizes)
-    for step in range(training.steps):
-        # Whether anybody begins, cohort or not: how much a replica draws must not depend on its neighbours.
-        if (step % in_pass == 0).any():
-            keys = torch.where(rows.own, rows.numbers(streams), 2.0)  # what is not the user's own comes last
+    for step, number in enumerate(draws):
+        if (step % in_pass[rows.user] == 0).any():
+            keys = torch.where(
+                rows.own, rows.numbers(lots, number), 2.0
+            )  # what stands there twice comes last
             fresh = rows.rows.gather(1, keys.argsort(dim=1, stable=True))
             order = torch.where(step % batches == 0, fresh, order)
         place = step % batches * size + torch.arange(size, device=order.device)

@@ -7,7 +7,6 @@ from torch import Tensor
 from fedproof.mechanisms.clipping import unbounded
 from fedproof.mechanisms.instance import PrivateTraining, private_updates
 from fedproof.mechanisms.rounds import RoundReport, Setting, State, Streams
-from fedproof.mechanisms.sampling import expected_cohort
 from fedproof.protocol import InstanceFedAvg, LocalTraining
 
 
@@ -28,7 +27,7 @@ def play(
     velocity = _velocity(setting, state) if mechanism.keep_momentum else None
     handed_in, report = private_updates(training, setting, state, streams, velocity)
     total = setting.aggregation(unbounded(handed_in).contributions)
-    cohort = expected_cohort(mechanism.sampling, setting.users.num_users)
+    cohort = mechanism.divisor(setting.users.num_users)
     after = State(
         round=state.round + 1,
         params=state.params + total / cohort,
@@ -48,10 +47,12 @@ def _velocity(setting: Setting, state: State) -> Tensor:
 def batch_probabilities(
     mechanism: InstanceFedAvg, local: LocalTraining, sizes: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Chance `(users,)` that an instance enters a batch, so that batches have `batch_size` in expectation.
+    """Chance `(users,)` that an instance enters a batch: the declared one, or the batch size over the user's.
 
     Guarantee: no user's chance is above the one that is accounted.
     """
+    if not mechanism.by_size:
+        return np.full(len(sizes), mechanism.batch_probability)
     chances = np.minimum(1, local.batch_size / sizes)
     if chances.max() > mechanism.batch_probability * (1 + 1e-9):
         raise ValueError(

@@ -5,7 +5,6 @@ import numpy as np
 from fedproof.mechanisms.clipping import unbounded
 from fedproof.mechanisms.instance import PrivateTraining, private_updates
 from fedproof.mechanisms.rounds import RoundReport, Setting, State, Streams
-from fedproof.mechanisms.sampling import expected_cohort
 from fedproof.protocol import InstanceFedSGD
 
 
@@ -26,6 +25,6 @@ def play(
     )
     handed_in, report = private_updates(training, setting, state, streams)
     total = setting.aggregation(unbounded(handed_in).contributions)
-    cohort = expected_cohort(mechanism.sampling, num_users)
+    cohort = mechanism.divisor(num_users)
     after = State(round=state.round + 1, params=state.params + total / cohort, clip_norms=state.clip_norms)
     return after, report

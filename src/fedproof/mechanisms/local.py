@@ -10,70 +10,75 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.mechanisms.augment import Augment
-from fedproof.mechanisms.users import Users
-from fedproof.models.model import Model
+from fedproof.mechanisms.lanes import taken
+from fedproof.mechanisms.rounds import Setting
 from fedproof.protocol import LocalTraining
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """The instances that the first `active` models of a stack see in one step.
+    """The instances that the models of a stack see in one step.
 
     Attributes:
         epoch: number of the pass over the data.
         step: number of the step within the pass.
-        active: number of models whose user still has instances left in this epoch.
-        rows: `(active, width)` rows of the federation; padding repeats a user's last row.
-        inside: `(active, width)`, False for padding.
-        sizes: `(active, 1)`, the size of each user's own batch.
+        rows: `(models, width)` rows of the federation for the first models of the stack; padding repeats a
+            row of the model's own, and is anybody's where a model takes no step.
+        inside: `(models, width)`, False for padding.
+        sizes: `(models, 1)`, how many of a model's rows are no padding, at least 1.
+        steps: `(models, 1)`, which of these models take the step; None if all do.
     """
 
     epoch: int
     step: int
-    active: int
     rows: Tensor
     inside: Tensor
     sizes: Tensor
+    steps: Tensor | None
 
 
 def local_updates(
-    model: Model,
-    users: Users,
-    local: LocalTraining,
-    start: Tensor,
-    members: NDArray[np.int64],
-    order: Tensor,
-    augment: Augment,
+    setting: Setting, start: Tensor, members: NDArray[np.int64], order: Tensor, augment: Augment
 ) -> Tensor:
     """Update `(stack, dim)` of each user in `members` (stack,), trained from its row of `start` (stack, dim).
 
-    `members` must be sorted by falling number of instances, so that those who stop early stand last.
-    `order` (epochs, instances) says in which order a user sees its rows.
+    A member of -1 is an empty place, whose update means nothing. `order` (epochs, instances) says in which
+    order a user sees its rows.
     """
-    return descent(model, users, local, start, _batches(users, local, members, order), augment)
+    return descent(setting, start, _batches(setting, members, order), augment)
 
 
-def descent(
-    model: Model,
-    users: Users,
-    local: LocalTraining,
-    start: Tensor,
-    batches: Iterable[Batch],
-    augment: Augment,
-) -> Tensor:
+def descent(setting: Setting, start: Tensor, batches: Iterable[Batch], augment: Augment) -> Tensor:
     """What SGD over `batches` changes, `(stack, dim)`, from `start` (stack, dim)."""
+    users, local = setting.users, setting.local
     params = start.clone()
     velocity = torch.zeros_like(params)
     for batch in batches:
-        now, moving = params[: batch.active], velocity[: batch.active]
+        now, moving = params[: len(batch.rows)], velocity[: len(batch.rows)]
         inputs, labels = users.features[batch.rows], users.labels[batch.rows]
         inputs = augment(inputs, batch.epoch, batch.step)
-        weights = batch.inside.to(now.dtype) / batch.sizes
+        weights = 1 / batch.sizes.to(now.dtype)
         if local.balanced:
             weights = weights * users.balance[batch.rows]
-        gradient = model.gradient(now, inputs, labels, weights)
+        gradient = setting.model.gradient(now, inputs, labels, torch.where(batch.inside, weights, 0))
+        before = None if batch.steps is None else (now.clone(), moving.clone())
         descend(now, moving, gradient, at_epoch(local, batch.epoch))
+        if before is not None and batch.steps is not None:
+            now.copy_(torch.where(batch.steps, now, before[0]))
+            moving.copy_(torch.where(batch.steps, moving, before[1]))
     return params.sub_(start)
+
+
+def width_of(setting: Setting, begin: int) -> int:
+    """Rows of a batch that begins after `begin` of a user's instances, from public numbers alone."""
+    size, most = setting.local.batch_size, setting.users.most_instances
+    return size if most is None else max(1, min(size, most - begin))
+
+
+def steps_of(counts: NDArray[np.int64], begin: int, device: torch.device) -> Tensor | None:
+    """Which models `(models, 1)` have more than `begin` instances; None if all have."""
+    ahead = counts > begin
+    return None if ahead.all() else torch.from_numpy(ahead[:, None]).to(device)
 
 
 def at_epoch(local: LocalTraining, epoch: int) -> LocalTraining:
@@ -98,24 +103,21 @@ def descend(params: Tensor, velocity: Tensor, gradient: Tensor, local: LocalTrai
     params.add_(gradient, alpha=-local.learning_rate)
 
 
-def _batches(
-    users: Users, local: LocalTraining, members: NDArray[np.int64], order: Tensor
-) -> Iterator[Batch]:
-    sizes = users.sizes[members]
-    first = torch.from_numpy(users.offsets[members]).to(order.device).unsqueeze(1)
-    counts = torch.from_numpy(sizes).to(order.device).unsqueeze(1)
-    for epoch in range(local.epochs):
-        for begin in range(0, int(sizes[0]), local.batch_size):
-            active = int((sizes > begin).sum())
-            width = min(int(sizes[0]) - begin, local.batch_size)
-            place = torch.arange(begin, begin + width, device=order.device)
-            rows = first[:active] + torch.minimum(place, counts[:active] - 1)
-            own = (counts[:active] - begin).clamp(max=local.batch_size)
+def _batches(setting: Setting, members: NDArray[np.int64], order: Tensor) -> Iterator[Batch]:
+    users, size, device = setting.users, setting.local.batch_size, order.device
+    sizes, offsets = taken(users.sizes, members), taken(users.offsets[:-1], members)
+    first, counts = (torch.from_numpy(array).to(device).unsqueeze(1) for array in (offsets, sizes))
+    for epoch in range(setting.local.epochs):
+        for begin in range(0, int(sizes.max()), size):
+            reached = setting.stacking.reached(sizes, begin)
+            place = torch.arange(begin, begin + width_of(setting, begin), device=device)
+            own = counts[:reached]
+            rows = first[:reached] + torch.minimum(place, (own - 1).clamp(min=0))
             yield Batch(
                 epoch=epoch,
-                step=begin // local.batch_size,
-                active=active,
+                step=begin // size,
                 rows=order[epoch, rows],
-                inside=place < counts[:active],
-                sizes=own,
+                inside=place < own,
+                sizes=(own - begin).clamp(min=1, max=size),
+                steps=steps_of(sizes[:reached], begin, device),
             )

@@ -10,19 +10,20 @@ All randomness is derived from the task's seed through `numpy.random.SeedSequenc
 | cohorts of all rounds | `(COHORT, replica)` | nobody |
 | noise of all rounds | `(NOISE, replica)` | nobody |
 | DP-SGD batches, or order of pooled instances, of all rounds | `(BATCH, replica)` | nobody |
-| groups of a partition's users | `(GROUP, block of users)` | all replicas |
+| groups of a partition's units | `(GROUP, block of units)` | all replicas |
 | shift and flip of the images of a step | `(AUGMENT, round, epoch, step)` | all replicas and users |
 
-Local training is thus a function of the global model, the user and the round, and a replica's result does not
-depend on the replicas trained beside it. CPU streams are NumPy's PCG64. CUDA streams are Philox with a 64-bit
-seed from the same sequence: the numbers differ between the two kinds of device, not between two runs on one.
+A user, or an instance, stands in a key, or draws its number, by its identity: nobody's random numbers depend
+on who else takes part. Local training is thus a function of the global model, the user and the round, and a
+replica's result does not depend on the replicas trained beside it. CPU streams are NumPy's PCG64. CUDA
+streams are Philox with a 64-bit seed from the same sequence: the numbers differ between the two kinds of
+device, not between two runs on one. Lots (`fedproof.lots`) are the same everywhere.
 
 With `secure` what privacy rests on, cohorts, noise and batches, comes from the operating system instead
 (`fedproof.secure`), and the seed decides the rest: what is public anyway. Such numbers are drawn on the host.
 """
 
 from collections.abc import Callable
-from enum import IntEnum
 from itertools import pairwise
 
 import numpy as np
@@ -30,23 +31,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproof.lots import Lots, Purpose, element, sequence
 from fedproof.secure import SecureGenerator
 
 Numbers = np.random.Generator | SecureGenerator
 """What uniform and normal numbers are drawn from."""
-
-
-class Purpose(IntEnum):
-    """First entry of the spawn key."""
-
-    INITIAL = 0
-    ORDER = 1
-    COHORT = 2
-    NOISE = 3
-    BATCH = 4
-    AUGMENT = 5
-    GROUP = 6
-    START = 7
 
 
 class Stream:
@@ -60,7 +49,7 @@ class Stream:
             # Not torch's own, which on a CPU keeps 32 bits of its seed only.
             self._generator = _private_numbers(seed, purpose, replica, secure=secure)
         else:
-            word = int(_sequence(seed, purpose, replica).generate_state(1, np.uint64)[0])
+            word = int(sequence(seed, purpose, replica).generate_state(1, np.uint64)[0])
             self._generator = torch.Generator(device=device).manual_seed(word)
 
     def normal_(self, out: Tensor) -> None:
@@ -90,36 +79,41 @@ def _fill(out: Tensor, draw: Callable[..., object]) -> None:
 def initial_seed(seed: int, replica: int | None = None) -> int:
     """Seed of the initial model: of all replicas, or of one that has its own."""
     key = (Purpose.INITIAL,) if replica is None else (Purpose.START, replica)
-    return int(_sequence(seed, *key).generate_state(1)[0])
+    return int(sequence(seed, *key).generate_state(1)[0])
 
 
-def cohort_generator(seed: int, replica: int, *, secure: bool = False) -> Numbers:
-    """Generator of one replica's cohorts."""
-    return _private_numbers(seed, Purpose.COHORT, replica, secure=secure)
+def draw(lots: Lots, numbers: NDArray[np.int64], replica: NDArray[np.int64], ids: Tensor) -> Tensor:
+    """`lots.draw` on the device of the identities `ids` (rows, units)."""
+    if lots.secure:
+        return torch.from_numpy(SecureGenerator().random(tuple(ids.shape))).to(ids.device)
+    starts = torch.from_numpy(lots.starts(numbers, replica)).to(ids.device)
+    found: Tensor = element(starts, ids).double() * 2.0**-53
+    return found
 
 
 def group_generator(seed: int, block: int) -> np.random.Generator:
-    """Generator of the groups of one block of users."""
-    return np.random.default_rng(_sequence(seed, Purpose.GROUP, block))
+    """Generator of the groups of one block of units."""
+    return np.random.default_rng(sequence(seed, Purpose.GROUP, block))
 
 
 def augment_generator(seed: int, round: int, epoch: int, step: int) -> np.random.Generator:
     """Generator of what happens to the images of one step."""
-    return np.random.default_rng(_sequence(seed, Purpose.AUGMENT, round, epoch, step))
+    return np.random.default_rng(sequence(seed, Purpose.AUGMENT, round, epoch, step))
 
 
-def data_order(seed: int, round: int, offsets: NDArray[np.int64], epochs: int) -> NDArray[np.int64]:
-    """Rows `(epochs, instances)` in the order in which each user sees its own, user after user."""
+def data_order(
+    seed: int, round: int, offsets: NDArray[np.int64], epochs: int, ids: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Rows `(epochs, instances)` in the order in which each user sees its own, user after user.
+
+    Guarantee: a user's order depends on its identity in `ids` (users,) and on how many instances it holds.
+    """
     order = np.tile(np.arange(offsets[-1]), (epochs, 1))
-    for user, (start, stop) in enumerate(pairwise(offsets.tolist())):
-        generator = np.random.default_rng(_sequence(seed, Purpose.ORDER, round, user))
+    for user, (start, stop) in zip(ids.tolist(), pairwise(offsets.tolist()), strict=True):
+        generator = np.random.default_rng(sequence(seed, Purpose.ORDER, round, user))
         generator.permuted(order[:, start:stop], axis=1, out=order[:, start:stop])
     return order
 
 
 def _private_numbers(seed: int, purpose: Purpose, replica: int, *, secure: bool) -> Numbers:
-    return SecureGenerator() if secure else np.random.default_rng(_sequence(seed, purpose, replica))
-
-
-def _sequence(seed: int, purpose: Purpose, *path: int) -> np.random.SeedSequence:
-    return np.random.SeedSequence(seed, spawn_key=(int(purpose), *path))
+    return SecureGenerator() if secure else np.random.default_rng(sequence(seed, purpose, replica))

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.aggregation import Aggregation, Contributions
+from fedproof.lots import Lots
 from fedproof.mechanisms.clipping import Bounded
+from fedproof.mechanisms.lanes import Stacking
 from fedproof.mechanisms.randomness import Stream
 from fedproof.mechanisms.users import Users
 from fedproof.models.model import Model
@@ -50,9 +52,11 @@ class Setting:
         users: the federation's instances on the device.
         local: how a user trains.
         seed: of the order of instances.
-        stack: number of (replica, user) pairs trained at once.
+        stacking: how many (replica, user) pairs are trained at once.
         cores: number of stacks trained side by side.
         aggregation: rule of the server.
+        population: declared number of units; how many there are if none is declared.
+        expected_cohort: how many of them are in a cohort on average.
         attack: None if nobody is adversarial.
     """
 
@@ -60,9 +64,11 @@ class Setting:
     users: Users
     local: LocalTraining
     seed: int
-    stack: int
+    stacking: Stacking
     cores: int
     aggregation: Aggregation
+    population: int
+    expected_cohort: float
     attack: Attack | None = None
 
 
@@ -73,12 +79,14 @@ class Streams:
     Attributes:
         cohorts: `(replicas, rounds, users)`, who takes part.
         noise: one stream for each replica.
-        batches: one stream for each replica; none if whole updates are clipped.
+        batches: one stream for each replica, of the order of pooled instances; none if nothing is pooled.
+        lots: which instances enter which DP-SGD batch.
     """
 
     cohorts: NDArray[np.bool_]
     noise: Sequence[Stream]
     batches: Sequence[Stream]
+    lots: Lots
 
 
 @dataclass(frozen=True, kw_only=True)

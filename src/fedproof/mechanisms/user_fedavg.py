@@ -1,6 +1,5 @@
 """User-level DP-FedAvg, and the updates it shares with FedAvg without privacy."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +11,7 @@ from fedproof.aggregation import Contributions
 from fedproof.mechanisms.augment import Augment
 from fedproof.mechanisms.clipping import Bounded, bound, next_clip_norms
 from fedproof.mechanisms.cores import on_cores
+from fedproof.mechanisms.lanes import taken
 from fedproof.mechanisms.local import local_updates
 from fedproof.mechanisms.noise import add_noise
 from fedproof.mechanisms.randomness import data_order
@@ -25,7 +25,6 @@ from fedproof.mechanisms.rounds import (
     contributions_of,
     report,
 )
-from fedproof.mechanisms.sampling import expected_cohort
 from fedproof.protocol import Quantile, UserFedAvg
 
 
@@ -49,7 +48,7 @@ def play(
     total = setting.aggregation(bounded.contributions)
     noise_std = (mechanism.noise_multiplier * bounded.thresholds).to(total.dtype)
     noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise)
-    cohort = expected_cohort(mechanism.sampling, setting.users.num_users)
+    cohort = mechanism.divisor(setting.users.num_users)
     clip_norms = _clip_norms(mechanism, bounded, state, streams, cohort)
     after = State(round=state.round + 1, params=state.params + noisy / cohort, clip_norms=clip_norms)
     return after, report(bounded)
@@ -61,9 +60,10 @@ def gather_updates(setting: Setting, state: State, streams: Streams, shared: Ten
     layer_sizes = setting.model.layout.layer_sizes
     if shared is None:
         cohort = cohort_of(chosen)
-        contributions = contributions_of(
-            _train(setting, state, cohort, state.params.device), cohort.members, layer_sizes
-        )
+        # A lane by the place in the replica's own cohort: another replica's members do not change it.
+        lane, expected = cohort.replica + cohort.slot, setting.expected_cohort * len(chosen)
+        updates = _train(setting, state, cohort, state.params.device, lane, expected)
+        contributions = contributions_of(updates, cohort.members, layer_sizes)
     else:
         # All that is needed of a table the device may not hold, and one row if all cohorts are empty.
         needed: NDArray[np.bool_] = np.asarray(chosen.any(axis=0))
@@ -80,38 +80,47 @@ def gather_updates(setting: Setting, state: State, streams: Streams, shared: Ten
     return contributions if setting.attack is None else setting.attack(contributions, state)
 
 
-def first_updates(setting: Setting, initial: Tensor, home: torch.device) -> Tensor:
-    """Round-one update `(users, dim)` of every user from the `initial` (dim,) model, kept on `home`."""
-    chosen = np.ones((1, setting.users.num_users), dtype=np.bool_)
+def first_updates(
+    setting: Setting, initial: Tensor, home: torch.device, users: NDArray[np.int64] | None = None
+) -> Tensor:
+    """Round-one update `(users, dim)` of all, or the given, users from `initial` (dim,), kept on `home`."""
+    chosen = np.zeros((1, setting.users.num_users), dtype=np.bool_)
+    chosen[0, slice(None) if users is None else users] = True
+    cohort = cohort_of(chosen)
     start = State(round=0, params=initial.unsqueeze(0), clip_norms=torch.ones(1, dtype=torch.float64))
-    return _train(setting, start, cohort_of(chosen), home)[0]
+    return _train(setting, start, cohort, home, setting.users.who[cohort.user], setting.population)[0]
 
 
-def _train(setting: Setting, state: State, cohort: Cohort, home: torch.device) -> Tensor:
-    """Updates `(replicas, members, dim)` of a round, 0 where there is no member, kept on `home`."""
+def _train(
+    setting: Setting,
+    state: State,
+    cohort: Cohort,
+    home: torch.device,
+    lane: NDArray[np.int64],
+    expected: float,
+) -> Tensor:
+    """Updates `(replicas, members, dim)` of a round, 0 where there is no member, kept on `home`.
+
+    Guarantee: a pair's update depends on its replica's model, its user and the round alone, bit for bit.
+    """
     device, dim = state.params.device, state.params.shape[1]
     updates = torch.zeros((*cohort.members.shape, dim), dtype=state.params.dtype, device=home)
-    order = data_order(setting.seed, state.round, setting.users.offsets, setting.local.epochs)
+    users, local = setting.users, setting.local
+    order = data_order(setting.seed, state.round, users.offsets, local.epochs, users.who)
     on_device = torch.from_numpy(order).to(device)
-    augment = Augment.of(setting.local, setting.seed, state.round)
+    augment = Augment.of(local, setting.seed, state.round)
 
-    def train(pairs: NDArray[np.int64]) -> None:
+    def train(places: NDArray[np.int64]) -> None:
+        pairs, real = places[places >= 0], torch.from_numpy(places >= 0).to(device)
         replica, slot = (torch.from_numpy(index[pairs]) for index in (cohort.replica, cohort.slot))
-        start = state.params[replica.to(device)]
-        trained = local_updates(
-            setting.model, setting.users, setting.local, start, cohort.user[pairs], on_device, augment
-        )
-        updates[replica.to(home), slot.to(home)] = trained.to(home)
+        start = state.params.new_zeros((len(places), dim))
+        start[real] = state.params[replica.to(device)]
+        members = np.where(places >= 0, taken(cohort.user, places), -1)
+        trained = local_updates(setting, start, members, on_device, augment)
+        updates[replica.to(home), slot.to(home)] = trained[real].to(home)
 
-    on_cores(train, _stacks(setting, cohort), setting.cores)
+    on_cores(train, setting.stacking.stacks(users.sizes[cohort.user], lane, expected), setting.cores)
     return updates
-
-
-def _stacks(setting: Setting, cohort: Cohort) -> Iterator[NDArray[np.int64]]:
-    # Users of like size share a stack: little padding, and those who stop early stand last.
-    by_size = np.argsort(-setting.users.sizes[cohort.user], kind="stable")
-    for begin in range(0, len(by_size), setting.stack):
-        yield by_size[begin : begin + setting.stack]
 
 
 def _clip_norms(

@@ -19,12 +19,18 @@ class Users:
         labels: `(instances,)`.
         balance: `(instances,)`, weights with mean one that make all classes of a user count alike.
         offsets: `(users + 1,)`, on the host, where cohorts are put together.
+        who: `(users,)`, identities.
+        which: `(instances,)`, identities, on the device, where batches are drawn.
+        most_instances: how many one user may hold; None if there is no limit.
     """
 
     features: Tensor
     labels: Tensor
     balance: Tensor
     offsets: NDArray[np.int64]
+    who: NDArray[np.int64]
+    which: Tensor
+    most_instances: int | None
 
     @property
     def num_users(self) -> int:
@@ -44,6 +50,9 @@ def users_on(federation: Federation, device: torch.device, dtype: torch.dtype) -
         labels=host_tensor(federation.labels).to(device),
         balance=torch.from_numpy(class_balance(federation)).to(device, dtype),
         offsets=federation.offsets,
+        who=federation.who,
+        which=host_tensor(federation.which).to(device),
+        most_instances=federation.most_instances,
     )
 
 

@@ -30,6 +30,7 @@ from fedproof.protocol.sampling import (
     FixedSize,
     Poisson,
     Sampling,
+    expected_cohort,
 )
 
 __all__ = [
@@ -54,4 +55,5 @@ __all__ = [
     "Query",
     "Sampling",
     "UserFedAvg",
+    "expected_cohort",
 ]

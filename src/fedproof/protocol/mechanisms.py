@@ -7,13 +7,16 @@ from typing import ClassVar
 from fedproof import check
 from fedproof.protocol.clipping import Clipping, Flat, Quantile
 from fedproof.protocol.query import Query
-from fedproof.protocol.sampling import Everyone, FixedSize, Poisson, Sampling
-from fedproof.threat import Unit, as_unit
+from fedproof.protocol.sampling import Everyone, FixedSize, Poisson, Sampling, expected_cohort
+from fedproof.threat import Relation, Unit, as_unit
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserFedAvg:
     """User-level DP-FedAvg: clipped, noised sum of the cohort's updates, divided by the expected cohort.
+
+    `population` is the declared number of users, which the divisor is made from; None leaves it to whoever
+    executes the mechanism, who must not change it when somebody joins.
 
     Guarantee: each round is one Gaussian query with sensitivity `clip_norm * clipping.sensitivity` per user.
 
@@ -27,11 +30,20 @@ class UserFedAvg:
     clip_norm: float = 1.0
     clipping: Clipping = field(default_factory=Flat)
     rule: str = "mean"
+    population: int | None = None
     unit: ClassVar[Unit] = Unit.USER
 
     def __post_init__(self) -> None:
         check.count(rounds=self.rounds)
         check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
+        _check_population(self)
+
+    def divisor(self, num_units: int) -> float:
+        """What the noisy sum is divided by, where `num_units` users take part and no population is declared.
+
+        Guarantee: it depends on nobody's data, and with a declared population on nobody's presence.
+        """
+        return expected_cohort(self.sampling, self.population or num_units)
 
     @property
     def effective_noise_multiplier(self) -> float:
@@ -56,6 +68,10 @@ class UserFedAvg:
         """Why the accounted guarantee would only be heuristic; empty if it is sound."""
         return self.clipping.reasons + _rule_reasons(self.rule)
 
+    def reasons_under(self, relation: Relation) -> tuple[str, ...]:
+        """Why the guarantee would only be heuristic under one relation."""
+        return self.reasons
+
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceFedSGD:
@@ -63,6 +79,8 @@ class InstanceFedSGD:
 
     The server sums `sampling.cohort` noisy gradients, so the noise multiplier of the sum is √cohort times the
     local one. Each instance of a drawn user enters the batch independently with `batch_probability`.
+    `by_size` tells that this chance was made from the users' numbers of instances: whoever joins may change
+    it.
 
     Assumes: a cohort of fixed size (with a random size the noise on the sum would be random too).
     """
@@ -73,6 +91,7 @@ class InstanceFedSGD:
     batch_probability: float
     clip_norm: float = 1.0
     rule: str = "mean"
+    by_size: bool = False
     unit: ClassVar[Unit] = Unit.INSTANCE
 
     def __post_init__(self) -> None:
@@ -84,6 +103,10 @@ class InstanceFedSGD:
                 f"sampling = {self.sampling!r} must be FixedSize(cohort=..., users=...): each drawn "
                 "user adds its share of the noise, so the size of the cohort must not vary"
             )
+
+    def divisor(self, num_units: int) -> float:
+        """What the sum of noisy gradients is divided by: the size of the cohort."""
+        return expected_cohort(self.sampling, num_units)
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -104,13 +127,20 @@ class InstanceFedSGD:
             return ()
         return (f"the noise of all users adds up in a sum only, which the rule {self.rule} does not compute",)
 
+    def reasons_under(self, relation: Relation) -> tuple[str, ...]:
+        """Why the guarantee would only be heuristic under one relation."""
+        return self.reasons + _size_reasons(self, relation)
+
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceFedAvg:
     """InsDP-FedAvg: each drawn user runs `local_steps` DP-SGD steps on Poisson batches of its instances.
 
-    `batch_probability` is the largest over users (the smallest user decides). A user may be drawn in every
-    round, so all of them are counted.
+    Each instance enters a batch independently with `batch_probability`, whoever holds it and how many others
+    its user holds. With `by_size` a user's own chance is the batch size over its number of instances, and
+    `batch_probability` the largest of them (the smallest user decides): an instance that joins then lowers
+    the chance of its neighbours, so that nothing is proved about joining. A user may be drawn in every round,
+    so all of them are counted. `population` is the declared number of users that the server's mean is for.
 
     With `shuffled` batches are parts of shuffled passes over the user's instances, the last of a pass being
     smaller and divided by its own size: what many do, the paper's code too, and account like this, but it is
@@ -126,12 +156,15 @@ class InstanceFedAvg:
     clip_norm: float = 1.0
     shuffled: bool = False
     keep_momentum: bool = False
+    by_size: bool = False
+    population: int | None = None
     unit: ClassVar[Unit] = Unit.INSTANCE
 
     def __post_init__(self) -> None:
         check.count(rounds=self.rounds, local_steps=self.local_steps)
         check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
         check.probability(batch_probability=self.batch_probability)
+        _check_population(self)
         if self.keep_momentum and not isinstance(self.sampling, Everyone):
             raise ValueError(
                 f"keep_momentum = True needs sampling = Everyone(), not {self.sampling!r}: momentum goes on "
@@ -144,6 +177,14 @@ class InstanceFedAvg:
         if not self.shuffled:
             return ()
         return ("batches are parts of shuffled passes, but are accounted as if they were Poisson samples",)
+
+    def reasons_under(self, relation: Relation) -> tuple[str, ...]:
+        """Why the guarantee would only be heuristic under one relation."""
+        return self.reasons + _size_reasons(self, relation)
+
+    def divisor(self, num_units: int) -> float:
+        """What the sum of updates is divided by, where `num_units` users take part and none are declared."""
+        return expected_cohort(self.sampling, self.population or num_units)
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -181,6 +222,7 @@ class CohortOnce:
     With `unit` instance it is instances that are drawn, each by itself and whoever holds it, which is
     bagging; `sampling` then counts instances. With noise a round is one step of SGD on all drawn instances:
     the sum of their gradients, each clipped to `clip_norm`, noised and divided by the expected cohort.
+    `population` is the declared number of units, which that divisor is made from, as in `UserFedAvg`.
 
     Guarantee (noise): given the sample, `rounds` Gaussian queries compose to one with √rounds times the
     shift, so an observer sees one query of noise multiplier σ/√rounds on units sampled once. It holds for
@@ -202,10 +244,12 @@ class CohortOnce:
     pooled: bool = False
     rule: str = "mean"
     unit: Unit = Unit.USER
+    population: int | None = None
 
     def __post_init__(self) -> None:
         check.count(rounds=self.rounds)
         _check_drawn_unit(self)
+        _check_population(self)
         check.not_negative(noise_multiplier=self.noise_multiplier)
         check.positive(clip_norm=self.clip_norm)
         if not isinstance(self.sampling, Poisson | FixedSize):
@@ -226,26 +270,34 @@ class CohortOnce:
         together = self.noise_multiplier / math.sqrt(self.rounds)
         return (Query(noise_multiplier=together, sampling=self.sampling, count=1),)
 
+    def divisor(self, num_units: int) -> float:
+        """What a noisy sum is divided by, where `num_units` units take part and no population is declared."""
+        return expected_cohort(self.sampling, self.population or num_units)
+
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why the guarantee would only be heuristic; without noise any rule of the server will do."""
         return _rule_reasons(self.rule) if self.noise_multiplier else ()
+
+    def reasons_under(self, relation: Relation) -> tuple[str, ...]:
+        """Why the guarantee would only be heuristic under one relation."""
+        return self.reasons
 
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
     """Users split once into `groups` disjoint groups; replica g trains on group g alone, without noise.
 
-    Which group a user belongs to depends on its number and the seed, not on anybody's data nor on how many
+    Which group a user belongs to depends on its identity and the seed, not on anybody's data nor on how many
     users there are. There is no privacy. `pooled` trains on a group's instances as one data set. With `unit`
-    instance it is instances that are split, each by its own number, which is deep partition aggregation.
+    instance it is instances that are split, each by its own identity, which is deep partition aggregation.
 
     Guarantee: k poisoned units touch k models at most, under `join` and under `replace` alike. Proof: a unit
-    that joins takes the next number, so it enters one group and leaves all others as they were. A unit that
-    is replaced keeps its number, hence its group: what it holds now is in the one model that what it held
-    before was in. (Were groups chosen by content, as by a hash of the instance, a replaced unit could leave
-    one group and enter another, and `replace` would cost two models for each unit.)
-    Assumes: numbers are given out once, in the order in which units join, and not used again.
+    that joins has an identity of its own, so it enters one group and leaves all others as they were. A unit
+    that is replaced keeps its identity, hence its group: what it holds now is in the one model that what it
+    held before was in. (Were groups chosen by content, as by a hash of the instance, a replaced unit could
+    leave one group and enter another, and `replace` would cost two models for each unit.)
+    Assumes: identities are given out once and not used again; no unit has two.
 
     Reference: Cao, Zhang, Jia, Gong 2022 (FLCert-D), arXiv:2210.00584; Levine, Feizi 2021 (DPA),
     arXiv:2006.14768.
@@ -264,6 +316,10 @@ class Partition:
         if self.groups < 2:
             raise ValueError(f"groups = {self.groups} must be at least 2: one model has nobody to outvote it")
 
+    def reasons_under(self, relation: Relation) -> tuple[str, ...]:
+        """Why the guarantee would only be heuristic under one relation."""
+        return self.reasons
+
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg:
@@ -271,11 +327,21 @@ class FedAvg:
 
     rounds: int
     sampling: Sampling
+    population: int | None = None
     unit: ClassVar[Unit] = Unit.USER
     reasons: ClassVar[tuple[str, ...]] = ("no noise is added: there is no guarantee",)
 
     def __post_init__(self) -> None:
         check.count(rounds=self.rounds)
+        _check_population(self)
+
+    def divisor(self, num_units: int) -> float:
+        """What the sum of updates is divided by, where `num_units` users take part and none are declared."""
+        return expected_cohort(self.sampling, self.population or num_units)
+
+    def reasons_under(self, relation: Relation) -> tuple[str, ...]:
+        """Why the guarantee would only be heuristic under one relation."""
+        return self.reasons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,9 +352,32 @@ class Queries:
     unit: Unit = Unit.USER
     reasons: tuple[str, ...] = ()
 
+    def reasons_under(self, relation: Relation) -> tuple[str, ...]:
+        """Why the guarantee would only be heuristic under one relation."""
+        return self.reasons
+
 
 PrivateMechanism = UserFedAvg | InstanceFedSGD | InstanceFedAvg | CohortOnce | Queries
 Mechanism = PrivateMechanism | Partition | FedAvg
+
+
+def _check_population(mechanism: "UserFedAvg | InstanceFedAvg | CohortOnce | FedAvg") -> None:
+    population, sampling = mechanism.population, mechanism.sampling
+    if population is None:
+        return
+    check.count(population=population)
+    if isinstance(sampling, FixedSize) and sampling.users != population:
+        raise ValueError(f"population = {population} must be sampling.users = {sampling.users}")
+
+
+def _size_reasons(mechanism: "InstanceFedSGD | InstanceFedAvg", relation: Relation) -> tuple[str, ...]:
+    """Why chances that follow from sizes void what is proved about instances that join."""
+    if not mechanism.by_size or relation is not Relation.JOIN:
+        return ()
+    return (
+        "the chance of an instance to enter a batch follows from how many instances users hold: one that "
+        "joins changes the chances of others",
+    )
 
 
 def _rule_reasons(rule: str) -> tuple[str, ...]:

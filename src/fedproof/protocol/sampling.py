@@ -47,3 +47,12 @@ class Everyone:
 
 
 Sampling = Poisson | FixedSize | Everyone
+
+
+def expected_cohort(sampling: Sampling, num_units: int) -> float:
+    """Expected number of units that are drawn of `num_units`: the fixed divisor of a sum over them.
+
+    >>> expected_cohort(Poisson(probability=0.1), 200)
+    20.0
+    """
+    return float(sampling.cohort) if isinstance(sampling, FixedSize) else sampling.probability * num_units
