@@ -17,6 +17,7 @@ from fedproof.protocol import (
     Quantile,
     UserFedAvg,
 )
+from fedproof.threat import Relation
 
 MINIMAL = "[mechanism]\ncohort = 20\n[data]\nusers = 200\n"
 
@@ -120,15 +121,45 @@ def build(*overrides) -> object:
 
 def test_mechanisms_are_what_the_file_says():
     small = "mechanism.cohort=2"
-    noise = {"noise_multiplier": 1.0, "clip_norm": 1.0}
-    poisson = Poisson(probability=2 / 3)
+    noise = {"noise_multiplier": 1.0, "clip_norm": 1.0, "population": 200}
+    poisson = Poisson(probability=2 / 200)
     assert build(small) == UserFedAvg(rounds=1, sampling=poisson, **noise)
     assert build(small, "mechanism.sampling=fixed").sampling == FixedSize(cohort=2, users=3)
     assert build(small, "mechanism.sampling=none").sampling == Everyone()
     assert build(small, "mechanism.clip=per-layer").clipping == PerLayer(num_layers=4)
     assert build(small, "mechanism.clip=median").clipping == Median()
     assert isinstance(build(small, "mechanism.clip=quantile").clipping, Quantile)
-    assert build(small, "mechanism.kind=fedavg") == FedAvg(rounds=1, sampling=poisson)
+    assert build(small, "mechanism.kind=fedavg") == FedAvg(rounds=1, sampling=poisson, population=200)
+
+
+def test_a_joining_user_changes_nobodys_chance_and_no_divisor():
+    rates = ("mechanism.cohort=20", "mechanism.population=400")
+    config = parse(MINIMAL, *rates)
+    few, many = (config.build_mechanism(user_sizes=[3] * n, num_layers=1) for n in (200, 260))
+    assert few == many
+    assert few.sampling == Poisson(probability=0.05)
+    assert few.divisor(200) == few.divisor(260) == 20
+    declared = parse("[mechanism]\nsampling_probability = 0.25\npopulation = 8")
+    assert declared.build_mechanism(user_sizes=[1] * 5, num_layers=1).divisor(5) == 2
+
+
+def test_a_cohort_without_a_population_is_no_rate():
+    config = parse("[mechanism]\ncohort = 2\n[data]\nname = 'leaf/femnist'")
+    with pytest.raises(ValueError, match=r"mechanism\.cohort = 2 needs mechanism\.population, the declared"):
+        config.build_mechanism(user_sizes=[1, 2, 3], num_layers=1)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["mechanism.sampling_probability=0.1"], "say the same thing twice"),
+        (["mechanism.batch_probability=0.1"], "belongs to kind = 'instance-fedavg'"),
+        (["mechanism.kind=partition", "mechanism.groups=5", "mechanism.population=9"], "is not used by kind"),
+    ],
+)
+def test_rates_that_are_not_used_are_refused(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        parse(MINIMAL, *overrides)
 
 
 def test_the_smallest_user_decides_the_batch_probability():
@@ -136,6 +167,16 @@ def test_the_smallest_user_decides_the_batch_probability():
     fedavg = build(*instance, "mechanism.kind=instance-fedavg", "mechanism.local_steps=5")
     assert isinstance(fedavg, InstanceFedAvg)
     assert fedavg.batch_probability == 10 / 50
+    assert fedavg.reasons_under(Relation.JOIN)  # an instance that joins lowers its neighbours' chances
+    assert not fedavg.reasons_under(Relation.REPLACE)
+    declared = build(
+        *instance,
+        "mechanism.kind=instance-fedavg",
+        "mechanism.local_steps=5",
+        "mechanism.batch_probability=0.3",
+    )
+    assert (declared.batch_probability, declared.by_size) == (0.3, False)
+    assert not declared.reasons_under(Relation.JOIN)
     fedsgd = build(*instance, "mechanism.kind=instance-fedsgd", "mechanism.sampling=fixed")
     assert isinstance(fedsgd, InstanceFedSGD)
     assert fedsgd.sampling == FixedSize(cohort=2, users=3)

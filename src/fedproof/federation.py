@@ -91,9 +91,7 @@ class Federation:
 
         An instance keeps the identity it has, whatever it holds and whoever holds it.
         """
-        return replace(
-            self, offsets=np.arange(len(self.labels) + 1), user_ids=self.instance_ids, most_instances=1
-        )
+        return replace(self, offsets=np.arange(len(self.labels) + 1), user_ids=self.which, most_instances=1)
 
     @property
     def who(self) -> NDArray[np.int64]:
@@ -102,7 +100,7 @@ class Federation:
 
     @property
     def which(self) -> NDArray[np.int64]:
-        """The identity `(instances,)` of each instance; its user and place with it where the data tell no other.
+        """The identity `(instances,)` of each instance; its user and its place there if the data tell none.
 
         What other users hold does not change the latter, but what the same user holds before it does.
         """

@@ -21,9 +21,9 @@ from fedproof.accounting import tradeoff
 from fedproof.audit import audit, dependence, noise_rows
 from fedproof.certificates.confidence import binomial_lower
 from fedproof.ensemble import train
+from fedproof.lots import Purpose
 from fedproof.mechanisms import cohort_once, instance, sampling, user_fedavg
-from fedproof.mechanisms.randomness import Purpose, Stream
-from fedproof.mechanisms.sampling import expected_cohort
+from fedproof.mechanisms.randomness import Stream
 from fedproof.protocol import (
     CohortOnce,
     Everyone,
@@ -132,7 +132,7 @@ def division_by_the_realised_cohort(monkeypatch, module=user_fedavg):
 
     def play(mechanism, setting, state, streams, shared):
         after, report = real(mechanism, setting, state, streams, shared)
-        expected = expected_cohort(mechanism.sampling, setting.users.num_users)
+        expected = mechanism.divisor(setting.users.num_users)
         factor = expected / report.cohort_size.clamp(min=1).unsqueeze(1)
         return replace(after, params=state.params + (after.params - state.params) * factor), report
 

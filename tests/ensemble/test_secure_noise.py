@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fedproof.ensemble import fingerprint, first_updates, naive, store, train, train_ensemble, train_replicas
-from fedproof.mechanisms.randomness import Purpose, Stream
+from fedproof.lots import Purpose
+from fedproof.mechanisms.randomness import Stream
 from fedproof.mechanisms.sampling import cohorts_of
 from fedproof.protocol import (
     CohortOnce,

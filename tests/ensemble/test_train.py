@@ -15,7 +15,7 @@ from fedproof.ensemble import (
     train_replicas,
 )
 from fedproof.models import build
-from fedproof.protocol import Everyone, FixedSize, InstanceFedAvg, PerLayer, Quantile
+from fedproof.protocol import FixedSize, InstanceFedAvg, PerLayer, Quantile
 
 
 def assert_same(found, expected, **tolerance):
@@ -105,8 +105,8 @@ def test_running_out_of_memory_halves_the_stack(task, monkeypatch):
     train_block, tried = train._train_block, []
 
     def greedy(task, block, setting, shared, cells):
-        tried.append(setting.stack)
-        if setting.stack > 2:
+        tried.append(setting.stacking.size)
+        if setting.stacking.size > 2:
             raise torch.cuda.OutOfMemoryError("no memory")
         return train_block(task, block, setting, shared, cells)
 
@@ -171,7 +171,7 @@ def test_another_task_does_not_use_the_parts(task, tmp_path):
         (
             lambda task: {
                 "mechanism": InstanceFedAvg(
-                    rounds=1, local_steps=1, noise_multiplier=1.0, batch_probability=0.1, sampling=Everyone()
+                    rounds=1, local_steps=1, noise_multiplier=1.0, batch_probability=0.1, by_size=True
                 )
             },
             "batch_probability = 0.1 must be at least",

@@ -12,11 +12,11 @@ from scipy.stats import chi2
 from fedproof.aggregation import mean
 from fedproof.integrations import server
 from fedproof.integrations.server import Plan
+from fedproof.lots import Purpose, draw_cohorts
 from fedproof.mechanisms import clipping as engine_clipping
 from fedproof.mechanisms.noise import add_noise
-from fedproof.mechanisms.randomness import Purpose, Stream
+from fedproof.mechanisms.randomness import Stream
 from fedproof.mechanisms.rounds import contributions_of
-from fedproof.mechanisms.sampling import draw_cohorts
 from fedproof.protocol import Everyone, FixedSize, Flat, Median, PerLayer, Poisson, Quantile, UserFedAvg
 
 FALSE_ALARM = 1e-6
@@ -34,7 +34,7 @@ def make_plan(sampling=SAMPLINGS[0], clipping=CLIPPINGS[0], replicas=range(3, 6)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=repr)
 def test_cohorts_are_the_engines(sampling):
     plan = make_plan(sampling)
-    expected = draw_cohorts(sampling, 10, plan.mechanism.rounds, plan.seed, plan.replicas)
+    expected = draw_cohorts(sampling, np.arange(10), plan.mechanism.rounds, plan.seed, plan.replicas)
     np.testing.assert_array_equal(server.draw_cohorts(plan), expected)
 
 

@@ -4,10 +4,10 @@ import torch
 
 from fedproof.aggregation import mean
 from fedproof.federation import Federation
+from fedproof.lots import Lots, Purpose, draw_cohorts
 from fedproof.mechanisms import Setting, State, Streams
 from fedproof.mechanisms.lanes import Stacking
-from fedproof.mechanisms.randomness import Lots, Purpose, Stream
-from fedproof.mechanisms.sampling import draw_cohorts
+from fedproof.mechanisms.randomness import Stream
 from fedproof.mechanisms.users import users_on
 from fedproof.models import build
 from fedproof.protocol import LocalTraining

@@ -139,7 +139,7 @@ def test_an_instance_touches_the_models_it_was_drawn_for_alone(federation, mecha
     features, labels = federation.features.copy(), federation.labels.copy()
     features[row], labels[row] = 100.0, (labels[row] + 1) % 3
     attacked = replace(task, federation=replace(federation, features=features, labels=labels))
-    drawn = cohorts_of(mechanism, np.arange(40), task.seed, replicas)[:, 0, row]
+    drawn = cohorts_of(mechanism, task.units.who, task.seed, replicas)[:, 0, row]
     clean, changed = (train_replicas(work, replicas).params for work in (task, attacked))
     assert np.array_equal((clean != changed).any(dim=1).numpy(), drawn)
     assert 0 < drawn.sum() < 6
@@ -161,7 +161,9 @@ def test_a_joining_instance_leaves_the_groups_of_all_others(federation):
     before, after = (
         train_replicas(replace(task, federation=data), range(6)).params for data in (federation, joined)
     )
-    assert np.flatnonzero((before != after).any(dim=1)).tolist() == [groups_of(6, np.arange(41), task.seed)[40]]
+    assert np.flatnonzero((before != after).any(dim=1)).tolist() == [
+        groups_of(6, joined.which, task.seed)[40]
+    ]
 
 
 def trained(federation, mechanism, replicas=range(30), **local):

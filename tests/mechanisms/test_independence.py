@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from fedproof import lots
 from fedproof.attacks import attack
 from fedproof.audit import dependence
 from fedproof.ensemble import Task, train_replicas
-from fedproof.integrations import server
+from fedproof.lots import Purpose, draw_cohorts
 from fedproof.mechanisms import randomness
-from fedproof.mechanisms.randomness import Purpose, Stream, data_order
+from fedproof.mechanisms.randomness import Stream, data_order
 from fedproof.models import build
 from fedproof.protocol import (
     CohortOnce,
@@ -62,13 +63,11 @@ def keys():
     for purpose in Purpose:
         yield from ((int(purpose), *path) for path in product(range(4), repeat=LENGTHS[purpose.name]))
     yield from ((attack._KEY, *path) for path in [(), (1, 0), (1, 1), (2,)])
-    yield from ((server._COHORT, *path) for path in product(range(4), repeat=2))
 
 
 def test_purposes_have_numbers_of_their_own():
     assert len(Purpose) == len(Purpose.__members__) == len(set(map(int, Purpose)))  # an alias would share one
     assert attack._KEY not in set(Purpose)
-    assert (server._COHORT, server._NOISE) == (Purpose.COHORT, Purpose.NOISE)
     assert set(LENGTHS) == set(Purpose.__members__)
 
 
@@ -107,7 +106,8 @@ def test_a_training_opens_every_secret_stream_once(federation, monkeypatch, mech
         opened.append((purpose, path))
         return np.random.SeedSequence(seed, spawn_key=(int(purpose), *path))
 
-    monkeypatch.setattr(randomness, "_sequence", recorded)
+    monkeypatch.setattr(randomness, "sequence", recorded)
+    monkeypatch.setattr(lots, "sequence", recorded)
     task = Task(
         federation=federation,
         model=build("linear", federation),
@@ -150,7 +150,7 @@ def test_no_sequence_is_a_later_stretch_of_another():
 
 def test_uniform_numbers_that_choose_say_nothing_about_the_noise():
     count = 200_000
-    chosen = randomness.cohort_generator(0, 0).random(count) < 0.3
+    chosen = draw_cohorts(Poisson(probability=0.3), np.arange(count), 1, 0, range(1))[0, 0]
     noise, batch = torch.empty(count, dtype=torch.float64), torch.empty(count, dtype=torch.float64)
     Stream(0, Purpose.NOISE, 0, CPU).normal_(noise)
     Stream(0, Purpose.BATCH, 0, CPU).uniform_(batch)
@@ -161,12 +161,13 @@ def test_uniform_numbers_that_choose_say_nothing_about_the_noise():
 
 def test_a_users_order_depends_on_neither_the_others_nor_other_rounds():
     few, many = np.array([0, 6, 12]), np.array([0, 6, 12, 15, 60])
-    np.testing.assert_array_equal(data_order(1, 0, few, 3), data_order(1, 0, many, 3)[:, :12])
+    for_few, for_many = data_order(1, 0, few, 3, np.arange(2)), data_order(1, 0, many, 3, np.arange(4))
+    np.testing.assert_array_equal(for_few, for_many[:, :12])
     # Two users of one size, and two rounds of one user: each has an order of its own.
     long = np.arange(9) * 50
     orders = [
         tuple(order[0, start : start + 50] - start)
-        for order in (data_order(1, round, long, 1) for round in range(20))
+        for order in (data_order(1, round, long, 1, np.arange(8)) for round in range(20))
         for start in range(0, 400, 50)
     ]
     assert len(set(orders)) == 20 * 8

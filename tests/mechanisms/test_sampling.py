@@ -7,15 +7,16 @@ import pytest
 import torch
 from scipy.stats import binom
 
+from fedproof.lots import Lots, Purpose, draw_cohorts
 from fedproof.mechanisms.instance import PrivateTraining, _draws, _Rows
 from fedproof.mechanisms.instance_fedavg import batch_probabilities
-from fedproof.mechanisms.randomness import Purpose, Stream, data_order
+from fedproof.mechanisms.randomness import data_order
 from fedproof.mechanisms.rounds import cohort_of
-from fedproof.mechanisms.sampling import draw_cohorts, expected_cohort
-from fedproof.protocol import Everyone, FixedSize, InstanceFedAvg, LocalTraining, Poisson
+from fedproof.protocol import Everyone, FixedSize, InstanceFedAvg, LocalTraining, Poisson, expected_cohort
 
 FALSE_ALARM = 1e-6
 USERS, ROUNDS, REPLICAS = 20, 5, range(600)
+IDS = np.arange(USERS)
 
 
 def assert_frequency(count, trials, probability, tests=1):
@@ -76,13 +77,12 @@ def test_instances_enter_batches_with_their_users_probability(setting):
     cohort = cohort_of(np.ones((2000, 10), dtype=np.bool_))
     cpu = torch.device("cpu")
     rows = _Rows.of(setting.users, cohort, cpu)
-    streams = [Stream(0, Purpose.BATCH, replica, cpu) for replica in range(2000)]
-    [(draw, divisors)] = _draws(training, setting, rows, streams)
+    [(draw, divisors)] = _draws(training, setting, rows, 0, Lots(0, Purpose.BATCH, range(2000)))
     assert (divisors == setting.local.batch_size).all()
     counts = draw.counts.reshape(2000, 10).sum(0)
     for count, chance in zip(counts.tolist(), chances, strict=True):
         assert_frequency(count, 2000 * 4, chance, tests=10)
-    [(rows, mask)] = draw.batches(torch.arange(10))
+    [(rows, mask)] = draw.batches(torch.arange(10), torch.ones(10, dtype=torch.bool), 4)
     owners = rows // 4
     assert (owners == torch.arange(10)[:, None])[mask].all()
     for row, kept in zip(rows, mask, strict=True):
@@ -97,8 +97,7 @@ def test_shuffled_passes_take_every_instance_once(setting):
     cohort = cohort_of(np.ones((50, 10), dtype=np.bool_))
     cpu = torch.device("cpu")
     rows = _Rows.of(setting.users, cohort, cpu)
-    streams = [Stream(0, Purpose.BATCH, replica, cpu) for replica in range(50)]
-    steps = list(_draws(training, setting, rows, streams))
+    steps = list(_draws(training, setting, rows, 0, Lots(0, Purpose.BATCH, range(50))))
     # Users hold four instances: three and one, twice.
     assert [set(draw.counts.tolist()) for draw, _ in steps] == [{3}, {1}, {3}, {1}]
     assert all((divisors[:, 0] == draw.counts).all() for draw, divisors in steps)
@@ -115,7 +114,9 @@ def test_shuffled_passes_take_every_instance_once(setting):
 
 
 def test_batches_must_not_exceed_the_accounted_probability():
-    mechanism = InstanceFedAvg(rounds=1, local_steps=1, noise_multiplier=1.0, batch_probability=0.2)
+    mechanism = InstanceFedAvg(
+        by_size=True, rounds=1, local_steps=1, noise_multiplier=1.0, batch_probability=0.2
+    )
     sizes = np.array([10, 8])
     assert batch_probabilities(mechanism, LocalTraining(batch_size=1), sizes).tolist() == [0.1, 0.125]
     with pytest.raises(ValueError, match=r"batch_probability = 0.2 must be at least .* 2/8 = 0.25"):

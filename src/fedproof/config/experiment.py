@@ -61,16 +61,19 @@ class Config(Section):
         cohort = self.mechanism.cohort
         if self.mechanism.kind == "partition":
             self._check_partition()
-        elif cohort is None and self.mechanism.sampling_probability is None:
-            if self.mechanism.sampling != "none":
-                raise ValueError(
-                    f"mechanism.cohort is missing: sampling = '{self.mechanism.sampling}' needs it"
-                    + (", or sampling_probability" if self.mechanism.sampling == "poisson" else "")
-                )
+        elif self.mechanism.sampling != "none" and not self._says_how_many:
+            instead = ", or sampling_probability" if self.mechanism.sampling == "poisson" else ""
+            raise ValueError(
+                f"mechanism.cohort is missing: sampling = '{self.mechanism.sampling}' needs it{instead}"
+            )
         self._check_enough_users("cohort", cohort)
         self._check_privacy()
         self._check_relation()
         return self
+
+    @property
+    def _says_how_many(self) -> bool:
+        return self.mechanism.cohort is not None or self.mechanism.sampling_probability is not None
 
     def _check_privacy(self) -> None:
         method, drawn = self.certificate.method, self.mechanism.kind == "cohort-once"

@@ -1,0 +1,320 @@
+"""What one unit holds, and whether it is there at all, changes no bit of a model that did not draw it.
+
+Every mechanism, layout and kind of model is driven through hostile units: huge, infinite, not a number,
+subnormal, of one instance or as many as are allowed, of other labels, joining at any place or leaving. `make
+fuzz` tries more.
+"""
+
+import os
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedproof.aggregation.registry import build_rule
+from fedproof.ensemble import Task, train_replicas
+from fedproof.ensemble.memory import Sizes
+from fedproof.federation import Federation
+from fedproof.lots import Lots, Purpose
+from fedproof.mechanisms.sampling import cohorts_of
+from fedproof.models import build
+from fedproof.models.module import from_module
+from fedproof.protocol import (
+    CohortOnce,
+    FedAvg,
+    FixedSize,
+    InstanceFedAvg,
+    InstanceFedSGD,
+    LocalTraining,
+    Partition,
+    PerLayer,
+    Poisson,
+    Quantile,
+    UserFedAvg,
+)
+from fedproof.threat import Unit
+
+EXAMPLES = int(os.environ.get("FEDPROOF_ISOLATION_EXAMPLES", "0")) or 60  # of each of the 34 cases
+USERS, MOST, REPLICAS = 6, 7, range(5)
+HALF, THREE = Poisson(probability=0.3), FixedSize(cohort=2, users=USERS)
+FOUR = FixedSize(cohort=4, users=USERS)
+NOISY = {"rounds": 2, "noise_multiplier": 1.0}
+HUGE = (3e38, -3e38, 1e20, np.inf, -np.inf, np.nan, 1e-42, 0.0, 1.0)
+
+
+PLAIN = LocalTraining(epochs=2, batch_size=3, learning_rate=0.3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A mechanism, a model, and how users train."""
+
+    mechanism: object
+    model: str = "linear"
+    rule: str = "mean"
+    limited: bool = True
+    local: LocalTraining = PLAIN
+
+
+SGD = LocalTraining(
+    epochs=3, batch_size=2, learning_rate=0.2, momentum=0.9, weight_decay=0.01, cosine=True, balanced=True
+)
+DECLARED = {"sampling": HALF, "population": 2 * USERS}
+CASES = {
+    "user": Case(mechanism=UserFedAvg(**NOISY, **DECLARED), local=SGD),
+    "user, mlp, no limit": Case(mechanism=UserFedAvg(**NOISY, **DECLARED), model="mlp", limited=False),
+    "user, own module": Case(mechanism=UserFedAvg(**NOISY, **DECLARED), model="module"),
+    "user, lstm": Case(mechanism=UserFedAvg(**NOISY, **DECLARED), model="lstm"),
+    "user, fixed": Case(mechanism=UserFedAvg(**NOISY, sampling=THREE), model="mlp"),
+    "user, quantile": Case(mechanism=UserFedAvg(**NOISY, **DECLARED, clipping=Quantile())),
+    "user, layers": Case(
+        mechanism=UserFedAvg(**NOISY, **DECLARED, clipping=PerLayer(num_layers=2)), model="mlp"
+    ),
+    "user, median": Case(mechanism=UserFedAvg(**NOISY, **DECLARED, rule="median"), rule="median"),
+    "fedavg": Case(mechanism=FedAvg(rounds=2, **DECLARED), local=SGD),
+    "once": Case(mechanism=CohortOnce(rounds=2, sampling=THREE), local=SGD),
+    "once, poisson": Case(mechanism=CohortOnce(rounds=2, sampling=HALF), model="mlp"),
+    "once, krum": Case(mechanism=CohortOnce(rounds=2, sampling=FOUR, rule="krum"), rule="krum"),
+    "once, trimmed": Case(
+        mechanism=CohortOnce(rounds=2, sampling=THREE, rule="trimmed-mean"), rule="trimmed-mean", model="mlp"
+    ),
+    "once, noise": Case(mechanism=CohortOnce(**NOISY, **DECLARED), local=SGD),
+    "once, noise, fixed": Case(mechanism=CohortOnce(**NOISY, sampling=THREE), model="mlp"),
+    "once, pooled": Case(mechanism=CohortOnce(rounds=2, sampling=HALF, pooled=True), local=SGD),
+    "once, pooled, fixed": Case(mechanism=CohortOnce(rounds=1, sampling=THREE, pooled=True), model="mlp"),
+    "once, pooled, module": Case(
+        mechanism=CohortOnce(rounds=1, sampling=HALF, pooled=True), model="module", local=SGD
+    ),
+    "partition": Case(mechanism=Partition(groups=4, rounds=2), local=SGD),
+    "partition, mlp": Case(mechanism=Partition(groups=4), model="mlp", limited=False),
+    "partition, lstm": Case(mechanism=Partition(groups=4), model="lstm"),
+    "partition, pooled": Case(mechanism=Partition(groups=4, rounds=2, pooled=True), local=SGD),
+    "partition, pooled, module": Case(mechanism=Partition(groups=4, pooled=True), model="module"),
+    "partition, one vote": Case(mechanism=Partition(groups=USERS - 1), model="mlp", local=SGD),
+    "bagging": Case(mechanism=CohortOnce(rounds=1, sampling=HALF, pooled=True, unit="instance"), local=SGD),
+    "bagging, noise": Case(
+        mechanism=CohortOnce(**NOISY, sampling=HALF, population=100, pooled=True, unit="instance"),
+        model="mlp",
+    ),
+    "bagging, noise, module": Case(
+        mechanism=CohortOnce(**NOISY, sampling=HALF, population=100, pooled=True, unit="instance"),
+        model="module",
+    ),
+    "partition of instances": Case(
+        mechanism=Partition(groups=4, pooled=True, unit="instance"), model="mlp", local=SGD
+    ),
+    "instance-fedsgd": Case(
+        mechanism=InstanceFedSGD(**NOISY, sampling=THREE, batch_probability=0.5), model="mlp"
+    ),
+    "instance-fedsgd, module": Case(
+        mechanism=InstanceFedSGD(**NOISY, sampling=THREE, batch_probability=0.5), model="module"
+    ),
+    "instance-fedavg": Case(
+        mechanism=InstanceFedAvg(**NOISY, local_steps=2, batch_probability=0.5, **DECLARED)
+    ),
+    "instance-fedavg, lstm": Case(
+        mechanism=InstanceFedAvg(**NOISY, local_steps=2, batch_probability=0.5, **DECLARED), model="lstm"
+    ),
+    "instance-fedavg, all": Case(
+        mechanism=InstanceFedAvg(**NOISY, local_steps=3, batch_probability=0.2, population=2 * USERS),
+        model="mlp",
+        local=LocalTraining(batch_size=2, momentum=0.9),
+    ),
+    "instance-fedavg, shuffled": Case(
+        mechanism=InstanceFedAvg(**NOISY, local_steps=3, batch_probability=1.0, shuffled=True, **DECLARED),
+        limited=False,
+    ),
+}
+
+
+def honest(case, seed):
+    """A federation of users of unlike sizes, with identities that are no positions."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, MOST + 1, USERS)
+    tokens = case.model == "lstm"
+    shape = (3,) if tokens else (1, 3, 4)
+    many = int(sizes.sum())
+
+    def features(count):
+        if tokens:
+            return rng.integers(0, 5, (count, *shape)).astype(np.int32)
+        return rng.normal(size=(count, *shape)).astype(np.float32)
+
+    return Federation(
+        features=features(many),
+        labels=rng.integers(0, 3, many),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        test_features=features(4),
+        test_labels=rng.integers(0, 3, 4),
+        class_names=("a", "b", "c"),
+        name="random",
+        vectors=rng.normal(size=(5, 2)).astype(np.float32) if tokens else None,
+        user_ids=np.sort(rng.permutation(1000)[:USERS]) + seed % 2 * 2**60,
+        instance_ids=rng.permutation(100_000)[:many],
+        most_instances=MOST if case.limited else None,
+    )
+
+
+def task_of(case, federation, seed):
+    torch.manual_seed(0)
+    if case.model == "module":
+        model = from_module(nn.Sequential(nn.Conv2d(1, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(18, 3)), 3)
+    else:
+        model = build(case.model, federation, hidden={"mlp": (5,), "lstm": (3,)}.get(case.model, ()))
+    return Task(
+        federation=federation,
+        model=model,
+        mechanism=case.mechanism,
+        local=case.local,
+        seed=seed,
+        aggregation=build_rule(case.rule, num_adversaries=0, cohort=None),
+    )
+
+
+@cache
+def clean(name, seed):
+    """The task on honest data, and its replicas."""
+    task = task_of(CASES[name], honest(CASES[name], seed), seed)
+    return task, train(task)
+
+
+def replicas_of(task):
+    return range(task.mechanism.groups) if isinstance(task.mechanism, Partition) else REPLICAS
+
+
+def train(task):
+    return train_replicas(task, replicas_of(task), sizes=Sizes(stack=32, block=8, cells=64))
+
+
+@st.composite
+def changes(draw, case):
+    """What happens to which unit, and what a hostile unit holds."""
+    fixed = isinstance(getattr(case.mechanism, "sampling", None), FixedSize)
+    single = case.mechanism.unit is Unit.INSTANCE and draw(st.booleans())
+    return {
+        "single": single,
+        "kind": draw(st.sampled_from(["replace"] if fixed and not single else ["replace", "join", "leave"])),
+        "place": draw(st.integers(0, 2**16)),
+        "count": draw(st.integers(1, MOST)),
+        "value": draw(st.sampled_from(HUGE)),
+        "mixed": draw(st.booleans()),
+        "seed": draw(st.integers(0, 2**16)),
+    }
+
+
+def hostile_rows(federation, change, count):
+    """Features, labels and identities of what an adversary holds."""
+    rng = np.random.default_rng(change["seed"])
+    shape = (count, *federation.features.shape[1:])
+    labels, ids = rng.integers(0, federation.num_classes, count), 200_000 + np.arange(count)
+    if federation.vectors is not None:
+        return rng.integers(0, 5, shape).astype(np.int32), labels, ids
+    values = np.full(shape, change["value"], dtype=np.float32)
+    if change["mixed"]:
+        values = np.where(rng.random(shape) < 0.5, values, rng.normal(size=shape)).astype(np.float32)
+    return values, labels, ids
+
+
+def changed(federation, change):
+    """The federation after a change to one user, or to one instance of one."""
+    users = [
+        (who, *(array[begin:end] for array in (federation.features, federation.labels, federation.which)))
+        for who, begin, end in zip(federation.who, federation.offsets, federation.offsets[1:], strict=False)
+    ]
+    place, kind = change["place"] % len(users), change["kind"]
+    who, *rows = users[place]
+    if change["single"]:
+        at = change["place"] // len(users) % len(rows[1])
+        if (kind == "join" and len(rows[1]) == MOST) or (kind == "leave" and len(rows[1]) == 1):
+            kind = "replace"
+        new = hostile_rows(federation, change, 0 if kind == "leave" else 1)
+        if kind == "replace":
+            new = (*new[:2], rows[2][at : at + 1])
+        keep = at if kind == "join" else at + 1
+        users[place] = (
+            who,
+            *(np.concatenate([old[:at], one, old[keep:]]) for old, one in zip(rows, new, strict=True)),
+        )
+    elif kind == "leave":
+        users.pop(place)
+    elif kind == "join":
+        users.insert(place, (5000 + change["seed"], *hostile_rows(federation, change, change["count"])))
+    else:
+        users[place] = (who, *hostile_rows(federation, change, change["count"]))
+    ids, features, labels, which = zip(*users, strict=True)
+    return replace(
+        federation,
+        features=np.concatenate(features),
+        labels=np.concatenate(labels),
+        offsets=np.cumsum([0, *map(len, labels)]),
+        user_ids=np.array(ids),
+        instance_ids=np.concatenate(which),
+    )
+
+
+def contents(units):
+    """What each unit holds, by its identity."""
+    return {
+        who: (
+            units.features[begin:end].tobytes(),
+            units.labels[begin:end].tobytes(),
+            units.which[begin:end].tobytes(),
+        )
+        for who, begin, end in zip(units.who.tolist(), units.offsets, units.offsets[1:], strict=False)
+    }
+
+
+def drew(task, other):
+    """Which replicas draw a unit in which the federations of two tasks differ."""
+    before, after = contents(task.units), contents(other.units)
+    differ = [who for who in before.keys() | after.keys() if before.get(who) != after.get(who)]
+    found = np.zeros(len(replicas_of(task)), dtype=bool)
+    for each in (task, other):
+        chosen = cohorts_of(task.mechanism, each.units.who, task.seed, replicas_of(task))
+        found |= chosen[:, :, np.isin(each.units.who, differ)].any((1, 2))
+    drawn_by_lot = hasattr(task.mechanism, "batch_probability") and not getattr(
+        task.mechanism, "shuffled", False
+    )
+    if drawn_by_lot and np.array_equal(task.units.who, other.units.who):  # a member adds noise, at least
+        found &= batches_hold(task, other)
+    return found
+
+
+def batches_hold(task, other):
+    """Whether any batch of a replica would hold an instance in which the two federations differ."""
+    before, after = (contents(each.federation.by_instance()) for each in (task, other))
+    differ = [which for which in before.keys() | after.keys() if before.get(which) != after.get(which)]
+    draws = np.arange(task.mechanism.rounds * getattr(task.mechanism, "local_steps", 1))
+    lots, ids = Lots(task.seed, Purpose.BATCH, REPLICAS), np.array([differ] * len(draws), dtype=np.int64)
+    numbers = [lots.draw(draws, np.full(len(draws), replica), ids) for replica in REPLICAS]
+    return np.array([(one < task.mechanism.batch_probability).any() for one in numbers])
+
+
+def differing(name, seed, change):
+    """How many replicas changed that did not draw the unit, and how many did not draw it."""
+    task, before = clean(name, seed)
+    other = replace(task, federation=changed(task.federation, change))
+    after, touched = train(other), drew(task, other)
+    same = (before.params.view(torch.int32) == after.params.view(torch.int32)).all(1).numpy()
+    same &= (before.scores.view(np.int32) == after.scores.view(np.int32)).all((1, 2))
+    return int((~same & ~touched).sum()), int((~touched).sum())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_whoever_is_not_drawn_changes_no_bit(name):
+    apart = []
+
+    @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
+    @given(change=changes(CASES[name]), seed=st.integers(0, 3))
+    def holds(change, seed):
+        wrong, untouched = differing(name, seed, change)
+        apart.append(untouched)
+        assert wrong == 0
+
+    holds()
+    assert sum(apart) > len(apart) / 2  # most changes leave somebody untouched: the test sees something
