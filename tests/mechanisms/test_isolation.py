@@ -39,7 +39,7 @@ from fedproof.protocol import (
 )
 from fedproof.threat import Unit
 
-EXAMPLES = int(os.environ.get("FEDPROOF_ISOLATION_EXAMPLES", "0")) or 60  # of each of the 34 cases
+EXAMPLES = int(os.environ.get("FEDPROOF_ISOLATION_EXAMPLES", "0")) or 60  # of each case
 USERS, MOST, REPLICAS = 6, 7, range(5)
 HALF, THREE = Poisson(probability=0.3), FixedSize(cohort=2, users=USERS)
 FOUR = FixedSize(cohort=4, users=USERS)
@@ -64,6 +64,7 @@ class Case:
 SGD = LocalTraining(
     epochs=3, batch_size=2, learning_rate=0.2, momentum=0.9, weight_decay=0.01, cosine=True, balanced=True
 )
+SHAPES = {"mnist-cnn": (28, 28), "lenet": (28, 28), "cifar-cnn": (3, 32, 32)}
 DECLARED = {"sampling": HALF, "population": 2 * USERS}
 CASES = {
     "user": Case(mechanism=UserFedAvg(**NOISY, **DECLARED), local=SGD),
@@ -108,6 +109,17 @@ CASES = {
     "partition of instances": Case(
         mechanism=Partition(groups=4, pooled=True, unit="instance"), model="mlp", local=SGD
     ),
+    "user, mnist-cnn": Case(mechanism=UserFedAvg(**NOISY, **DECLARED), model="mnist-cnn", local=SGD),
+    "partition, pooled, lenet": Case(mechanism=Partition(groups=4, pooled=True), model="lenet", local=SGD),
+    "once, cifar-cnn": Case(mechanism=CohortOnce(rounds=1, sampling=THREE), model="cifar-cnn"),
+    "instance-fedavg, mnist-cnn": Case(
+        mechanism=InstanceFedAvg(**NOISY, local_steps=2, batch_probability=0.5, **DECLARED),
+        model="mnist-cnn",
+    ),
+    "bagging, noise, cifar-cnn": Case(
+        mechanism=CohortOnce(**NOISY, sampling=HALF, population=100, pooled=True, unit="instance"),
+        model="cifar-cnn",
+    ),
     "instance-fedsgd": Case(
         mechanism=InstanceFedSGD(**NOISY, sampling=THREE, batch_probability=0.5), model="mlp"
     ),
@@ -137,7 +149,7 @@ def honest(case, seed):
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, MOST + 1, USERS)
     tokens = case.model == "lstm"
-    shape = (3,) if tokens else (1, 3, 4)
+    shape = (3,) if tokens else SHAPES.get(case.model, (1, 3, 4))
     many = int(sizes.sum())
 
     def features(count):
@@ -160,7 +172,7 @@ def honest(case, seed):
     )
 
 
-def task_of(case, federation, seed):
+def task_of(case, federation, seed, device="cpu"):
     torch.manual_seed(0)
     if case.model == "module":
         model = from_module(nn.Sequential(nn.Conv2d(1, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(18, 3)), 3)
@@ -172,14 +184,15 @@ def task_of(case, federation, seed):
         mechanism=case.mechanism,
         local=case.local,
         seed=seed,
+        device=device,
         aggregation=build_rule(case.rule, num_adversaries=0, cohort=None),
     )
 
 
 @cache
-def clean(name, seed):
+def clean(name, seed, device="cpu"):
     """The task on honest data, and its replicas."""
-    task = task_of(CASES[name], honest(CASES[name], seed), seed)
+    task = task_of(CASES[name], honest(CASES[name], seed), seed, device)
     return task, train(task)
 
 
@@ -295,9 +308,9 @@ def batches_hold(task, other):
     return np.array([(one < task.mechanism.batch_probability).any() for one in numbers])
 
 
-def differing(name, seed, change):
+def differing(name, seed, change, device="cpu"):
     """How many replicas changed that did not draw the unit, and how many did not draw it."""
-    task, before = clean(name, seed)
+    task, before = clean(name, seed, device)
     other = replace(task, federation=changed(task.federation, change))
     after, touched = train(other), drew(task, other)
     same = (before.params.view(torch.int32) == after.params.view(torch.int32)).all(1).numpy()
@@ -305,16 +318,32 @@ def differing(name, seed, change):
     return int((~same & ~touched).sum()), int((~touched).sum())
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_whoever_is_not_drawn_changes_no_bit(name):
+def search(name, device, examples):
     apart = []
 
-    @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=examples, deadline=None, derandomize=True, database=None)
     @given(change=changes(CASES[name]), seed=st.integers(0, 3))
     def holds(change, seed):
-        wrong, untouched = differing(name, seed, change)
+        wrong, untouched = differing(name, seed, change, device)
         apart.append(untouched)
         assert wrong == 0
 
     holds()
     assert sum(apart) > len(apart) / 2  # most changes leave somebody untouched: the test sees something
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].model not in SHAPES])
+def test_whoever_is_not_drawn_changes_no_bit(name):
+    search(name, "cpu", EXAMPLES)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].model in SHAPES])
+def test_whoever_is_not_drawn_changes_no_bit_of_a_network(name):
+    search(name, "cpu", max(4, EXAMPLES // 15))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", CASES)
+def test_whoever_is_not_drawn_changes_no_bit_on_a_gpu(name):
+    search(name, "cuda", EXAMPLES)
