@@ -387,7 +387,7 @@ def _scores_on(
     inputs: NDArray[np.generic], task: Task, folder: Path, num_replicas: int
 ) -> NDArray[np.float32]:
     """Scores `(replicas, inputs, classes)` of a finished run's models, part by part."""
-    parts = plan_for(task, num_replicas, folder / "parts", None)
+    parts = plan_for(task, num_replicas, folder / "parts", None, any_engine=True)
     if not all(store.is_finished(folder / "parts", part) for part in parts):
         raise ValueError(f"{folder}: not all replicas are there; finish the run with --resume")
     device = torch.device(task.device)

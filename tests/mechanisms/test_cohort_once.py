@@ -199,7 +199,7 @@ def test_drawn_instances_are_clipped_one_by_one_and_the_divisor_is_fixed(federat
     )
     mechanism = replace(HYBRID, rounds=1, sampling=sampling, noise_multiplier=1e-9, clip_norm=0.01)
     moved, diagnostics = trained(same, mechanism)
-    drawn = cohorts_of(mechanism, np.arange(40), 0, range(30))[:, 0].sum(axis=1)
+    drawn = cohorts_of(mechanism, federation.which, 0, range(30))[:, 0].sum(axis=1)
     expected = 12 if isinstance(sampling, Poisson) else 9
     np.testing.assert_allclose(moved.norm(dim=1), 0.5 * 0.01 * drawn / expected, rtol=1e-6)
     assert np.array_equal(diagnostics["cohort_size"][:, 0], drawn)
@@ -223,7 +223,7 @@ def test_an_instance_whose_gradient_is_not_finite_counts_as_zero(federation):
     features[17] = np.nan
     mechanism = replace(HYBRID, rounds=1)
     moved, diagnostics = trained(replace(federation, features=features), mechanism)
-    drawn = cohorts_of(mechanism, np.arange(40), 0, range(30))[:, 0, 17]
+    drawn = cohorts_of(mechanism, federation.which, 0, range(30))[:, 0, 17]
     assert 0 < drawn.sum() < 30
     assert moved.isfinite().all()
     assert np.array_equal(diagnostics["non_finite"][:, 0], drawn)

@@ -60,7 +60,8 @@ def audit(
     Args:
         mechanism: executed by `train_replicas`, with noise and a clip norm of at most 0.001.
         relation: JOIN compares canaries with nobody, REPLACE with their opposites.
-        size: number of canaries: users, or instances of one user.
+        size: number of canaries: users, or instances of one user. Where they join, one side has them and
+            the other does not: units are added for real, and none stands idle in their place.
         crowd: -1 lets all others pull against the canaries, 0 aside.
         num_users: users beside the canaries.
         num_replicas: trainings of each federation.
@@ -122,32 +123,37 @@ class _Side:
 
 
 def _task(mechanism: Audited, side: _Side, seed: int) -> Task:
-    federation = _users(side) if _draws_units(mechanism) else _instances(side)
     return Task(
-        federation=federation,
+        federation=_users(side) if _draws_units(mechanism) else _instances(side),
         model=_model(_num_layers(mechanism)),
-        mechanism=mechanism,
-        local=LocalTraining(batch_size=_batch_size(mechanism, federation), learning_rate=1.0),
+        mechanism=_declared(mechanism, side),
+        local=LocalTraining(batch_size=1, learning_rate=1.0),
         seed=seed,
     )
+
+
+def _declared(mechanism: Audited, side: _Side) -> Audited:
+    """The mechanism for as many units as there are with the canaries: those who are absent change no rate."""
+    if isinstance(mechanism, InstanceFedSGD) or isinstance(mechanism.sampling, FixedSize):
+        return mechanism
+    canaries = side.size if _draws_units(mechanism) else 0
+    return replace(mechanism, population=mechanism.population or side.num_users + canaries)
 
 
 def _users(side: _Side) -> Federation:
     """Every user owns one instance; absent canaries are not there at all."""
     canaries = 0 if side.absent else side.size
-    pulls = np.concatenate([np.full(canaries, side.pull), np.full(side.num_users, side.crowd)])
+    pulls = np.concatenate([np.full(side.num_users, side.crowd), np.full(canaries, side.pull)])
     return _federation(pulls, np.arange(len(pulls) + 1))
 
 
 def _instances(side: _Side) -> Federation:
-    """Every user owns four instances more than there are canaries, which are the first user's.
-
-    An absent canary does not move the model: with one instance less, others would be drawn more often.
-    """
-    each = side.size + 4
-    pulls = np.full(side.num_users * each, side.crowd)
-    pulls[: side.size] = side.pull
-    return _federation(pulls, np.arange(side.num_users + 1) * each)
+    """Every user owns four instances, the last one the canaries too; absent ones are not there at all."""
+    canaries = 0 if side.absent else side.size
+    pulls = np.concatenate([np.full(4 * side.num_users, side.crowd), np.full(canaries, side.pull)])
+    offsets = np.arange(side.num_users + 1) * 4
+    offsets[-1] += canaries
+    return _federation(pulls, offsets)
 
 
 def _federation(pulls: Floats, offsets: NDArray[np.int64]) -> Federation:
@@ -200,13 +206,6 @@ def _scale(task: Task) -> float:
     if _draws_units(mechanism):
         return divisor
     return divisor * task.local.batch_size / task.local.learning_rate
-
-
-def _batch_size(mechanism: Audited, federation: Federation) -> int:
-    if _draws_units(mechanism) or isinstance(mechanism, InstanceFedSGD):
-        return 1
-    assert isinstance(mechanism, InstanceFedAvg)
-    return max(1, int(mechanism.batch_probability * federation.sizes.min() + 1e-9))
 
 
 def _num_layers(mechanism: Audited) -> int:

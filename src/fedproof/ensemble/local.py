@@ -11,7 +11,7 @@ from torch import Tensor
 from fedproof import check
 from fedproof.ensemble import store
 from fedproof.ensemble.memory import part_size_for
-from fedproof.ensemble.task import Task, fingerprint, shares_first_round
+from fedproof.ensemble.task import Task, engine_version, fingerprint, shares_first_round
 from fedproof.ensemble.train import first_updates as compute_first_updates
 from fedproof.ensemble.train import train_replicas
 
@@ -87,10 +87,16 @@ def train_ensemble(
     return Ensemble(folder=folder, parts=parts)
 
 
-def plan_for(task: Task, num_replicas: int, folder: Path, part_size: int | None) -> tuple[store.Part, ...]:
-    """The parts of the ensemble, as large as those that `folder` already holds of it."""
+def plan_for(
+    task: Task, num_replicas: int, folder: Path, part_size: int | None, *, any_engine: bool = False
+) -> tuple[store.Part, ...]:
+    """The parts of the ensemble, as large as those that `folder` already holds of it.
+
+    Who goes on with a training needs parts of this version of the engine; who reads models takes those of
+    `any_engine`.
+    """
     check.count(num_replicas=num_replicas)
     mark = fingerprint(task)
     size = part_size or store.stored_part_size(folder, mark) or part_size_for(task)
     check.count(part_size=size)
-    return tuple(store.plan(num_replicas, size, mark))
+    return tuple(store.plan(num_replicas, size, mark, None if any_engine else engine_version()))

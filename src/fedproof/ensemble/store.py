@@ -35,14 +35,18 @@ class PartFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Which replicas the part `index` holds, for the task with this `fingerprint`."""
+    """Which replicas the part `index` holds, for the task with this `fingerprint`, made by this `engine`.
+
+    Without an `engine` it is a part to read, whichever version of the engine made it.
+    """
 
     index: int
     replicas: range
     fingerprint: str
+    engine: str | None = None
 
 
-def plan(num_replicas: int, part_size: int, fingerprint: str) -> list[Part]:
+def plan(num_replicas: int, part_size: int, fingerprint: str, engine: str | None = None) -> list[Part]:
     """The parts of an ensemble.
 
     >>> [part.replicas for part in plan(5, 2, "")]
@@ -51,7 +55,10 @@ def plan(num_replicas: int, part_size: int, fingerprint: str) -> list[Part]:
     starts = range(0, num_replicas, part_size)
     return [
         Part(
-            index=index, replicas=range(start, min(start + part_size, num_replicas)), fingerprint=fingerprint
+            index=index,
+            replicas=range(start, min(start + part_size, num_replicas)),
+            fingerprint=fingerprint,
+            engine=engine,
         )
         for index, start in enumerate(starts)
     ]
@@ -136,11 +143,12 @@ def _arrays(folder: Path, part: Part) -> dict[str, NDArray[Any]]:
 
 
 def _identity(part: Part) -> dict[str, object]:
-    return {
+    known = {
         "part": part.index,
         "replicas": [part.replicas.start, part.replicas.stop],
         "task": part.fingerprint,
     }
+    return known if part.engine is None else known | {"engine": part.engine}
 
 
 def _stem(folder: Path, index: int) -> Path:

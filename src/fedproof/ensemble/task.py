@@ -2,12 +2,15 @@
 
 import hashlib
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from types import FunctionType
 
 import numpy as np
 import torch
 from torch import Tensor
 
+import fedproof
 from fedproof.aggregation import Aggregation, mean
 from fedproof.federation import Federation
 from fedproof.lots import check_users
@@ -152,17 +155,33 @@ def shares_first_round(task: Task) -> bool:
     return isinstance(task.mechanism, UserFedAvg | FedAvg)
 
 
-ENGINE = 2
-"""Version of what training computes: raised whenever the same task gives other bits than before."""
+@cache
+def engine_version() -> str:
+    """SHA-256 over the code that decides the bits of a replica, and versions of what computes for it.
+
+    Finished parts of another version are not mixed with new ones: a certificate assumes that all replicas
+    were made alike.
+    """
+    digest = hashlib.sha256(repr((torch.__version__, np.__version__)).encode())
+    package = Path(fedproof.__file__).parent
+    for room in (
+        "aggregation",
+        "mechanisms",
+        "models",
+        "protocol",
+        "lots.py",
+        "secure.py",
+        "ensemble/train.py",
+    ):
+        path = package / room
+        for file in [path] if path.suffix else sorted(path.rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:32]
 
 
 def fingerprint(task: Task) -> str:
-    """SHA-256 over all that decides the results: a stored part is used only if it matches.
-
-    Versions of the engine and of what computes for it stand among them: finished parts of another version
-    are not mixed with new ones, of which a certificate assumes that they were made alike.
-    """
-    digest = hashlib.sha256(repr((ENGINE, torch.__version__, np.__version__)).encode())
+    """SHA-256 over all of a task that decides the results: a stored part is used only if it matches."""
+    digest = hashlib.sha256()
     parts = (task.mechanism, task.local, task.seed, task.dtype, torch.device(task.device).type)
     digest.update(
         repr(
