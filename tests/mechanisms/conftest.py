@@ -41,6 +41,7 @@ def setting(federation):
         aggregation=mean,
         population=10,
         expected_cohort=5.0,
+        cohort_spread=1.0,
     )
 
 

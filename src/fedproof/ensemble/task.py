@@ -1,6 +1,7 @@
 """What is trained: one value that decides every replica."""
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,7 @@ from fedproof.protocol import (
     Partition,
     PerLayer,
     PerLayerMedian,
+    Poisson,
     UserFedAvg,
 )
 from fedproof.threat import Unit
@@ -138,6 +140,12 @@ def cohort_size(task: Task) -> float:
     if isinstance(task.mechanism, Partition):
         return task.units.num_users / task.mechanism.groups
     return task.mechanism.divisor(task.units.num_users)
+
+
+def cohort_spread(task: Task) -> float:
+    """Standard deviation of the number of units in a round: zero where it is fixed."""
+    sampling = None if isinstance(task.mechanism, Partition) else task.mechanism.sampling
+    return math.sqrt(cohort_size(task) * (1 - sampling.probability)) if isinstance(sampling, Poisson) else 0.0
 
 
 def start_of(task: Task, replica: int) -> Tensor:

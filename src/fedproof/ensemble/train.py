@@ -9,7 +9,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.ensemble.memory import Sizes, halved, shared_fits, sizes_for
-from fedproof.ensemble.task import Task, cohort_size, is_pooled, population_of, shares_first_round, start_of
+from fedproof.ensemble.task import (
+    Task,
+    cohort_size,
+    cohort_spread,
+    is_pooled,
+    population_of,
+    shares_first_round,
+    start_of,
+)
 from fedproof.lots import Lots, Purpose
 from fedproof.mechanisms import RoundReport, Setting, State, Streams, play, user_fedavg
 from fedproof.mechanisms.cores import free_cores, on_cores
@@ -194,6 +202,7 @@ def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:
         aggregation=task.aggregation,
         population=population_of(task),
         expected_cohort=cohort_size(task),
+        cohort_spread=cohort_spread(task),
         attack=task.attack,
     )
 

@@ -72,7 +72,7 @@ def _noisy_step(
         clip_norm=mechanism.clip_norm,
         tally=tally,
         lane=np.arange(len(chosen)),
-        expected=len(chosen),
+        pieces=(len(chosen), 0.0),
         width=setting.local.batch_size,
     )
     gradient = _noisy_mean(mechanism, setting, state, streams, total)
@@ -103,7 +103,9 @@ def _pooled(setting: Setting, state: State, streams: Streams) -> tuple[State, Ro
         start = torch.zeros((len(places), update.shape[1]), dtype=update.dtype, device=update.device)
         start[real] = state.params[where]
         batches = _batches(setting, chosen, taken(sizes, places), places, streams.batches)
-        update[where] = descent(setting, start, batches, augment)[real]
+        change = descent(setting, start, batches, augment)[real]
+        some = torch.from_numpy(sizes[places[places >= 0]] > 0).to(update.device).unsqueeze(1)
+        update[where] = torch.where(some, change, 0)  # who has no instances does not move
 
     lane = np.arange(len(chosen))
     on_cores(train, setting.stacking.stacks(sizes, lane, len(chosen)), setting.cores)

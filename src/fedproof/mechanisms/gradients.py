@@ -33,8 +33,8 @@ class Draw:
     def batches(self, models: Tensor, real: Tensor, width: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows `(len(models), width)` and mask of what is no padding, batch after batch.
 
-        Padding repeats a model's own last row; a model without rows, or in an empty place, gets anybody's,
-        and whoever sums must pass over it.
+        Padding repeats a model's own last row; a model without rows, or in an empty place, gets anybody's.
+        What is masked adds zero whatever it holds: a gradient that is not finite does so too.
         """
         counts = torch.where(real, self.counts[models], 0).unsqueeze(1)
         begin = (self.counts.cumsum(0) - self.counts)[models].unsqueeze(1)
@@ -85,7 +85,7 @@ def clipped_sums(
     clip_norm: float,
     tally: Tally,
     lane: NDArray[np.int64],
-    expected: float,
+    pieces: tuple[float, float],
     width: int,
 ) -> Tensor:
     """Sum of clipped gradients `(models, dim)` over each model's instances, `width` of them at a time.
@@ -101,7 +101,7 @@ def clipped_sums(
         clip_norm: bound on one instance's gradient.
         tally: counts what was clipped.
         lane: `(models,)`, public numbers.
-        expected: how many models there are on average.
+        pieces: how many models there are on average, and the standard deviation.
         width: of a batch, a public number.
     """
     total = torch.zeros_like(params)
@@ -115,10 +115,9 @@ def clipped_sums(
             found = setting.model.clipped_gradient(
                 own, setting.users.features[rows], setting.users.labels[rows], mask, clip_norm
             )
-            some = mask.any(1)
-            sums = torch.where(some.unsqueeze(1), sums + found.total, sums)
+            sums += found.total
             tally.add(models[real], mask[real], found.norms[real], found.finite[real], clip_norm)
         total[models[real]] = sums[real]
 
-    on_cores(sum_up, setting.stacking.stacks(work, lane, expected), setting.cores)
+    on_cores(sum_up, setting.stacking.stacks(work, lane, *pieces), setting.cores)
     return total

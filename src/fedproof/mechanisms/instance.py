@@ -78,7 +78,7 @@ def private_updates(
         clip_norm=training.clip_norm,
         tally=tally,
         lane=cohort.replica + cohort.slot,
-        expected=setting.expected_cohort * len(state.params),
+        pieces=setting.pieces(len(state.params)),
         width=_width(setting),
     )
     for drawn, divisors in _draws(training, setting, rows, state.round, streams.lots):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LANES = 16  # of float32, the 64 bytes that memory is aligned to: places this far apart are equal
+_ROWS = 64  # of lanes; so many are at least four stacks, so that a few long pieces do not hold up all others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,17 +35,18 @@ class Stacking:
         return min(LANES, self.size)
 
     def stacks(
-        self, work: NDArray[np.int64], lane: NDArray[np.int64], expected: float
+        self, work: NDArray[np.int64], lane: NDArray[np.int64], expected: float, spread: float = 0.0
     ) -> Iterator[NDArray[np.int64]]:
         """Stacks `(places,)` of the pieces 0, 1, ...; -1 where a place is empty.
 
         Guarantee: a piece stands in a place that is `lane[piece]` modulo the number of lanes, and the length
-        of rigid stacks depends on `expected` alone.
+        of rigid stacks depends on `expected` and `spread` alone.
 
         Args:
             work: how much there is to do for each piece; pieces of like work share a stack.
             lane: of each piece, a public number.
-            expected: how many pieces there are, as far as is public.
+            expected: how many pieces there are on average, a public number.
+            spread: standard deviation of this number.
 
         >>> [stack.tolist() for stack in Stacking(size=2).stacks(np.array([1, 5, 9]), np.array([0, 1, 2]), 3)]
         [[2, 1], [0, -1]]
@@ -56,19 +58,20 @@ class Stacking:
         rows = np.empty_like(order)
         for number in range(self.lanes):
             rows[lanes[order] == number] = np.arange(counts[number])
-        height, length = self._height(int(counts.max()), expected)
+        height, length = self._height(int(counts.max()), expected + 4 * spread)
         grid = np.full((length, self.lanes), -1, dtype=np.int64)
         grid[rows, lanes[order]] = order
         for begin in range(0, length, height):
             yield grid[begin : begin + height].ravel()
 
-    def _height(self, rows: int, expected: float) -> tuple[int, int]:
+    def _height(self, rows: int, most_pieces: float) -> tuple[int, int]:
         """Rows of lanes in a stack, and in all of them together."""
         most = max(1, self.size // self.lanes)
         if not self.rigid:
             return most, rows
-        planned = max(1, int(np.ceil((expected + 4 * np.sqrt(expected)) / self.lanes)))
-        height = -(-planned // -(-planned // most))
+        planned = max(1, int(np.ceil(most_pieces / self.lanes)))
+        stacks = max(-(-planned // most), 4 if planned >= _ROWS else 1)
+        height = -(-planned // stacks)
         return height, -(-rows // height) * height
 
     def reached(self, work: NDArray[np.int64], done: int) -> int:

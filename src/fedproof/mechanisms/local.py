@@ -23,7 +23,7 @@ class Batch:
         epoch: number of the pass over the data.
         step: number of the step within the pass.
         rows: `(models, width)` rows of the federation for the first models of the stack; padding repeats a
-            row of the model's own, and is anybody's where a model takes no step.
+            row of the model's own, and is anybody's where a model has none.
         inside: `(models, width)`, False for padding.
         sizes: `(models, 1)`, how many of a model's rows are no padding, at least 1.
         steps: `(models, 1)`, which of these models take the step; None if all do.
@@ -76,8 +76,11 @@ def width_of(setting: Setting, begin: int) -> int:
 
 
 def steps_of(counts: NDArray[np.int64], begin: int, device: torch.device) -> Tensor | None:
-    """Which models `(models, 1)` have more than `begin` instances; None if all have."""
-    ahead = counts > begin
+    """Which models `(models, 1)` have more than `begin` instances, or none at all; None if all have.
+
+    What becomes of a model without instances, or of an empty place, nobody asks.
+    """
+    ahead = (counts > begin) | (counts == 0)
     return None if ahead.all() else torch.from_numpy(ahead[:, None]).to(device)
 
 

@@ -1,5 +1,6 @@
 """What a round of any mechanism needs, changes and reports, for a block of replicas."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -57,6 +58,7 @@ class Setting:
         aggregation: rule of the server.
         population: declared number of units; how many there are if none is declared.
         expected_cohort: how many of them are in a cohort on average.
+        cohort_spread: standard deviation of this number.
         attack: None if nobody is adversarial.
     """
 
@@ -69,7 +71,12 @@ class Setting:
     aggregation: Aggregation
     population: int
     expected_cohort: float
+    cohort_spread: float
     attack: Attack | None = None
+
+    def pieces(self, num_replicas: int) -> tuple[float, float]:
+        """How many (replica, user) pairs a round has, on average, and the standard deviation: both public."""
+        return num_replicas * self.expected_cohort, math.sqrt(num_replicas) * self.cohort_spread
 
 
 @dataclass(frozen=True, kw_only=True)

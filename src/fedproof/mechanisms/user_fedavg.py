@@ -61,8 +61,8 @@ def gather_updates(setting: Setting, state: State, streams: Streams, shared: Ten
     if shared is None:
         cohort = cohort_of(chosen)
         # A lane by the place in the replica's own cohort: another replica's members do not change it.
-        lane, expected = cohort.replica + cohort.slot, setting.expected_cohort * len(chosen)
-        updates = _train(setting, state, cohort, state.params.device, lane, expected)
+        lane, public = cohort.replica + cohort.slot, setting.pieces(len(chosen))
+        updates = _train(setting, state, cohort, state.params.device, lane, public)
         contributions = contributions_of(updates, cohort.members, layer_sizes)
     else:
         # All that is needed of a table the device may not hold, and one row if all cohorts are empty.
@@ -88,7 +88,7 @@ def first_updates(
     chosen[0, slice(None) if users is None else users] = True
     cohort = cohort_of(chosen)
     start = State(round=0, params=initial.unsqueeze(0), clip_norms=torch.ones(1, dtype=torch.float64))
-    return _train(setting, start, cohort, home, setting.users.who[cohort.user], setting.population)[0]
+    return _train(setting, start, cohort, home, setting.users.who[cohort.user], (setting.population, 0.0))[0]
 
 
 def _train(
@@ -97,7 +97,7 @@ def _train(
     cohort: Cohort,
     home: torch.device,
     lane: NDArray[np.int64],
-    expected: float,
+    pieces: tuple[float, float],
 ) -> Tensor:
     """Updates `(replicas, members, dim)` of a round, 0 where there is no member, kept on `home`.
 
@@ -119,7 +119,7 @@ def _train(
         trained = local_updates(setting, start, members, on_device, augment)
         updates[replica.to(home), slot.to(home)] = trained[real].to(home)
 
-    on_cores(train, setting.stacking.stacks(users.sizes[cohort.user], lane, expected), setting.cores)
+    on_cores(train, setting.stacking.stacks(users.sizes[cohort.user], lane, *pieces), setting.cores)
     return updates
 
 
