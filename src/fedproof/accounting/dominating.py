@@ -1,6 +1,7 @@
 """Which dominating pair belongs to a query, and how fine a grid it needs."""
 
 from fedproof.accounting.pairs import FixedSizePair, MonotonePair, fixed_size_pair, poisson_pair
+from fedproof.accounting.spread import SpreadPair
 from fedproof.protocol import FixedSize, Query
 from fedproof.threat import Relation
 
@@ -8,11 +9,13 @@ from fedproof.threat import Relation
 _MOST_WORK = 1 << 21
 _MOST_CELLS = 1 << 16
 
-Pair = MonotonePair | FixedSizePair
+Pair = MonotonePair | FixedSizePair | SpreadPair
 
 
 def dominating_pair(query: Query, relation: Relation, size: int) -> Pair:
     """The pair that dominates one of the query's releases when `size` units are poisoned."""
+    if query.selection_probability < 1:
+        return SpreadPair(query=query, relation=relation, size=size)
     if isinstance(query.sampling, FixedSize):
         return fixed_size_pair(query, relation, size)
     return poisson_pair(query, relation, size)

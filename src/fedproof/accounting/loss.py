@@ -44,21 +44,6 @@ class DiscretePair:
     clean_only: float
     poisoned_only: float
 
-    def revealed(self, probability: float) -> "DiscretePair":
-        """This pair played with `probability`, openly, and nothing released otherwise."""
-        if probability == 1:
-            return self
-        nothing = np.zeros(len(self.clean))
-        nothing[-self.first] = 1 - probability
-        return DiscretePair(
-            step=self.step,
-            first=self.first,
-            clean=probability * self.clean + nothing,
-            poisoned=probability * self.poisoned + nothing,
-            clean_only=probability * self.clean_only,
-            poisoned_only=probability * self.poisoned_only,
-        )
-
     @property
     def forward(self) -> "LossDistribution":
         """The loss log(P/Q) under P."""

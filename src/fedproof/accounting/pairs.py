@@ -102,6 +102,11 @@ class MonotonePair:
         mean = float(mass @ middle)
         return float(np.sqrt(mass @ (middle - mean) ** 2)), float(np.abs(clipped).max())
 
+    def told_apart(self) -> float:
+        """About the P-mass whose loss is beyond the largest."""
+        points, losses = self.scan
+        return float(self.clean.cell_masses(points) @ (losses[1:] > LARGEST_LOSS))
+
     def discretise(self, step: float) -> DiscretePair:
         """The pair on a grid of losses, dominating the true one."""
         points, losses = self.scan
