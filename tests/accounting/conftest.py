@@ -70,3 +70,14 @@ def either_way(brute_force):
         return convex_minorant(probabilities, np.minimum(one, other))
 
     return curve
+
+
+@pytest.fixture(scope="session")
+def either_way_exact():
+    """The same for two discrete laws."""
+
+    def curve(clean, poisoned, probabilities):
+        one, other = (neyman_pearson(*pair, probabilities) for pair in ((clean, poisoned), (poisoned, clean)))
+        return convex_minorant(probabilities, np.minimum(one, other))
+
+    return curve

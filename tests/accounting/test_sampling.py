@@ -4,6 +4,7 @@ import itertools
 import math
 
 import dp_accounting as dp
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting import NonPrivateDpEvent, UnsupportedEventError
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.special import comb, ndtr
 
 from fedproof.accounting import account, event_of, queries_of, tradeoff
+from fedproof.accounting.sampling import adversaries_drawn, joined_drawn
 from fedproof.accounting.tradeoff import GaussianTradeoff
 from fedproof.certificates import certify_means
 from fedproof.protocol import CohortOnce, Everyone, FixedSize, Poisson, Query, UserFedAvg
@@ -32,6 +34,92 @@ def fixed(cohort, users):
 
 def lower(mechanism, relation, size, at=PROBABILITIES):
     return tradeoff(mechanism, ThreatModel(relation=relation), size).lower(at)
+
+
+# --- how many are drawn ------------------------------------------------------------------------------------
+
+
+def exact_hypergeometric(users, size, cohort, drawn):
+    def log_choose(n, k):
+        return mpmath.loggamma(n + 1) - mpmath.loggamma(k + 1) - mpmath.loggamma(n - k + 1)
+
+    return mpmath.exp(
+        log_choose(size, drawn) + log_choose(users - size, cohort - drawn) - log_choose(users, cohort)
+    )
+
+
+def check_law(drawn, exact, none):
+    """Every weight within its stated error, w_0 rounded down and 1 - w_0 up, both by a little only."""
+    assert drawn.weights.sum() == pytest.approx(1, abs=1e-12)
+    chosen = np.unique(np.linspace(0, len(drawn.numbers) - 1, 5).astype(int))
+    for index in chosen:
+        weight = exact(int(drawn.numbers[index]))
+        assert abs(mpmath.mpf(float(drawn.weights[index])) / weight - 1) <= drawn.rounding + drawn.left_out
+    assert drawn.rounding < 1e-10
+    assert none * (1 - mpmath.mpf(1e-9)) - 1e-16 <= drawn.none <= none
+    assert 1 - none <= drawn.any <= (1 - none) * (1 + mpmath.mpf(1e-10)) + 1e-16
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(log_users=st.floats(0, 10), log_size=st.floats(0, 7), log_cohort=st.floats(0, 10))
+def test_the_law_of_a_cohort_to_fifty_digits(log_users, log_size, log_cohort):
+    users = int(10**log_users)
+    size, cohort = min(users, int(10**log_size)), min(users, int(10**log_cohort))
+    with mpmath.workdps(50):
+        none = exact_hypergeometric(users, size, cohort, 0) if size + cohort <= users else mpmath.mpf(0)
+        check_law(
+            adversaries_drawn(fixed(cohort, users), size),
+            lambda drawn: exact_hypergeometric(users, size, cohort, drawn),
+            none,
+        )
+
+
+@pytest.mark.parametrize("users", [10**6, 10**7, 10**8, 10**9, 10**10])
+@pytest.mark.parametrize(
+    ("size", "cohort"), [(1, 1), (3, 1), (1, 1000), (20, 10), (10**5, 10**5), (7, 10**6)]
+)
+def test_few_adversaries_among_many_users(users, size, cohort):
+    with mpmath.workdps(50):
+        none = exact_hypergeometric(users, size, cohort, 0) if size + cohort <= users else mpmath.mpf(0)
+        drawn = adversaries_drawn(fixed(cohort, users), size)
+        assert 1 - none <= drawn.any <= (1 - none) * (1 + mpmath.mpf(1e-12)) + 1e-17
+        lost = 1 - mpmath.mpf(float(lower(once(fixed(cohort, users)), "replace", size, 0.5))) - 0.5
+        assert min(0.5, 1 - none) - 1e-15 <= lost <= (1 - none) * (1 + mpmath.mpf(1e-9)) + 1e-15
+        joined = joined_drawn(fixed(cohort, users), size)  # also beyond the largest federation
+        come = exact_hypergeometric(users + size, size, cohort, 0)
+        assert 1 - come <= joined.any <= (1 - come) * (1 + mpmath.mpf(1e-12)) + 1e-17
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(log_size=st.floats(0, 7), log_probability=st.floats(-18, -1e-9))
+def test_the_law_of_poisson_sampling_to_fifty_digits(log_size, log_probability):
+    size, probability = int(10**log_size), 10**log_probability
+    with mpmath.workdps(50):
+        q = mpmath.mpf(probability)
+        check_law(
+            adversaries_drawn(Poisson(probability=probability), size),
+            lambda drawn: mpmath.exp(
+                mpmath.log(mpmath.binomial(size, drawn))
+                + drawn * mpmath.log(q)
+                + (size - drawn) * mpmath.log1p(-q)
+            ),
+            (1 - q) ** size,
+        )
+
+
+def test_the_largest_cohorts_take_no_memory():
+    # A number for each member would be 80 gigabytes.
+    found = lower(once(fixed(10**10 - 10**7, 10**10)), "join", 5, [0.5, 1.0])
+    assert np.all(found <= 1e-14)
+    noisy = lower(once(fixed(10**9, 10**10), noise=20.0, rounds=4), "replace", 10**4, INNER)
+    assert np.all(noisy < 1e-3)
+
+
+def test_a_chance_in_ten_billion_is_counted():
+    # One of 10^10 users, cohort one: half of the chance would be twice the promise.
+    found = lower(once(fixed(1, 10**10), noise=1e-3), "replace", 1, [0.5, 0.9])
+    assert np.all(np.array([0.5, 0.9]) - found >= 1e-10)
+    assert np.all(np.array([0.5, 0.9]) - found <= 1.2e-10)
 
 
 # --- sampling alone ----------------------------------------------------------------------------------------

@@ -296,6 +296,28 @@ def test_more_poison_sampling_rounds_or_less_noise_never_help(noise, probability
         assert np.all(lower(*worse) <= base + slack)
 
 
+@pytest.mark.parametrize("probability", [1e-30, 1e-20, 1e-17, 1e-16, 1e-12, 1e-6])
+def test_a_tiny_probability_may_rise_by_the_chance_of_a_draw(probability):
+    # Almost no noise: whatever happens hardly ever may happen whenever an adversary is drawn.
+    mechanism = user(0.01, 0.1, 1)
+    for relation in Relation:
+        assert float(tradeoff(mechanism, ThreatModel(relation=relation), 1).upper(probability)) >= 0.1
+    assert float(tradeoff(mechanism, ThreatModel(), 1).upper(0.0)) == 0  # same support
+
+
+@pytest.mark.parametrize("size", [1, 3, 30])
+@pytest.mark.parametrize("sampling", [Everyone(), Poisson(probability=0.4), FixedSize(cohort=8, users=50)])
+def test_tangents_next_to_one_are_computable_lines(size, sampling):
+    """Slopes of 1e14 would round away all of an intercept; lines that say as much are less steep."""
+    mechanism = UserFedAvg(rounds=2, noise_multiplier=1.5, sampling=sampling)
+    curve = tradeoff(mechanism, ThreatModel(), size)
+    probabilities = 1 - np.concatenate(([0.0], np.geomspace(1e-16, 1, 60)))
+    for at in (0.5, 0.999, 1 - 1e-9, 1 - 1e-13, 1.0):
+        slope, intercept = curve.tangent(np.array([at]))
+        assert np.all(slope <= 1e9 * (1 + 1e-12))
+        assert np.all(slope * probabilities + intercept <= curve.lower(probabilities))
+
+
 def test_replace_is_never_better_than_join():
     for size in (1, 5, 20):
         join, replace = (

@@ -17,57 +17,23 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 from scipy.special import ndtr
 
 from fedproof.accounting.loss import LARGEST_LOSS, DiscretePair
-from fedproof.protocol import Everyone, FixedSize, Poisson, Query
+from fedproof.accounting.sampling import adversaries_drawn
+from fedproof.protocol import FixedSize, Query
 from fedproof.threat import Relation
 
 Floats = NDArray[np.float64]
 
 # How far, in standard deviations, a normal component reaches: 1e-20 of its mass lies beyond.
 _REACH = 9.3
-# Weight of cohorts with improbably many adversaries that is given away as certain detection.
-_DROPPED_WEIGHT = 1e-17
 _SCAN_POINTS = 2049
 # Root search for the edges of cells: steps at most, and the error in the loss that is good enough.
 _MOST_STEPS = 60
 _LEVEL_ERROR = 1e-12
-# Cells of the grid times components of the mixture: bounds the memory of one pair to some 100 MB.
-_MOST_WORK = 1 << 21
-_MOST_CELLS = 1 << 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drawn:
-    """How many adversaries are drawn: `weights[i]` is the probability of `numbers[i]`."""
-
-    numbers: Floats
-    weights: Floats
-    dropped: float
-
-    @property
-    def none(self) -> float:
-        """Probability that no adversary is drawn."""
-        return float(self.weights[self.numbers == 0].sum())
-
-
-def adversaries_drawn(query: Query, size: int) -> Drawn:
-    """The law of the number of adversaries among those drawn, its far tails given away."""
-    match query.sampling:
-        case Everyone():
-            return Drawn(numbers=np.array([float(size)]), weights=np.ones(1), dropped=0.0)
-        case Poisson(probability=probability):
-            law = stats.binom(size, probability)
-        case FixedSize(cohort=cohort, users=users):
-            law = stats.hypergeom(users, size, cohort)
-    low, high = (int(law.ppf(_DROPPED_WEIGHT)), int(law.isf(_DROPPED_WEIGHT)))
-    numbers = np.arange(max(0, low - 1), min(size, high + 1) + 1)
-    weights = law.pmf(numbers)
-    possible = weights > 0
-    dropped = 2 * _DROPPED_WEIGHT if len(numbers) <= size else 0.0
-    return Drawn(numbers=numbers[possible].astype(np.float64), weights=weights[possible], dropped=dropped)
+# What rounding may do to one release, measured at less than a tenth of it: handed over as certain detection.
+ROUNDED = 1e-14
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,11 +79,12 @@ class MonotonePair:
         """Number of normal components of the larger mixture."""
         return len(self.poisoned.weights)
 
-    def loss(self, points: Floats) -> tuple[Floats, Floats]:
-        """Privacy loss log(P/Q) at each point, and its derivative."""
+    def loss(self, points: Floats) -> tuple[Floats, Floats, Floats]:
+        """Privacy loss log(P/Q) at each point, its derivative, and what rounding may have done to it."""
         clean, clean_slope = self.clean.log_density(points)
         poisoned, poisoned_slope = self.poisoned.log_density(points)
-        return clean - poisoned, clean_slope - poisoned_slope
+        noise = 4 * np.finfo(np.float64).eps * (np.abs(clean) + np.abs(poisoned))
+        return clean - poisoned, clean_slope - poisoned_slope, noise
 
     @cached_property
     def scan(self) -> tuple[Floats, Floats]:
@@ -135,6 +102,11 @@ class MonotonePair:
         mean = float(mass @ middle)
         return float(np.sqrt(mass @ (middle - mean) ** 2)), float(np.abs(clipped).max())
 
+    def told_apart(self) -> float:
+        """About the P-mass whose loss is beyond the largest."""
+        points, losses = self.scan
+        return float(self.clean.cell_masses(points) @ (losses[1:] > LARGEST_LOSS))
+
     def discretise(self, step: float) -> DiscretePair:
         """The pair on a grid of losses, dominating the true one."""
         points, losses = self.scan
@@ -144,32 +116,34 @@ class MonotonePair:
         edges, error = self._where(levels, points, losses)
         walls = np.concatenate(([np.inf], edges, [-np.inf]))[::-1]  # losses fall along the line
         clean, poisoned = (part.cell_masses(walls)[::-1] for part in (self.clean, self.poisoned))
-        return split_cells(step=step, first=low, clean=clean, poisoned=poisoned, dropped=self.dropped + error)
+        # Moving the loss of some mass up by an error e is dominated by giving away a share e of that mass.
+        of_cells = np.maximum(np.append(error[0], error), np.append(error, error[-1]))
+        moved = float(max(clean @ of_cells, poisoned @ of_cells))
+        return split_cells(step=step, first=low, clean=clean, poisoned=poisoned, dropped=self.dropped + moved)
 
-    def _where(self, levels: Floats, points: Floats, losses: Floats) -> tuple[Floats, float]:
-        """Points at which the loss equals the increasing `levels`, and the largest error in the loss.
+    def _where(self, levels: Floats, points: Floats, losses: Floats) -> tuple[Floats, Floats]:
+        """Points at which the loss equals the increasing `levels`, and by how much it may not.
 
         Newton steps from an interpolated guess, halving the bracket of the scan where they would leave it.
-        Moving every loss up by an error e is dominated by giving away a share e of the mass, so the caller
-        adds it to what is dropped.
         """
         above = np.clip(np.searchsorted(-losses, -levels), 1, len(points) - 1)
         left, right = points[above - 1], points[above]
         edges = np.interp(-levels, -losses, points)
         inside = (levels < losses[0]) & (levels > losses[-1])
         for _ in range(_MOST_STEPS):
-            reached, slope = self.loss(edges)
+            reached, slope, noise = self.loss(edges)
             error = np.where(inside, reached - levels, 0.0)
-            unfinished = np.abs(error) > _LEVEL_ERROR
-            if not unfinished.any():
-                break
+            unfinished = np.abs(error) > _LEVEL_ERROR + noise
             left, right = np.where(error > 0, edges, left), np.where(error > 0, right, edges)
             with np.errstate(over="ignore"):  # where the loss is flat the step leaves the bracket anyway
                 newton = edges - np.divide(error, slope, out=np.full_like(edges, np.inf), where=slope < 0)
             within = (newton >= left) & (newton <= right)
-            edges = np.where(unfinished, np.where(within, newton, (left + right) / 2), edges)
-        error = np.where(inside, self.loss(edges)[0] - levels, 0.0)
-        return np.minimum.accumulate(edges), float(np.abs(error).max())
+            edges = np.where(within & inside, newton, np.where(unfinished, (left + right) / 2, edges))
+            if not unfinished.any():
+                break
+        edges = np.minimum.accumulate(edges)
+        reached, _, noise = self.loss(edges)
+        return edges, np.where(inside, np.abs(reached - levels), 0.0) + noise
 
 
 def split_cells(*, step: float, first: int, clean: Floats, poisoned: Floats, dropped: float) -> DiscretePair:
@@ -194,21 +168,21 @@ def split_cells(*, step: float, first: int, clean: Floats, poisoned: Floats, dro
         first=first,
         clean=p_mass,
         poisoned=q_mass,
-        clean_only=float(clean[-1]) + dropped,
-        poisoned_only=float(poisoned[0]) + dropped,
+        clean_only=float(clean[-1]) + dropped + ROUNDED,
+        poisoned_only=float(poisoned[0]) + dropped + ROUNDED,
     )
 
 
 def poisson_pair(query: Query, relation: Relation, size: int) -> MonotonePair:
     """The dominating pair under Poisson sampling, or with everyone taking part."""
-    drawn = adversaries_drawn(query, size)
+    drawn = adversaries_drawn(query.sampling, size)
     means = drawn.numbers / query.noise_multiplier
     poisoned = Mixture(weights=drawn.weights, means=means)
     if relation == Relation.JOIN:
         clean = Mixture(weights=np.ones(1), means=np.zeros(1))
     else:
         clean = Mixture(weights=drawn.weights, means=-means)
-    return MonotonePair(clean=clean, poisoned=poisoned, dropped=drawn.dropped)
+    return MonotonePair(clean=clean, poisoned=poisoned, dropped=drawn.given_away)
 
 
 # --- fixed-size cohorts -------------------------------------------------------------------------------------
@@ -294,28 +268,11 @@ def fixed_size_pair(query: Query, relation: Relation, size: int) -> FixedSizePai
     assert isinstance(query.sampling, FixedSize)
     if size > query.sampling.users:
         raise ValueError(f"size = {size} must be at most the number of users = {query.sampling.users}")
-    drawn = adversaries_drawn(query, size)
+    drawn = adversaries_drawn(query.sampling, size)
     some = drawn.numbers > 0
     return FixedSizePair(
         shifts=2 * drawn.numbers[some] / query.noise_multiplier,
         weights=drawn.weights[some],
-        any_drawn=1 - drawn.none,
-        dropped=drawn.dropped,
+        any_drawn=drawn.any,
+        dropped=drawn.given_away,
     )
-
-
-Pair = MonotonePair | FixedSizePair
-
-
-def dominating_pair(query: Query, relation: Relation, size: int) -> Pair:
-    """The pair that dominates one of the query's releases when `size` units are poisoned."""
-    if isinstance(query.sampling, FixedSize):
-        return fixed_size_pair(query, relation, size)
-    return poisson_pair(query, relation, size)
-
-
-def grid_step(pair: Pair, resolution: float) -> float:
-    """Grid of `resolution` points per standard deviation of the loss, within what memory allows."""
-    spread, reach = pair.spread_and_reach()
-    most_cells = min(_MOST_CELLS, _MOST_WORK // pair.num_components)
-    return max(spread / resolution, 2 * reach / most_cells, 1e-12)

@@ -19,10 +19,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
 from fedproof import check
+from fedproof.accounting.dominating import dominating_pair, grid_step
 from fedproof.accounting.events import queries_of
 from fedproof.accounting.loss import LossDistribution
-from fedproof.accounting.pairs import dominating_pair, grid_step
-from fedproof.accounting.sampling import none_drawn, none_drawn_of_joined
+from fedproof.accounting.sampling import adversaries_drawn, joined_drawn
 from fedproof.protocol import CohortOnce, Everyone, FixedSize, Mechanism, Poisson, Query
 from fedproof.threat import Relation, ThreatModel
 
@@ -31,6 +31,8 @@ Floats = NDArray[np.float64]
 # Grid points per standard deviation of one release's loss; the bound is valid for any value.
 RESOLUTION = 40.0
 _MOST_LINES = 8192
+# Of a tangent: steeper lines help nowhere below p = 1 - 1e-9, and slope * p would lose its digits.
+_STEEPEST = 1e9
 
 
 class Tradeoff(Protocol):
@@ -70,10 +72,15 @@ class GaussianTradeoff:
         return np.asarray(ndtr(ndtri(np.asarray(probability, dtype=np.float64)) + self.shift))
 
     def tangent(self, probability: ArrayLike) -> tuple[Floats, Floats]:
-        """The tangent at each probability; L'(p) = exp(shift Φ⁻¹(p) - shift²/2)."""
-        quantile = np.clip(ndtri(np.asarray(probability, dtype=np.float64)), -8.0, 8.0)
+        """The tangent at each probability; L'(p) = exp(shift Φ⁻¹(p) - shift²/2).
+
+        Next to one it touches a little earlier, where it is not yet too steep to be computed with.
+        """
+        steepest = math.log(_STEEPEST) / self.shift + self.shift / 2 if self.shift > 0 else 8.0
+        quantile = np.clip(ndtri(np.asarray(probability, dtype=np.float64)), -8.0, min(8.0, steepest))
         slope = np.exp(self.shift * quantile - self.shift**2 / 2)
-        return slope, ndtr(quantile - self.shift) - slope * ndtr(quantile)
+        intercept = ndtr(quantile - self.shift) - slope * ndtr(quantile)
+        return slope, intercept - _rounding_of_line(slope)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,48 +116,58 @@ class PiecewiseTradeoff:
     def lower(self, probability: ArrayLike) -> Floats:
         """Smallest probability under poisoning, elementwise."""
         p = np.asarray(probability, dtype=np.float64)
-        slope, intercept = self._lines(p)
-        value = np.where(slope <= 1, slope * p + intercept, (slope + intercept) - slope * (1 - p))
-        return np.where(p >= 1, self.full, np.clip(value, 0.0, 1.0))
+        return self._value(p, 1 - p)
 
     def upper(self, probability: ArrayLike) -> Floats:
-        """Largest probability under poisoning, elementwise."""
-        return 1 - self.lower(1 - np.asarray(probability, dtype=np.float64))
+        """Largest probability under poisoning, elementwise.
+
+        1 - L(1 - p), from p itself: 1 - p would be one for every p below 1e-16, and L(1) says nothing of it.
+        """
+        p = np.asarray(probability, dtype=np.float64)
+        return 1 - self._value(1 - p, p)
 
     def tangent(self, probability: ArrayLike) -> tuple[Floats, Floats]:
         """The line that is active at each probability."""
-        slope, intercept = self._lines(np.asarray(probability, dtype=np.float64))
-        useful = slope * np.asarray(probability) + intercept > 0
-        return np.where(useful, slope, 0.0), np.where(useful, intercept, 0.0)
+        p = np.asarray(probability, dtype=np.float64)
+        slope, intercept, value = self._lines(p, np.maximum(1 - p, 1 / _STEEPEST))
+        useful = value > 0
+        rounded_down = intercept - _rounding_of_line(slope)
+        return np.where(useful, slope, 0.0), np.where(useful, rounded_down, 0.0)
 
-    def _lines(self, p: Floats) -> tuple[Floats, Floats]:
-        """Slope and intercept of the best line at each p."""
+    def _value(self, p: Floats, rest: Floats) -> Floats:
+        """L at p = 1 - rest, where the smaller of the two is exact."""
+        *_, value = self._lines(p, rest)
+        return np.where(rest <= 0, self.full, np.clip(value, 0.0, 1.0))
+
+    def _lines(self, p: Floats, rest: Floats) -> tuple[Floats, Floats, Floats]:
+        """Slope and intercept of the best line at each p = 1 - rest, and its value there."""
         last = len(self.epsilons) - 1
-        best_slope, best_intercept = np.zeros_like(p), np.zeros_like(p)
-        best = np.zeros_like(p)
+        best_slope, best_intercept, best = np.zeros_like(p), np.zeros_like(p), np.zeros_like(p)
         shallow: Floats = getattr(self, "_shallow")  # noqa: B009
         steep: Floats = getattr(self, "_steep")  # noqa: B009
         near_shallow = last - np.searchsorted(shallow, p)
-        near_steep = last - np.searchsorted(steep, 1 - p)
-        for offset in (-1, 0, 1):  # neighbours too: a rounded break must not cost anything
-            index = np.clip(near_shallow + offset, 0, last)
-            slope = np.exp(-self.epsilons[index])
-            intercept = -self.forward[index] * slope
-            value = slope * p + intercept
-            better = value > best
-            best = np.where(better, value, best)
-            best_slope = np.where(better, slope, best_slope)
-            best_intercept = np.where(better, intercept, best_intercept)
-        for offset in (-1, 0, 1):
-            index = np.clip(near_steep + offset, 0, last)
-            slope = np.exp(self.epsilons[index])
-            top = 1 - self.backward[index]
-            value = top - slope * (1 - p)
-            better = value > best
-            best = np.where(better, value, best)
-            best_slope = np.where(better, slope, best_slope)
-            best_intercept = np.where(better, top - slope, best_intercept)
-        return best_slope, best_intercept
+        near_steep = last - np.searchsorted(steep, rest)
+        for near, steeper in ((near_shallow, False), (near_steep, True)):
+            for offset in (-1, 0, 1):  # neighbours too: a rounded break must not cost anything
+                index = np.clip(near + offset, 0, last)
+                if steeper:
+                    slope = np.exp(self.epsilons[index])
+                    top = 1 - self.backward[index]
+                    intercept, value = top - slope, top - slope * rest
+                else:
+                    slope = np.exp(-self.epsilons[index])
+                    intercept = -self.forward[index] * slope
+                    value = slope * p + intercept
+                better = value > best
+                best = np.where(better, value, best)
+                best_slope = np.where(better, slope, best_slope)
+                best_intercept = np.where(better, intercept, best_intercept)
+        return best_slope, best_intercept, best
+
+
+def _rounding_of_line(slope: Floats) -> Floats:
+    """What slope * p + intercept may have lost, for all p in [0, 1]."""
+    return np.asarray(4 * np.finfo(np.float64).eps * (1 + slope))
 
 
 IDENTITY = GaussianTradeoff(shift=0.0)
@@ -208,20 +225,22 @@ def sampling_curve(sampling: Poisson | FixedSize, relation: Relation, size: int)
     """
     if size == 0:
         return IDENTITY
-    among = none_drawn(sampling, size)
+    users = sampling.users if isinstance(sampling, FixedSize) else size
+    if relation == Relation.REPLACE and size > users:
+        raise ValueError(f"size = {size} must be at most the number of users = {users}")
+    among = adversaries_drawn(sampling, min(size, users))
     if relation == Relation.REPLACE:
-        if isinstance(sampling, FixedSize) and size > sampling.users:
-            raise ValueError(f"size = {size} must be at most the number of users = {sampling.users}")
-        lost = np.array([1 - among])
-        return PiecewiseTradeoff(epsilons=np.zeros(1), forward=lost, backward=lost, full=among)
-    joined = none_drawn_of_joined(sampling, size)
-    steepest = math.log(joined / among) if among > 0 else 0.0
-    epsilons = np.array([0.0, steepest]) if steepest > 0 else np.zeros(1)
+        lost = np.array([among.any])
+        return PiecewiseTradeoff(epsilons=np.zeros(1), forward=lost, backward=lost, full=among.none)
+    joined = joined_drawn(sampling, size)
+    epsilons = np.zeros(1)
+    if joined.none > among.none > 0:  # from this slope on, the second reading says no more than the first
+        epsilons = np.array([0.0, math.log(joined.none / among.none) + 2 * joined.given_away])
     return PiecewiseTradeoff(
         epsilons=epsilons,
-        forward=np.full(len(epsilons), 1 - among),
-        backward=np.maximum(1 - joined, 1 - among * np.exp(epsilons)),
-        full=joined,
+        forward=np.full(len(epsilons), among.any),
+        backward=np.array([among.any, joined.any])[: len(epsilons)],
+        full=joined.none,
     )
 
 
@@ -249,10 +268,7 @@ def composed_losses(
     """Losses of all queries together: log(P/Q) under P and log(Q/P) under Q."""
     pairs = [dominating_pair(query, relation, size) for query in queries]
     step = min(grid_step(pair, resolution) for pair in pairs)
-    discrete = [
-        pair.discretise(step).revealed(query.selection_probability)
-        for query, pair in zip(queries, pairs, strict=True)
-    ]
+    discrete = [pair.discretise(step) for pair in pairs]
     counts = [query.count for query in queries]
     forward = _one_after_another([pair.forward for pair in discrete], counts)
     if relation == Relation.REPLACE:  # the pair is symmetric

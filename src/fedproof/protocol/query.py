@@ -3,15 +3,16 @@
 from dataclasses import dataclass
 
 from fedproof import check
-from fedproof.protocol.sampling import Sampling
+from fedproof.protocol.sampling import FixedSize, Sampling
 
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
     """`count` adaptive Gaussian releases of a sum over sampled units, one unit contributing norm one.
 
-    `selection_probability` is the chance that the unit's owner is drawn at all. Whether it was drawn must be
-    taken as known to the observer, because the owner's other instances give it away.
+    `selection_probability` is the chance that a unit's owner is drawn at all, the largest of all owners.
+    Whether an owner was drawn must be taken as known to the observer, because its other instances give it
+    away. Poisoned units may be spread over owners in any way; `fedproof.accounting.spread` counts the worst.
     """
 
     noise_multiplier: float
@@ -23,3 +24,8 @@ class Query:
         check.positive(noise_multiplier=self.noise_multiplier)
         check.count(count=self.count)
         check.probability(selection_probability=self.selection_probability)
+        if self.selection_probability < 1 and isinstance(self.sampling, FixedSize):
+            raise ValueError(
+                f"sampling = {self.sampling!r} must be Poisson or Everyone where owners are drawn first: "
+                "how many units of several owners a fixed size draws is not known"
+            )
