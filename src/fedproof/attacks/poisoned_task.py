@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.aggregation.contributions import Contributions
@@ -12,10 +13,12 @@ from fedproof.attacks.coalition import coalition_of, with_updates
 from fedproof.ensemble.memory import sizes_for
 from fedproof.ensemble.task import Task, start_of
 from fedproof.mechanisms.augment import Augment
+from fedproof.mechanisms.cores import free_cores, on_cores
 from fedproof.mechanisms.local import local_updates
 from fedproof.mechanisms.randomness import data_order
 from fedproof.mechanisms.rounds import State
 from fedproof.mechanisms.users import users_on
+from fedproof.models.precision import all_digits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,7 @@ class Hook:
         return with_updates(coalition, self.craft(coalition, state))
 
 
+@all_digits()
 def under_attack(task: Task, attack: Attack) -> Task:
     """The task with poisoned data and updates; cohorts and noise of every replica stay the same.
 
@@ -59,6 +63,7 @@ def under_attack(task: Task, attack: Attack) -> Task:
     return replace(task, federation=federation, attack=hook)
 
 
+@all_digits()
 def attacked_first_updates(task: Task, adversaries: tuple[int, ...], clean: Tensor) -> Tensor:
     """Round-one updates `(users, dim)` of the attacked `task`: only the adversaries train anew.
 
@@ -76,8 +81,11 @@ def attacked_first_updates(task: Task, adversaries: tuple[int, ...], clean: Tens
     members = np.array(sorted(adversaries, key=lambda user: (-users.sizes[user], user)), dtype=np.int64)
     augment = Augment.of(task.local, task.seed, 0)
     updates, stack = clean.clone(), sizes_for(task).stack
-    for begin in range(0, len(members), stack):
-        some = members[begin : begin + stack]
+
+    def train(some: NDArray[np.int64]) -> None:
         own = local_updates(model, users, task.local, start.expand(len(some), -1), some, order, augment)
         updates[torch.from_numpy(some).to(updates.device)] = own.to(updates.device, updates.dtype)
+
+    with free_cores(device) as cores:
+        on_cores(train, [members[begin : begin + stack] for begin in range(0, len(members), stack)], cores)
     return updates

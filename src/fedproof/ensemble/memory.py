@@ -14,6 +14,7 @@ from fedproof.ensemble.task import Task, shares_first_round
 from fedproof.mechanisms.sampling import cohort_size
 from fedproof.mechanisms.users import as_inputs
 from fedproof.models.model import StackedModel
+from fedproof.models.precision import all_digits
 from fedproof.protocol import CohortOnce, Partition
 
 _PART_BYTES = 512 << 20  # models and scores of one part, on the host
@@ -51,6 +52,7 @@ def halved(sizes: Sizes) -> Sizes:
     )
 
 
+@all_digits()
 def sizes_for(task: Task) -> Sizes:
     """Sizes that fit the device: a function of the task and the kind of device, so that results repeat."""
     device = torch.device(task.device)

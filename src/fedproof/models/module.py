@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn.parameter import UninitializedTensorMixin
 from torch.overrides import TorchFunctionMode
 
 from fedproof import check
+from fedproof.models.host import all_digits
 from fedproof.models.layout import Layout, layout_of
 from fedproof.models.model import ClippedGradient, fresh_parameters, instance_factors
 
@@ -163,6 +163,7 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
+@all_digits()
 def from_module(module: nn.Module, num_classes: int) -> ModuleModel:
     """`module` as a model that stacks; it takes `(batch, ...)` and returns logits `(batch, num_classes)`.
 
@@ -188,8 +189,7 @@ def from_module(module: nn.Module, num_classes: int) -> ModuleModel:
 
 def _copy(module: nn.Module) -> nn.Module:
     try:
-        with torch.inference_mode(False):
-            return deepcopy(module)
+        return deepcopy(module)
     except (RuntimeError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(
             f"the module ({type(module).__name__}) cannot be copied, but every thread needs one of its own: "
@@ -199,7 +199,7 @@ def _copy(module: nn.Module) -> nn.Module:
 
 def _check_stackable(name: str, part: nn.Module) -> None:
     where = f"{name or 'the module'} ({type(part).__name__})"
-    if any(isinstance(value, UninitializedTensorMixin) for value in part.parameters(recurse=False)):
+    if any(isinstance(value, nn.UninitializedParameter) for value in part.parameters(recurse=False)):
         raise ValueError(f"{where} does not know its shape yet: call the module on a batch first")
     if isinstance(part, nn.modules.batchnorm._BatchNorm):
         raise ValueError(
