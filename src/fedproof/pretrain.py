@@ -14,6 +14,8 @@ from fedproof import data
 from fedproof.config import PretrainConfig, validated
 from fedproof.federation import Federation
 from fedproof.mechanisms.users import as_inputs
+from fedproof.models.layout import load
+from fedproof.models.precision import all_digits
 from fedproof.models.registry import build
 
 Progress = Callable[[str, int, int], None]
@@ -29,6 +31,7 @@ class Pretrained:
     epochs: int
 
 
+@all_digits()
 def pretrain(
     config: PretrainConfig,
     out: Path,
@@ -41,9 +44,8 @@ def pretrain(
     The data are taken as public: nothing here protects them. Leave out every class of the private task.
     """
     public = data.load(users=1, partition="iid", seed=config.pretrain.seed, **config.data.model_dump())
-    torch.manual_seed(config.pretrain.seed)
     model = build(config.model.name, public, hidden=config.model.hidden)
-    module = model.module().to(device)
+    module = load(model.module(), model.layout, model.initial(config.pretrain.seed)).to(device)
     _train(module, public, config, device, progress)
     accuracy = _accuracy(module, public, device)
     arrays = {name: value.detach().cpu().numpy() for name, value in module.named_parameters()}

@@ -12,6 +12,7 @@ from fedproof.attacks.coalition import coalition_of, with_updates
 from fedproof.ensemble.task import Task
 from fedproof.ensemble.train import first_updates
 from fedproof.mechanisms.rounds import State
+from fedproof.models.precision import all_digits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,7 @@ class Hook:
         return with_updates(coalition, self.craft(coalition, state))
 
 
+@all_digits()
 def under_attack(task: Task, attack: Attack) -> Task:
     """The task with poisoned data and updates; cohorts and noise of every replica stay the same.
 
@@ -55,6 +57,7 @@ def under_attack(task: Task, attack: Attack) -> Task:
     return replace(task, federation=federation, attack=hook)
 
 
+@all_digits()
 def attacked_first_updates(task: Task, adversaries: tuple[int, ...], clean: Tensor) -> Tensor:
     """Round-one updates `(users, dim)` of the attacked `task`: only the adversaries train anew.
 

@@ -13,6 +13,7 @@ from fedproof import check
 from fedproof.ensemble.task import Task, cohort_size, is_pooled, population_of, shares_first_round
 from fedproof.mechanisms.users import as_inputs
 from fedproof.models.model import StackedModel
+from fedproof.models.precision import all_digits
 
 _PART_BYTES = 512 << 20  # models and scores of one part, on the host
 _CACHE_BYTES = 64 << 20  # what a core of a CPU works on at a time; measured: larger stacks are slower
@@ -49,6 +50,7 @@ def halved(sizes: Sizes) -> Sizes:
     )
 
 
+@all_digits()
 def sizes_for(task: Task) -> Sizes:
     """Sizes that fit the device: a function of public numbers and the kind of device, so that results repeat.
 

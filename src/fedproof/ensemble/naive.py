@@ -23,6 +23,7 @@ from fedproof.mechanisms.randomness import Stream, data_order, draw
 from fedproof.mechanisms.sampling import cohorts_of
 from fedproof.mechanisms.users import as_inputs, class_balance
 from fedproof.models.layout import load
+from fedproof.models.precision import all_digits
 from fedproof.protocol import (
     CohortOnce,
     FedAvg,
@@ -38,6 +39,7 @@ from fedproof.protocol import (
 )
 
 
+@all_digits()
 def train_one(task: Task, replica: int) -> Tensor:
     """Parameters `(dim,)` of one replica, trained user after user with ordinary modules."""
     plain, server = _Plain.of(task), _Server.of(task, replica)
@@ -65,6 +67,7 @@ def train_one(task: Task, replica: int) -> Tensor:
     return params
 
 
+@all_digits()
 def score_one(task: Task, params: Tensor) -> Tensor:
     """Softmax scores `(inputs, classes)` of one model on the test inputs."""
     module = _Plain.of(task).fresh(params)

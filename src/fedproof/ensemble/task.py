@@ -212,7 +212,10 @@ def fingerprint(task: Task) -> str:
         np.array(federation.most_instances or 0),
     )
     start = task.model.initial(initial_seed(task.seed)).numpy()
-    for array in (*arrays, start, federation.vectors):
+    # Of a user's own module: what is not trained decides the results as much as what is.
+    frozen = getattr(task.model, "frozen", {})
+    still = [frozen[name].cpu().reshape(-1).view(torch.uint8).numpy() for name in sorted(frozen)]
+    for array in (*arrays, start, federation.vectors, *still):
         if array is not None:
             digest.update(f"{array.dtype}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)

@@ -59,6 +59,7 @@ class Replicas:
         return self.layout.views(self.params)
 
 
+@all_digits()
 def train_replicas(
     task: Task, replicas: range, *, first_updates: Tensor | None = None, sizes: Sizes | None = None
 ) -> Replicas:
@@ -82,7 +83,7 @@ def train_replicas(
     if not replicas or replicas.start < 0 or replicas.step != 1:
         raise ValueError(f"replicas = {replicas} must be a range of neighbouring indices, at least one")
     sizes = sizes or sizes_for(task)
-    with all_digits(), free_cores(torch.device(task.device)) as cores:
+    with free_cores(torch.device(task.device)) as cores:
         shared = _shared(task, first_updates, sizes)
         setting = _setting(task, sizes, cores)
         blocks: list[Replicas] = []
@@ -100,6 +101,7 @@ def train_replicas(
     return concatenate(blocks)
 
 
+@all_digits()
 def first_updates(task: Task, sizes: Sizes | None = None, users: NDArray[np.int64] | None = None) -> Tensor:
     """Round-one update `(users, dim)` of every user, or the given ones, the same for all replicas.
 
@@ -108,7 +110,7 @@ def first_updates(task: Task, sizes: Sizes | None = None, users: NDArray[np.int6
     """
     sizes = sizes or sizes_for(task)
     home = torch.device(task.device if shared_fits(task) else "cpu")
-    with all_digits(), free_cores(torch.device(task.device)) as cores:
+    with free_cores(torch.device(task.device)) as cores:
         while True:
             try:
                 setting = _setting(task, sizes, cores)
@@ -134,9 +136,8 @@ def concatenate(blocks: list[Replicas]) -> Replicas:
     )
 
 
-def predict(
-    model: Model, params: Tensor, inputs: Tensor, *, cells: int, cores: int = 1
-) -> NDArray[np.float32]:
+@all_digits()
+def predict(model: Model, params: Tensor, inputs: Tensor, *, cells: int) -> NDArray[np.float32]:
     """Softmax scores `(replicas, inputs, classes)` of models `(replicas, dim)`, `cells` of them at a time."""
     width = min(cells, _WIDTH, len(inputs))
     chunks = torch.split(inputs, width)
@@ -148,7 +149,8 @@ def predict(
             found = [model.logits(params[rows], chunk.unsqueeze(0)).softmax(-1) for chunk in chunks]
         scores[rows] = torch.cat(found, dim=1).float().cpu().numpy()
 
-    on_cores(score, [slice(row, row + together) for row in range(0, len(params), together)], cores)
+    with free_cores(params.device) as cores:
+        on_cores(score, [slice(row, row + together) for row in range(0, len(params), together)], cores)
     return scores
 
 
@@ -165,11 +167,11 @@ def _train_block(task: Task, block: range, setting: Setting, shared: Tensor | No
     reports, learned = [], []
     for round in range(task.mechanism.rounds):
         if round > 0:
-            scores = predict(setting.model, state.params, inputs[probe], cells=cells, cores=setting.cores)
+            scores = predict(setting.model, state.params, inputs[probe], cells=cells)
             learned.append(replica_accuracies(scores, task.federation.test_labels[probe]))
         state, report = play(task.mechanism, setting, state, streams, shared if round == 0 else None)
         reports.append(report)
-    scores = predict(setting.model, state.params, inputs, cells=cells, cores=setting.cores)
+    scores = predict(setting.model, state.params, inputs, cells=cells)
     learned.append(replica_accuracies(scores[:, probe], task.federation.test_labels[probe]))
     return Replicas(
         indices=block,

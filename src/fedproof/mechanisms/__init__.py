@@ -4,6 +4,7 @@ from torch import Tensor
 
 from fedproof.mechanisms import cohort_once, fedavg, instance_fedavg, instance_fedsgd, user_fedavg
 from fedproof.mechanisms.rounds import Attack, RoundReport, Setting, State, Streams
+from fedproof.models.precision import all_digits
 from fedproof.protocol import CohortOnce, FedAvg, InstanceFedAvg, InstanceFedSGD, Partition, UserFedAvg
 
 __all__ = ["Attack", "RoundReport", "Setting", "State", "Streams", "Trainable", "play"]
@@ -12,6 +13,7 @@ Trainable = UserFedAvg | InstanceFedSGD | InstanceFedAvg | CohortOnce | Partitio
 """Mechanisms that this package executes."""
 
 
+@all_digits()
 def play(
     mechanism: Trainable, setting: Setting, state: State, streams: Streams, shared: Tensor | None = None
 ) -> tuple[State, RoundReport]:

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from fedproof.models.host import seeded
 from fedproof.models.layout import Layout, layout_of
 from fedproof.models.precision import clip_scales, training_dtype
 from fedproof.models.tape import Tape, Weights, traces
@@ -155,8 +156,7 @@ def stacked(
 
 def fresh_parameters(factory: Callable[[], nn.Module], layout: Layout, seed: int) -> Tensor:
     """Parameters `(dim,)` of a module made by `factory` under a fixed seed, the global state left alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         return layout.flatten(dict(factory().named_parameters()))
 
 

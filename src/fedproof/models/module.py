@@ -1,26 +1,39 @@
 """The model a user brings: any `nn.Module` that `torch.func` can stack."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.overrides import TorchFunctionMode
 
+from fedproof import check
+from fedproof.models.host import all_digits
 from fedproof.models.layout import Layout, layout_of
 from fedproof.models.model import ClippedGradient, fresh_parameters, instance_factors
 
 _RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
+
+Forward = Callable[[dict[str, Tensor], Tensor], Tensor]
+"""The module as a function: weights and inputs in, logits out."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModuleModel:
     """An ordinary module, stacked by `vmap` over `functional_call`.
 
+    Guarantee: results are a function of parameters and inputs. Every call works on a copy of its own, because
+    `functional_call` writes to the module it is given and so may `forward`: threads do not see each other,
+    and no replica sees what another left behind. What cannot be undone by that is refused, see `_alone`.
+
     Attributes:
-        original: the module; its parameters are where all replicas start unless there is a factory.
+        original: the module, never called and never written to; its parameters are where all replicas start
+            unless there is a factory.
         factory: makes a fresh module, so that the start follows the seed of the task.
         num_classes: number of classes.
         layout: of the parameters that are trained.
@@ -54,27 +67,30 @@ class ModuleModel:
     def logits(self, params: Tensor, inputs: Tensor) -> Tensor:
         """Logits `(stack, batch, classes)`."""
         axis = 0 if len(inputs) == len(params) else None
-        return vmap(self._call, in_dims=(0, axis))(
-            self.layout.views(params), inputs if axis == 0 else inputs[0]
-        )
+        with self._alone(params, inputs) as forward:
+            return vmap(forward, in_dims=(0, axis))(
+                self.layout.views(params), inputs if axis == 0 else inputs[0]
+            )
 
     def gradient(self, params: Tensor, inputs: Tensor, labels: Tensor, factors: Tensor) -> Tensor:
         """Gradient `(stack, dim)` of each model's sum of cross-entropies times `factors`."""
+        with self._alone(params, inputs) as forward:
 
-        def loss(weights: dict[str, Tensor], batch: Tensor, targets: Tensor, factor: Tensor) -> Tensor:
-            return (F.cross_entropy(self._call(weights, batch), targets, reduction="none") * factor).sum()
+            def loss(weights: dict[str, Tensor], batch: Tensor, targets: Tensor, factor: Tensor) -> Tensor:
+                return (F.cross_entropy(forward(weights, batch), targets, reduction="none") * factor).sum()
 
-        return self._flat(vmap(grad(loss))(self.layout.views(params), inputs, labels, factors), 1)
+            return self._flat(vmap(grad(loss))(self.layout.views(params), inputs, labels, factors), 1)
 
     def clipped_gradient(
         self, params: Tensor, inputs: Tensor, labels: Tensor, mask: Tensor, clip_norm: float
     ) -> ClippedGradient:
         """Sum of clipped per-instance gradients, each of which is computed and kept."""
+        with self._alone(params, inputs) as forward:
 
-        def loss(weights: dict[str, Tensor], instance: Tensor, target: Tensor) -> Tensor:
-            return F.cross_entropy(self._call(weights, instance.unsqueeze(0)), target.unsqueeze(0))
+            def loss(weights: dict[str, Tensor], instance: Tensor, target: Tensor) -> Tensor:
+                return F.cross_entropy(forward(weights, instance.unsqueeze(0)), target.unsqueeze(0))
 
-        each = vmap(vmap(grad(loss), in_dims=(None, 0, 0)))(self.layout.views(params), inputs, labels)
+            each = vmap(vmap(grad(loss), in_dims=(None, 0, 0)))(self.layout.views(params), inputs, labels)
         rows = self._flat(each, 2)
         norms = torch.linalg.vector_norm(rows, dim=2, dtype=torch.float64) * mask
         factors, norms, finite = instance_factors(norms, clip_norm, params.dtype)
@@ -82,36 +98,109 @@ class ModuleModel:
         total = torch.bmm((factors * mask).unsqueeze(1), kept).squeeze(1)
         return ClippedGradient(total=total, norms=norms, finite=finite)
 
-    def _call(self, weights: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        logits: Tensor = functional_call(self.original, {**weights, **self.frozen}, (inputs,))
-        return logits
+    @contextmanager
+    def _alone(self, params: Tensor, inputs: Tensor) -> Iterator[Forward]:
+        """The module as a function, on a copy that nobody else has and that is thrown away.
+
+        Raises:
+            ValueError: `forward` wrote into what all copies share, or used a parameter that is not its own.
+        """
+        shared = {id(tensor): tensor for tensor in (*self.original.parameters(), *self.original.buffers())}
+        copy = deepcopy(self.original, shared)  # `functional_call` puts others in their place
+        lent = {"its parameters": params, "its inputs": inputs, **self.frozen}
+        before = {name: _version(tensor) for name, tensor in lent.items()}
+
+        def forward(weights: dict[str, Tensor], batch: Tensor) -> Tensor:
+            with _OwnParameters():
+                logits: Tensor = functional_call(copy, {**weights, **self.frozen}, (batch,))
+            return logits
+
+        yield forward
+        changed = [name for name, tensor in lent.items() if _version(tensor) != before[name]]
+        if changed:
+            raise ValueError(
+                f"forward of {type(copy).__name__} changes {', '.join(changed)} in place, which all replicas "
+                "share: compute a new tensor instead"
+            )
 
     def _flat(self, named: dict[str, Tensor], axes: int) -> Tensor:
         return torch.cat([named[name].flatten(axes) for name in self.layout.names], dim=axes)
 
 
+class _OwnParameters(TorchFunctionMode):
+    """Refuses parameters that `functional_call` did not replace: all replicas would use them as they are.
+
+    They come from outside the module's tree: a list of modules, a function that remembers the module it was
+    written for instead of the copy it is called with.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call `func` unless it is given such a parameter."""
+        kwargs = kwargs or {}
+        if any(isinstance(value, nn.Parameter) and value.requires_grad for value in _values((args, kwargs))):
+            raise ValueError(
+                "forward uses a parameter that is not registered in the module it is called on, so it would "
+                "not be trained: make it an attribute of a module, reach it through self, or set "
+                "requires_grad = False"
+            )
+        return func(*args, **kwargs)
+
+
+def _values(given: Any) -> Iterator[Any]:
+    """What stands in lists, tuples and dictionaries."""
+    inner: Iterable[Any] = given.values() if isinstance(given, dict) else given
+    for value in inner:
+        if isinstance(value, list | tuple | dict):
+            yield from _values(value)
+        else:
+            yield value
+
+
+def _version(tensor: Tensor) -> int:
+    """How often the tensor was written to; those of inference mode cannot be outside of it."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+@all_digits()
 def from_module(module: nn.Module, num_classes: int) -> ModuleModel:
     """`module` as a model that stacks; it takes `(batch, ...)` and returns logits `(batch, num_classes)`.
+
+    The model has a copy: what becomes of `module` later does not change it.
 
     >>> from_module(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), 10).layout.dim
     650
     """
     for name, part in module.named_modules():
         _check_stackable(name, part)
-    trained = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
+    own = _copy(module)
+    trained = [(name, value) for name, value in own.named_parameters() if value.requires_grad]
     if not trained:
         raise ValueError("the module has no parameter with requires_grad = True: nothing to train")
-    still = {name: value.detach() for name, value in module.named_parameters() if not value.requires_grad}
+    still = {name: value.detach() for name, value in own.named_parameters() if not value.requires_grad}
     return ModuleModel(
-        original=module,
+        original=own,
         num_classes=num_classes,
         layout=layout_of(trained),
-        frozen={**still, **dict(module.named_buffers())},
+        frozen={**still, **dict(own.named_buffers())},
     )
+
+
+def _copy(module: nn.Module) -> nn.Module:
+    try:
+        return deepcopy(module)
+    except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"the module ({type(module).__name__}) cannot be copied, but every thread needs one of its own: "
+            f"{check.one_line(error)}"
+        ) from error
 
 
 def _check_stackable(name: str, part: nn.Module) -> None:
     where = f"{name or 'the module'} ({type(part).__name__})"
+    if any(isinstance(value, nn.UninitializedParameter) for value in part.parameters(recurse=False)):
+        raise ValueError(f"{where} does not know its shape yet: call the module on a batch first")
     if isinstance(part, nn.modules.batchnorm._BatchNorm):
         raise ValueError(
             f"{where} mixes the instances of a batch, so no instance or user can be bounded: use nn.GroupNorm"

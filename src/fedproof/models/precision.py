@@ -1,10 +1,11 @@
 """Where few digits are enough, and where none may be lost: clipping bounds whatever came before it."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
+
+from fedproof.models.host import all_digits
+
+__all__ = ["all_digits", "clip_scales", "product", "training_dtype"]
 
 
 def training_dtype(params: Tensor) -> torch.dtype:
@@ -33,17 +34,3 @@ def clip_scales(norms: Tensor, threshold: float | Tensor, dtype: torch.dtype) ->
     exact = exact * (1 - 8 * torch.finfo(dtype).eps)
     rounded = exact.to(dtype)
     return torch.where(rounded > exact, torch.nextafter(rounded, torch.zeros_like(rounded)), rounded)
-
-
-@contextmanager
-def all_digits() -> Iterator[None]:
-    """Products of float32 as such, whatever the process asked of its GPU; TensorFloat-32 has three digits.
-
-    A sum of clipped vectors whose factors are rounded to three digits is longer than what was accounted.
-    """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -11,6 +11,7 @@ from torch import nn
 from fedproof.federation import Federation
 from fedproof.models.cnn import cifar_cnn, lenet, mnist_cnn
 from fedproof.models.dense import linear, logistic, mlp
+from fedproof.models.host import all_digits, seeded
 from fedproof.models.lstm import lstm
 from fedproof.models.model import Model, StackedModel
 from fedproof.models.module import from_module
@@ -19,6 +20,7 @@ from fedproof.models.weights import with_weights
 NAMES = ("linear", "logistic", "mlp", "mnist-cnn", "lenet", "cifar-cnn", "lstm")
 
 
+@all_digits()
 def build(
     name: str,
     federation: Federation,
@@ -39,7 +41,9 @@ def build(
     """
     if ":" in name:
         factory = partial(_load(name), federation)
-        return replace(from_module(factory(), federation.num_classes), factory=factory)
+        with seeded(0):  # what is not trained must be the same in every process that uses the models
+            module = factory()
+        return replace(from_module(module, federation.num_classes), factory=factory)
     model = _built_in(name, federation, hidden)
     head = model.layout.names[-1].rpartition(".")[0]
     return model if weights is None else with_weights(model, weights, head, random_head=random_head)
