@@ -22,7 +22,7 @@ from fedproof.aggregation.registry import build_rule
 from fedproof.attacks import accuracy
 from fedproof.certificates import Certificate, certify, dumps
 from fedproof.certificates.comparison import Curve, compare
-from fedproof.config import Config, load_config
+from fedproof.config import Config
 from fedproof.ensemble import (
     Ensemble,
     Task,
@@ -38,7 +38,7 @@ from fedproof.ensemble.local import plan_for
 from fedproof.ensemble.traffic import update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file
-from fedproof.folder import CONFIG, RunFolder
+from fedproof.folder import RunFolder, read_config
 from fedproof.mechanisms.users import as_inputs
 from fedproof.memory import peak_memory
 from fedproof.models.registry import build
@@ -111,7 +111,7 @@ def run(
 def finished_summary(folder: Path, config: Config) -> dict[str, Any] | None:
     """What the finished run of `config` in `folder` came to; None if it is not there, or not finished."""
     try:
-        if load_config(folder / CONFIG) != config:
+        if read_config(folder) != config:
             return None  # `run` says what is different
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -133,9 +133,9 @@ class SharedWork:
 
     def task(self, config: Config, device: str) -> Task:
         """The task of a configuration, on data that are loaded once."""
-        key = f"{config.ensemble.seed} {config.data!r}"
+        key = repr(config.data)
         if key not in self.federations:
-            self.federations[key] = data.load(seed=config.ensemble.seed, **config.data.model_dump())
+            self.federations[key] = data.load(**config.data.model_dump())
         return make_task(config, device, self.federations[key])
 
     def first_updates(self, config: Config, task: Task) -> Tensor | None:
@@ -151,7 +151,7 @@ class SharedWork:
 def make_task(config: Config, device: str, federation: Federation | None = None) -> Task:
     """Data, model and mechanism of a configuration: everything that decides the replicas."""
     if federation is None:
-        federation = data.load(seed=config.ensemble.seed, **config.data.model_dump())
+        federation = data.load(**config.data.model_dump())
     model = build(
         config.model.name,
         federation,
@@ -368,7 +368,7 @@ def predict(folder: Path, inputs: NDArray[np.generic], *, device: str = "cpu") -
 
     Guarantee: as for the run itself; the certified predictor is the mean of all its replicas.
     """
-    config = load_config(folder / CONFIG)
+    config = read_config(folder)
     task = make_task(config, device)
     if isinstance(task.mechanism, FedAvg):
         raise ValueError(f"{folder}: fedavg adds no noise, its predictions have no certificate")

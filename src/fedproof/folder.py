@@ -66,6 +66,17 @@ class RunFolder:
         return scores
 
 
+def read_config(folder: Path) -> Config:
+    """The configuration that a run's directory belongs to.
+
+    Directories of earlier releases do not say `data.seed`: there one seed decided who holds what as well.
+    """
+    config = load_config(folder / CONFIG)
+    if "seed" in config.data.model_fields_set or config.ensemble.seed is None:
+        return config
+    return config.model_copy(update={"data": config.data.model_copy(update={"seed": config.ensemble.seed})})
+
+
 def _check(path: Path, config: Config, *, resume: bool) -> None:
     """Raise ValueError unless `path` is new, empty, or a run of `config` that is to be resumed."""
     if not path.exists():
@@ -76,7 +87,7 @@ def _check(path: Path, config: Config, *, resume: bool) -> None:
         if any(entry.name != _LOCK and not _is_unfinished(entry) for entry in path.iterdir()):
             raise ValueError(f"--out {path}: holds other files; choose a new directory")
         return
-    found = load_config(path / CONFIG)
+    found = read_config(path)
     if found != config:
         raise ValueError(
             f"--out {path}: belongs to another configuration ({_difference(found, config)}); choose another"

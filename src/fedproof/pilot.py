@@ -30,7 +30,7 @@ def pilot(
     """
     limit = min(config.data.test_limit or _INPUTS, _INPUTS)
     section = config.data.model_copy(update={"test_limit": limit})
-    federation = data.load(seed=config.ensemble.seed, **section.model_dump())
+    federation = data.load(**section.model_dump())
     units = len(federation.labels) if config.draws_instances else federation.num_users
     wanted = [cohort for cohort in cohorts if 2 * cohort <= units]
     found = {}

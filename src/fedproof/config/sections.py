@@ -31,6 +31,7 @@ class DataSection(Section):
         dirichlet_alpha: of `dirichlet`: the smaller, the more users differ.
         degree: of `degree`: share of each class that goes to the class's own group of users.
         minimum: of `dirichlet` and `natural`: instances that each user has at least.
+        seed: of who gets what, where instances are dealt out; public, nothing else follows from it.
         test_limit: at most so many test inputs, drawn once for all.
         vectors: of text: a GloVe file, a path or a name in the folder `glove`.
         features: what models see: pixels, or fixed features of edges in grey images.
@@ -44,6 +45,7 @@ class DataSection(Section):
     dirichlet_alpha: Positive = 0.5
     degree: Annotated[float, Field(ge=0, le=1)] = 0.5
     minimum: Count = 1
+    seed: Annotated[int, Field(ge=0)] = 0
     test_limit: Count | None = None
     vectors: str | None = None
     features: Literal["pixels", "hog"] = "pixels"
