@@ -10,6 +10,7 @@ from typing import Any
 from fedproof.config import Config, parse_config
 from fedproof.experiment import Progress, SharedWork, finished_summary, run
 from fedproof.files import replace_file
+from fedproof.folder import common_seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +101,11 @@ def run_all(
     """The summary of each run as it is finished, in a directory of its own name under `out`.
 
     A finished run is read, not done again, so that its seconds are those it took. Without `share` no run uses
-    updates that another one computed.
+    updates that another one computed. Runs whose configuration names no seed have one fresh seed in common.
     """
     out.mkdir(parents=True, exist_ok=True)
-    shared = SharedWork(wanted=share and len(configs) > 1)
+    fresh = any(config.ensemble.seed is None for config in configs.values())
+    shared = SharedWork(wanted=share and len(configs) > 1, seed=common_seed(out) if fresh else None)
     for index, (name, config) in enumerate(configs.items()):
         progress("runs", index, len(configs))
         folder = out / name

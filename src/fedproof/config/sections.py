@@ -186,8 +186,12 @@ class ThreatSection(Section):
 class EnsembleSection(Section):
     """`[ensemble]`: how many trainings, from which seed, and the most privacy they may cost together.
 
+    Without a `seed` the operating system draws one, which stands in `private/seed` of the run's directory and
+    nowhere else. A seed that is named here makes the run repeatable, and its certificate says that nobody who
+    was corrupted may have known it.
+
     With `secure_noise` cohorts, noise and batches come from the operating system, as they should for models
-    that are given away. The seed then decides initial model, data order and partition alone, and a run cannot
+    that are given away. The seed then decides initial model, data order and groups alone, and a run cannot
     be repeated: with `--resume` finished parts are kept, and missing ones get numbers of their own.
 
     With `own_start` every replica starts from a model of its own. That takes longer, because replicas then
@@ -195,7 +199,7 @@ class EnsembleSection(Section):
 
     Attributes:
         replicas: O, the number of trainings.
-        seed: of all randomness.
+        seed: of cohorts, noise, initial model and order; drawn by the operating system if not given.
         own_start: whether every replica has an initial model of its own.
         secure_noise: whether noise comes from the operating system instead of the seed.
         part_size: replicas that are trained and stored together; chosen from the memory if not given.
@@ -203,7 +207,7 @@ class EnsembleSection(Section):
     """
 
     replicas: Count = 1000
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0)] | None = None
     own_start: bool = False
     secure_noise: bool = False
     part_size: Count | None = None

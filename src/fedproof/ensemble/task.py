@@ -1,7 +1,7 @@
 """What is trained: one value that decides every replica."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType
 
 import numpy as np
@@ -51,7 +51,7 @@ class Task:
     model: Model
     mechanism: Trainable
     local: LocalTraining
-    seed: int = 0
+    seed: int = field(default=0, repr=False)
     own_start: bool = False
     secure_noise: bool = False
     device: str = "cpu"

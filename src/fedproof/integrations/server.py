@@ -6,7 +6,7 @@ noise is drawn in the precision of the model.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from fedproof import check
 from fedproof.protocol import Everyone, FixedSize, Flat, PerLayer, Poisson, Quantile, UserFedAvg
 from fedproof.secure import SecureGenerator
+from fedproof.seeds import sequence
 
 Floats = NDArray[np.float64]
 Params = NDArray[np.floating]
 Numbers = np.random.Generator | SecureGenerator
 
-# First entries of the spawn keys, as in `mechanisms.randomness.Purpose`.
+# First entries of the keys, as in `mechanisms.randomness.Purpose`.
 _COHORT, _NOISE = 2, 3
 
 _HUGE = 1e100  # beyond, squares may overflow
@@ -42,7 +43,7 @@ class Plan:
 
     mechanism: UserFedAvg
     num_users: int
-    seed: int | None
+    seed: int | None = field(repr=False)
     replicas: range = range(1)
 
     def __post_init__(self) -> None:
@@ -257,7 +258,7 @@ def _noise_dtype(params: Params) -> type[np.float32] | type[np.float64]:
 def _generator(plan: Plan, *path: int) -> Numbers:
     if plan.seed is None:
         return SecureGenerator()
-    return np.random.default_rng(np.random.SeedSequence(plan.seed, spawn_key=path))
+    return np.random.default_rng(sequence(plan.seed, *path))
 
 
 def noise_std(plan: Plan, clip_norm: float) -> float:

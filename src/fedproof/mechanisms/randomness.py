@@ -1,8 +1,8 @@
 """Where every random number comes from.
 
-All randomness is derived from the task's seed through `numpy.random.SeedSequence(seed, spawn_key=...)`:
+All randomness is derived from the task's seed and a key, see `fedproof.seeds.sequence`:
 
-| what | spawn key | who shares it |
+| what | key | who shares it |
 |---|---|---|
 | initial model | `(INITIAL,)` | all replicas |
 | initial model of one replica (`own_start`) | `(START, replica)` | nobody |
@@ -31,13 +31,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.secure import SecureGenerator
+from fedproof.seeds import sequence
 
 Numbers = np.random.Generator | SecureGenerator
 """What uniform and normal numbers are drawn from."""
 
 
 class Purpose(IntEnum):
-    """First entry of the spawn key."""
+    """First entry of the key."""
 
     INITIAL = 0
     ORDER = 1
@@ -122,4 +123,4 @@ def _private_numbers(seed: int, purpose: Purpose, replica: int, *, secure: bool)
 
 
 def _sequence(seed: int, purpose: Purpose, *path: int) -> np.random.SeedSequence:
-    return np.random.SeedSequence(seed, spawn_key=(int(purpose), *path))
+    return sequence(seed, int(purpose), *path)

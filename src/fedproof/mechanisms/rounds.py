@@ -1,7 +1,7 @@
 """What a round of any mechanism needs, changes and reports, for a block of replicas."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -59,7 +59,7 @@ class Setting:
     model: Model
     users: Users
     local: LocalTraining
-    seed: int
+    seed: int = field(repr=False)
     stack: int
     cores: int
     aggregation: Aggregation

@@ -163,10 +163,17 @@ def _points(study: Study, panel: Panel, experiments: Path, scale: float) -> list
             key="/".join([prefix, *(f"{key.rpartition('.')[2]}={value}" for key, value in values.items())]),
             panel=panel,
             values=values,
-            config=_scaled(load_config(path, [*panel.set, *changes]), scale),
+            config=_scaled(_repeatable(path, [*panel.set, *changes]), scale),
         )
         for changes, values in changed
     ]
+
+
+def _repeatable(path: Path, changes: Sequence[str]) -> Config:
+    config = load_config(path, changes)
+    if config.ensemble.seed is None:
+        raise ValueError(f"{path}: ensemble.seed is missing: what is reproduced must be repeatable")
+    return config
 
 
 def _scaled(config: Config, scale: float) -> Config:
