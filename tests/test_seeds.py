@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fedproof import experiment, seeds
+from fedproof.certificates import verify
 from fedproof.comparison import compare
 from fedproof.config import load_config, parse_config
 from fedproof.experiment import SharedWork, make_task, predict, run
@@ -21,6 +22,7 @@ from fedproof.integrations import server
 from fedproof.mechanisms.augment import Augment
 from fedproof.mechanisms.sampling import draw_cohorts
 from fedproof.protocol import Poisson, UserFedAvg
+from fedproof.report import write_report
 from fedproof.reproduction import load_studies
 from fedproof.reproduction.study import points_of
 from fedproof.sweep import points, sweep
@@ -290,3 +292,48 @@ def test_a_reproduction_is_repeatable_or_refused(tmp_path):
     [study] = load_studies(tmp_path)
     with pytest.raises(ValueError, match=r"tiny\.toml: ensemble\.seed is missing"):
         points_of(study, tmp_path)
+
+
+# --- what a certificate takes for granted -------------------------------------------------------------------
+
+
+ONCE = ("mechanism.kind=cohort-once", "mechanism.sampling=fixed", "mechanism.cohort=3")
+STEPS = ("mechanism.kind=instance-fedavg", "mechanism.local_steps=2", "mechanism.sampling=none")
+SECRETIVE = {
+    "user-fedavg": (),
+    "everybody takes part": ("mechanism.sampling=none",),
+    "cohort-once": (*ONCE, "mechanism.noise_multiplier=0", "certificate.method=vote"),
+    "hybrid": (*ONCE, "certificate.max_size=10"),
+    "instance-fedavg": (*STEPS, "threat.unit=instance"),
+    "instance-fedsgd": ("mechanism.kind=instance-fedsgd", "mechanism.sampling=fixed", "threat.unit=instance"),
+}
+
+
+@pytest.mark.parametrize("changes", SECRETIVE.values(), ids=SECRETIVE)
+@pytest.mark.parametrize(
+    ("seed", "sentence", "others"),
+    [
+        ((), seeds.FRESH, (seeds.KNOWN, seeds.NO_SEED)),
+        (("ensemble.seed=0",), seeds.KNOWN, (seeds.FRESH, seeds.NO_SEED)),
+        (("ensemble.seed=0", "ensemble.secure_noise=true"), seeds.NO_SEED, (seeds.KNOWN, seeds.FRESH)),
+    ],
+    ids=["fresh", "named", "secure noise"],
+)
+def test_a_certificate_says_what_corrupted_units_must_not_know(tmp_path, changes, seed, sentence, others):
+    done = run(tiny(*changes, *seed), tmp_path / "run")
+    for certificate in (done.certificate, predict(done.folder, np.zeros((1, 64), dtype=np.float32))):
+        assert sentence in certificate.assumptions
+        assert not set(others) & set(certificate.assumptions)
+    text = (done.folder / "certificate.json").read_text()
+    assert verify(text, done.folder / "scores.npy") == ()
+    assert sentence in write_report(done.folder).read_text()
+
+
+@pytest.mark.parametrize("seed", [(), ("ensemble.seed=0",)], ids=["fresh", "named"])
+def test_a_partition_keeps_no_secret(tmp_path, seed):
+    # Votes of groups are counted: whoever knows who is in which group still touches one for each unit.
+    text = TINY.replace("cohort = 8\n", "")
+    changes = ("mechanism.kind=partition", "mechanism.groups=4", "certificate.method=vote", *seed)
+    done = run(parse_config(text, "tiny", changes), tmp_path / "run")
+    assert not {seeds.FRESH, seeds.KNOWN, seeds.NO_SEED} & set(done.certificate.assumptions)
+    assert verify((done.folder / "certificate.json").read_text(), done.folder / "scores.npy") == ()

@@ -43,7 +43,7 @@ from fedproof.mechanisms.users import as_inputs
 from fedproof.memory import peak_memory
 from fedproof.models.registry import build
 from fedproof.protocol import FedAvg, Mechanism, Partition
-from fedproof.seeds import fresh_seed
+from fedproof.seeds import FRESH, KNOWN, NO_SEED, fresh_seed
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage's name, how much is done and how much there is."""
@@ -273,7 +273,17 @@ def certify_scores(
         failure_probability=section.failure_probability,
         max_size=section.max_size,
         delta=config.mechanism.delta,
+        assumptions=_secrets(config, task.mechanism),
     )
+
+
+def _secrets(config: Config, mechanism: Mechanism) -> tuple[str, ...]:
+    """What nobody may have known who was corrupted; votes of a partition are counted, whoever knows what."""
+    if isinstance(mechanism, Partition):
+        return ()
+    if config.ensemble.secure_noise:
+        return (NO_SEED,)
+    return (FRESH if config.ensemble.seed is None else KNOWN,)
 
 
 def _summary(
