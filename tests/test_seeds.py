@@ -19,8 +19,11 @@ from fedproof.config import load_config, parse_config
 from fedproof.experiment import SharedWork, make_task, predict, run
 from fedproof.folder import RunFolder, read_config
 from fedproof.integrations import server
+from fedproof.mechanisms import randomness
 from fedproof.mechanisms.augment import Augment
+from fedproof.mechanisms.randomness import Purpose
 from fedproof.mechanisms.sampling import draw_cohorts
+from fedproof.pilot import pilot
 from fedproof.protocol import Poisson, UserFedAvg
 from fedproof.report import write_report
 from fedproof.reproduction import load_studies
@@ -337,3 +340,41 @@ def test_a_partition_keeps_no_secret(tmp_path, seed):
     done = run(parse_config(text, "tiny", changes), tmp_path / "run")
     assert not {seeds.FRESH, seeds.KNOWN, seeds.NO_SEED} & set(done.certificate.assumptions)
     assert verify((done.folder / "certificate.json").read_text(), done.folder / "scores.npy") == ()
+
+
+# --- what is looked at beforehand ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """States of all secret streams that are opened, by the name under which a test collects them."""
+    found = {}
+    original = randomness._sequence
+
+    def recorded(seed, purpose, *path):
+        made = original(seed, purpose, *path)
+        if purpose in (Purpose.COHORT, Purpose.NOISE, Purpose.BATCH):
+            found.setdefault(found["now"], set()).add(made.generate_state(8).tobytes())
+        return made
+
+    monkeypatch.setattr(randomness, "_sequence", recorded)
+    return found
+
+
+@pytest.mark.parametrize("seed", [(), ("ensemble.seed=0",)], ids=["fresh", "named"])
+def test_a_pilot_trains_none_of_the_replicas_that_are_certified(opened, tmp_path, seed):
+    for kind, changes in {"once": ONCE, "dp": ()}.items():
+        config = tiny(*changes, "certificate.max_size=10", *seed)
+        opened["now"] = "pilot"
+        pilot(config, cohorts=(2, 3), replicas=12)
+        opened["now"] = "run"
+        run(config, tmp_path / kind)
+    assert len(opened["pilot"]) >= 12
+    assert len(opened["run"]) >= 12
+    assert not opened["pilot"] & opened["run"]
+
+
+def test_a_pilot_is_repeatable_where_its_configuration_is():
+    found = [pilot(tiny(f"ensemble.seed={seed}"), cohorts=(2,))[1][2] for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
