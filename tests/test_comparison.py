@@ -25,6 +25,7 @@ local_epochs = 2
 batch_size = 4
 learning_rate = 0.5
 [ensemble]
+seed = 0
 replicas = 20
 [certificate]
 method = "mean"
@@ -73,7 +74,7 @@ def test_finished_runs_are_read_and_keep_their_seconds(tmp_path):
     [
         ("data.users=12", r"b: data\.users = 12 must be 24 as in a"),
         ("data.classes=[0,2]", r"b: data\.classes = \(0, 2\) must be \(0, 1\) as in a"),
-        ("ensemble.seed=1", r"b: ensemble\.seed = 1 must be 0 as in a"),
+        ("data.seed=1", r"b: data\.seed = 1 must be 0 as in a"),
     ],
 )
 def test_other_data_are_refused_before_anything_is_trained(change, message, tmp_path):

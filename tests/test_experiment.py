@@ -32,6 +32,7 @@ local_epochs = 2
 batch_size = 4
 learning_rate = 0.5
 [ensemble]
+seed = 0
 replicas = 40
 part_size = 10
 [certificate]

@@ -22,6 +22,7 @@ local_epochs = 2
 batch_size = 4
 learning_rate = 0.5
 [ensemble]
+seed = 0
 replicas = 20
 [certificate]
 method = "mean"
@@ -88,3 +89,11 @@ def test_a_sweep_must_vary_something(config):
 def test_the_same_run_twice_is_refused(config, tmp_path):
     with pytest.raises(ValueError, match="two runs would have the same directory"):
         sweep(points(config, ["mechanism.rounds=1,1"]), tmp_path)
+
+
+def test_two_keys_may_take_the_same_values(config):
+    runs = points(config, ["ensemble.seed+data.seed=3,4"])
+    assert [(point.config.ensemble.seed, point.config.data.seed) for point in runs] == [(3, 3), (4, 4)]
+    assert [point.name for point in runs] == ["seed=3", "seed=4"]
+    with pytest.raises(ValueError, match=r"must look like section\.key=value1,value2"):
+        points(config, ["ensemble.seed+seed=1,2"])

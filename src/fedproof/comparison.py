@@ -47,8 +47,6 @@ def check_same_data(configs: Mapping[str, Config]) -> None:
     for name, config in others:
         found = {f"data.{key}": getattr(config.data, key) for key in DataSection.model_fields}
         same = {f"data.{key}": getattr(wanted.data, key) for key in DataSection.model_fields}
-        # The seed decides who holds what.
-        found["ensemble.seed"], same["ensemble.seed"] = config.ensemble.seed, wanted.ensemble.seed
         for key, value in found.items():
             if value != same[key]:
                 raise ValueError(

@@ -22,7 +22,7 @@ from fedproof.aggregation.registry import build_rule
 from fedproof.attacks import accuracy
 from fedproof.certificates import Certificate, certify, dumps
 from fedproof.certificates.comparison import Curve, compare
-from fedproof.config import Config, load_config
+from fedproof.config import Config
 from fedproof.ensemble import (
     Ensemble,
     Task,
@@ -38,11 +38,12 @@ from fedproof.ensemble.local import plan_for
 from fedproof.ensemble.traffic import update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file
-from fedproof.folder import CONFIG, RunFolder
+from fedproof.folder import RunFolder, read_config, seed_of
 from fedproof.mechanisms.users import as_inputs
 from fedproof.memory import peak_memory
 from fedproof.models.registry import build
 from fedproof.protocol import FedAvg, Mechanism, Partition
+from fedproof.seeds import FRESH, KNOWN, NO_SEED, fresh_seed
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage's name, how much is done and how much there is."""
@@ -79,11 +80,11 @@ def run(
     """
     if config.attack.kind != "none":
         raise ValueError("attack.kind: a run trains honest users; for attacks use fedproof attack")
-    with RunFolder.open(out, config, resume=resume) as folder:
+    shared = shared or SharedWork()
+    with RunFolder.open(out, config, resume=resume, seed=shared.seed) as folder:
         seconds: dict[str, float] = {}
-        shared = shared or SharedWork()
         with _timed(seconds, "load"):
-            task = shared.task(config, device)
+            task = shared.task(config, device, folder.seed)
         wanted = ensemble_size(config, task)
         with _timed(seconds, "train"):
             trainer = _trainer(engine)
@@ -111,7 +112,7 @@ def run(
 def finished_summary(folder: Path, config: Config) -> dict[str, Any] | None:
     """What the finished run of `config` in `folder` came to; None if it is not there, or not finished."""
     try:
-        if load_config(folder / CONFIG) != config:
+        if read_config(folder) != config:
             return None  # `run` says what is different
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -130,13 +131,14 @@ class SharedWork:
     federations: dict[str, Federation] = field(default_factory=dict)
     updates: dict[str, Tensor] = field(default_factory=dict)
     wanted: bool = False  # whether a later run may use the updates of this one
+    seed: int | None = field(default=None, repr=False)  # of new runs whose configuration names none
 
-    def task(self, config: Config, device: str) -> Task:
+    def task(self, config: Config, device: str, seed: int | None = None) -> Task:
         """The task of a configuration, on data that are loaded once."""
-        key = f"{config.ensemble.seed} {config.data!r}"
+        key = repr(config.data)
         if key not in self.federations:
-            self.federations[key] = data.load(seed=config.ensemble.seed, **config.data.model_dump())
-        return make_task(config, device, self.federations[key])
+            self.federations[key] = data.load(**config.data.model_dump())
+        return make_task(config, device, self.federations[key], seed=seed)
 
     def first_updates(self, config: Config, task: Task) -> Tensor | None:
         """Everybody's update in round one, kept for the runs that share it; None where nothing is shared."""
@@ -148,10 +150,17 @@ class SharedWork:
         return self.updates[key]
 
 
-def make_task(config: Config, device: str, federation: Federation | None = None) -> Task:
-    """Data, model and mechanism of a configuration: everything that decides the replicas."""
+def make_task(
+    config: Config, device: str, federation: Federation | None = None, *, seed: int | None = None
+) -> Task:
+    """Data, model and mechanism of a configuration: everything that decides the replicas.
+
+    The seed is `seed`, else that of the configuration, else one that the operating system draws.
+    """
+    if seed is None:
+        seed = fresh_seed() if config.ensemble.seed is None else config.ensemble.seed
     if federation is None:
-        federation = data.load(seed=config.ensemble.seed, **config.data.model_dump())
+        federation = data.load(**config.data.model_dump())
     model = build(
         config.model.name,
         federation,
@@ -169,7 +178,7 @@ def make_task(config: Config, device: str, federation: Federation | None = None)
         model=model,
         mechanism=mechanism,
         local=config.local_training,
-        seed=config.ensemble.seed,
+        seed=seed,
         own_start=config.ensemble.own_start,
         secure_noise=config.ensemble.secure_noise,
         device=device,
@@ -266,7 +275,17 @@ def certify_scores(
         failure_probability=section.failure_probability,
         max_size=section.max_size,
         delta=config.mechanism.delta,
+        assumptions=_secrets(config, task.mechanism),
     )
+
+
+def _secrets(config: Config, mechanism: Mechanism) -> tuple[str, ...]:
+    """What nobody may have known who was corrupted; votes of a partition are counted, whoever knows what."""
+    if isinstance(mechanism, Partition):
+        return ()
+    if config.ensemble.secure_noise:
+        return (NO_SEED,)
+    return (FRESH if config.ensemble.seed is None else KNOWN,)
 
 
 def _summary(
@@ -370,8 +389,8 @@ def predict(folder: Path, inputs: NDArray[np.generic], *, device: str = "cpu") -
 
     Guarantee: as for the run itself; the certified predictor is the mean of all its replicas.
     """
-    config = load_config(folder / CONFIG)
-    task = make_task(config, device)
+    config = read_config(folder)
+    task = make_task(config, device, seed=seed_of(folder, config))
     if isinstance(task.mechanism, FedAvg):
         raise ValueError(f"{folder}: fedavg adds no noise, its predictions have no certificate")
     expected = task.federation.test_features.shape[1:]

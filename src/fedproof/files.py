@@ -9,15 +9,17 @@ from typing import IO
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """A file to write to that takes the place of `path` when all has reached the disk, and only then.
+
+    It never has more permissions than `mode`.
 
     Raises:
         OSError: it could not be written; the message names `path`.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with partial.open("wb") as file:
+        with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -31,9 +33,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write `content` as the whole of `path`."""
-    with replacing(path) as file:
+def replace_file(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+    """Write `content` as the whole of `path`, with no more permissions than `mode`."""
+    with replacing(path, mode=mode) as file:
         file.write(content)
 
 

@@ -1,8 +1,12 @@
-"""A run's directory: belongs to one configuration, used by one process at a time, never overwritten."""
+"""A run's directory: belongs to one configuration, used by one process at a time, never overwritten.
 
+What must not be published lies in `private`, the seed among it.
+"""
+
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +16,21 @@ from numpy.typing import NDArray
 
 from fedproof.config import Config, load_config
 from fedproof.files import locked, replace_file, replacing
+from fedproof.seeds import BITS, fresh_seed
 
 CONFIG = "config.toml"
+PRIVATE = "private"
+SEED = f"{PRIVATE}/seed"
 _LOCK = ".lock"
+_DIGITS = BITS // 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFolder:
-    """An open run directory."""
+    """An open run directory, and the seed of the run in it."""
 
     path: Path
+    seed: int = field(repr=False)
 
     @property
     def parts(self) -> Path:
@@ -30,12 +39,17 @@ class RunFolder:
 
     @classmethod
     @contextmanager
-    def open(cls, path: Path, config: Config, *, resume: bool) -> Iterator["RunFolder"]:
+    def open(
+        cls, path: Path, config: Config, *, resume: bool, seed: int | None = None
+    ) -> Iterator["RunFolder"]:
         """The directory of a run of `config`, locked while it is used.
+
+        Where `config` has no seed, the run has the one that is kept in the directory. A new directory gets
+        `seed`, or one of the operating system.
 
         Raises:
             ValueError: it belongs to another configuration, is no run directory, holds a run that was not to
-                be resumed, or is in use.
+                be resumed, has lost its seed, or is in use.
         """
         _check(path, config, resume=resume)
         try:
@@ -47,7 +61,10 @@ class RunFolder:
             _check(path, config, resume=resume)  # again, now that nobody else can change it
             _remove_unfinished(path)
             replace_file(path / CONFIG, config.to_toml().encode())
-            yield cls(path=path)
+            if config.ensemble.seed is None and not (path / SEED).exists():
+                _check_nothing_is_trained(path)
+                keep_seed(path, fresh_seed() if seed is None else seed)
+            yield cls(path=path, seed=seed_of(path, config))
 
     def write_scores(
         self, parts: Iterator[NDArray[np.float32]], shape: tuple[int, int, int]
@@ -66,6 +83,17 @@ class RunFolder:
         return scores
 
 
+def read_config(folder: Path) -> Config:
+    """The configuration that a run's directory belongs to.
+
+    Directories of earlier releases do not say `data.seed`: there one seed decided who holds what as well.
+    """
+    config = load_config(folder / CONFIG)
+    if "seed" in config.data.model_fields_set or config.ensemble.seed is None:
+        return config
+    return config.model_copy(update={"data": config.data.model_copy(update={"seed": config.ensemble.seed})})
+
+
 def _check(path: Path, config: Config, *, resume: bool) -> None:
     """Raise ValueError unless `path` is new, empty, or a run of `config` that is to be resumed."""
     if not path.exists():
@@ -76,7 +104,7 @@ def _check(path: Path, config: Config, *, resume: bool) -> None:
         if any(entry.name != _LOCK and not _is_unfinished(entry) for entry in path.iterdir()):
             raise ValueError(f"--out {path}: holds other files; choose a new directory")
         return
-    found = load_config(path / CONFIG)
+    found = read_config(path)
     if found != config:
         raise ValueError(
             f"--out {path}: belongs to another configuration ({_difference(found, config)}); choose another"
@@ -85,13 +113,59 @@ def _check(path: Path, config: Config, *, resume: bool) -> None:
         raise ValueError(f"--out {path}: holds a run of this configuration; go on with --resume")
 
 
+def seed_of(folder: Path, config: Config) -> int:
+    """The seed of the run of `config` in `folder`.
+
+    Raises:
+        ValueError: it is not there, or is no seed; the message does not repeat what was found.
+    """
+    if config.ensemble.seed is not None:
+        return config.ensemble.seed
+    return kept_seed(folder)
+
+
+def kept_seed(folder: Path) -> int:
+    """The seed that is kept in a directory."""
+    try:
+        text = (folder / SEED).read_bytes()
+    except FileNotFoundError:
+        raise ValueError(
+            f"{folder}: {SEED} is missing, by which the run's models are known: put it back"
+        ) from None
+    if not re.fullmatch(rb"[0-9a-f]{%d}\n?" % _DIGITS, text):
+        raise ValueError(f"{folder / SEED}: is no seed of {_DIGITS} hexadecimal digits")
+    return int(text, 16)
+
+
+def keep_seed(folder: Path, seed: int) -> None:
+    """Keep a seed in a directory, for the eyes of its owner alone."""
+    (folder / PRIVATE).mkdir(mode=0o700, exist_ok=True)
+    replace_file(folder / SEED, f"{seed:0{_DIGITS}x}\n".encode(), mode=0o600)
+
+
+def common_seed(out: Path) -> int:
+    """The seed that all runs under `out` have in common: drawn once, and kept there as in each of them."""
+    with locked(out / _LOCK, f"--out {out}"):
+        if not (out / SEED).exists():
+            keep_seed(out, fresh_seed())
+    return kept_seed(out)
+
+
+def _check_nothing_is_trained(path: Path) -> None:
+    if any(path.glob("parts/part-*.json")):
+        raise ValueError(
+            f"--out {path}: {SEED} is missing, to which the finished parts belong: put it back, or choose a "
+            "new directory"
+        )
+
+
 def _is_unfinished(path: Path) -> bool:
     """Whether a process that was killed left this file before it was whole."""
     return path.name.startswith(".") and path.name.endswith(".tmp")
 
 
 def _remove_unfinished(path: Path) -> None:
-    for entry in (*path.glob(".*.tmp"), *path.glob("parts/.*.tmp")):
+    for entry in (*path.glob(".*.tmp"), *path.glob("parts/.*.tmp"), *path.glob(f"{PRIVATE}/.*.tmp")):
         entry.unlink(missing_ok=True)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedproof.protocol import Everyone, FixedSize, Poisson, Sampling
 from fedproof.secure import SecureGenerator
+from fedproof.seeds import sequence
 
 # Constants of SplitMix64 as signed numbers: arithmetic of int64 wraps around in NumPy and torch alike.
 _GAMMA = 0x9E3779B97F4A7C15 - 2**64
@@ -29,11 +30,6 @@ class Purpose(IntEnum):
     AUGMENT = 5
     GROUP = 6
     START = 7
-
-
-def sequence(seed: int, purpose: Purpose, *path: int) -> np.random.SeedSequence:
-    """The seed of one purpose, and of a replica, round or unit."""
-    return np.random.SeedSequence(seed, spawn_key=(int(purpose), *path))
 
 
 class Lots:

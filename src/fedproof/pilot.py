@@ -10,6 +10,7 @@ from fedproof.config import Config, validated
 from fedproof.ensemble import train_replicas
 from fedproof.experiment import Progress, make_task
 from fedproof.federation import Federation
+from fedproof.seeds import derived_seed, fresh_seed
 
 COHORTS = (1, 2, 3, 5, 10, 20)
 _INPUTS = 1000
@@ -27,16 +28,21 @@ def pilot(
 
     Model and local training are those of `config`; of its mechanism only rounds and pooling are kept. At
     most a thousand test inputs are looked at, and cohorts that would leave one group alone are left out.
+
+    Guarantee: no replica of a run of `config` is trained here. What is chosen after looking at these models
+    is chosen independently of those that are then certified.
     """
+    named = config.ensemble.seed
+    seed = fresh_seed() if named is None else derived_seed(named, "pilot")
     limit = min(config.data.test_limit or _INPUTS, _INPUTS)
     section = config.data.model_copy(update={"test_limit": limit})
-    federation = data.load(seed=config.ensemble.seed, **section.model_dump())
+    federation = data.load(**section.model_dump())
     units = len(federation.labels) if config.draws_instances else federation.num_users
     wanted = [cohort for cohort in cohorts if 2 * cohort <= units]
     found = {}
     for index, cohort in enumerate(wanted):
         progress("pilot", index, len(wanted))
-        task = make_task(drawing(config, cohort), device, federation)
+        task = make_task(drawing(config, cohort), device, federation, seed=seed)
         votes = train_replicas(task, range(replicas)).scores.argmax(axis=2)
         found[cohort] = np.asarray((votes == federation.test_labels).mean(axis=0))
     progress("pilot", len(wanted), len(wanted))

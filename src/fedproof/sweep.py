@@ -10,6 +10,7 @@ from typing import Any
 from fedproof.config import Config, parse_config
 from fedproof.experiment import Progress, SharedWork, finished_summary, run
 from fedproof.files import replace_file
+from fedproof.folder import common_seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,8 @@ class Point:
 def points(config: Config, variations: Iterable[str]) -> list[Point]:
     """The runs of a sweep, one for each combination of the values in `a.b=v1,v2,…`.
 
+    In `a.b+c.d=v1,v2,…` two keys have the same value in every run.
+
     Raises:
         ValueError: a variation is not of that form, or gives an invalid configuration.
     """
@@ -39,8 +42,7 @@ def points(config: Config, variations: Iterable[str]) -> list[Point]:
     found = []
     for combination in itertools.product(*(values for _, values in axes)):
         values = dict(zip((key for key, _ in axes), combination, strict=True))
-        overrides = [f"{key}={value}" for key, value in values.items()]
-        found.append(Point(values=values, config=parse_config(text, "sweep", overrides)))
+        found.append(Point(values=values, config=parse_config(text, "sweep", overrides(values))))
     return found
 
 
@@ -48,9 +50,18 @@ def axis(text: str) -> tuple[str, list[str]]:
     """Key and values of `section.key=value1,value2`."""
     key, equals, values = text.partition("=")
     parts = [part.strip() for part in values.split(",")]
-    if not equals or "." not in key or not all(parts):
+    if not equals or not all("." in one for one in key.split("+")) or not all(parts):
         raise ValueError(f"--vary {text!r} must look like section.key=value1,value2")
     return key.strip(), parts
+
+
+def overrides(values: Mapping[str, str]) -> list[str]:
+    """The varied values as `--set` takes them.
+
+    >>> overrides({"ensemble.seed+data.seed": "3"})
+    ['ensemble.seed=3', 'data.seed=3']
+    """
+    return [f"{one.strip()}={value}" for keys, value in values.items() for one in keys.split("+")]
 
 
 def sweep(
@@ -90,10 +101,11 @@ def run_all(
     """The summary of each run as it is finished, in a directory of its own name under `out`.
 
     A finished run is read, not done again, so that its seconds are those it took. Without `share` no run uses
-    updates that another one computed.
+    updates that another one computed. Runs whose configuration names no seed have one fresh seed in common.
     """
     out.mkdir(parents=True, exist_ok=True)
-    shared = SharedWork(wanted=share and len(configs) > 1)
+    fresh = any(config.ensemble.seed is None for config in configs.values())
+    shared = SharedWork(wanted=share and len(configs) > 1, seed=common_seed(out) if fresh else None)
     for index, (name, config) in enumerate(configs.items()):
         progress("runs", index, len(configs))
         folder = out / name

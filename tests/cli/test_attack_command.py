@@ -20,6 +20,7 @@ local_epochs = 2
 batch_size = 4
 learning_rate = 0.5
 [ensemble]
+seed = 0
 replicas = 60
 [certificate]
 method = "mean"

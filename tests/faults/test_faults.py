@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from fedproof import files
+from fedproof.config import parse_config
 from fedproof.experiment import run
-from tests.faults.tiny import TINY, outputs, tiny
+from tests.faults.tiny import FRESH, TINY, outputs, seeded, tiny
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("FEDPROOF_KILLED_RUNS", "5"))
@@ -30,9 +31,9 @@ def straight(tmp_path_factory):
 def start(tmp_path):
     """Start `fedproof run` on the tiny configuration."""
 
-    def started(folder, *, prepare=None, replicas=40):
+    def started(folder, *, prepare=None, replicas=40, text=TINY):
         config = tmp_path / "tiny.toml"
-        config.write_text(TINY.replace("replicas = 40", f"replicas = {replicas}"))
+        config.write_text(text.replace("replicas = 40", f"replicas = {replicas}"))
         command = [sys.executable, "-m", "fedproof", "run", str(config), "--out", str(folder), "--resume"]
         return subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=prepare,
@@ -105,6 +106,50 @@ def test_a_disk_that_fills_at_any_moment(straight, tmp_path, monkeypatch, writes
     run(tiny(), folder, resume=True)
     assert {name: stamps(folder)[name] for name in before} == before
     assert outputs(folder) == straight
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2, 3, 4, 6, 33])
+def test_a_fresh_seed_is_drawn_once_whenever_the_disk_fills(tmp_path, monkeypatch, writes):
+    real, seen, folder = os.fsync, [], tmp_path / "run"
+
+    def full(handle):
+        seen.append(handle)
+        if len(seen) > writes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match=r"cannot be written \(No space left on device\)"):
+        run(parse_config(FRESH, "tiny"), folder, resume=True)
+    monkeypatch.undo()
+    kept, drawn = folder / "private" / "seed", None
+    if kept.exists():
+        drawn = kept.read_text()
+    assert drawn is not None or not stamps(folder)
+    before = stamps(folder)
+    run(parse_config(FRESH, "tiny"), folder, resume=True)
+    assert drawn in (None, kept.read_text())
+    assert {name: stamps(folder)[name] for name in before} == before
+    assert not list(folder.rglob("*.tmp"))
+    again = run(seeded(folder), tmp_path / "again").folder
+    assert (again / "scores.npy").read_bytes() == (folder / "scores.npy").read_bytes()
+
+
+def test_a_killed_run_goes_on_with_the_seed_it_drew(start, tmp_path):
+    folder = tmp_path / "killed"
+    process = start(folder, text=FRESH)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and len(stamps(folder)) < 2:
+        time.sleep(0.001)
+    process.kill()
+    process.communicate(timeout=120)
+    before = stamps(folder)
+    assert before
+    run(parse_config(FRESH, "tiny"), folder, resume=True)
+    assert {name: stamps(folder)[name] for name in before} == before
+    again = run(seeded(folder), tmp_path / "again").folder
+    for name in ("scores.npy", "metrics.csv", "ledger.json"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes()
 
 
 def test_a_place_that_cannot_be_written_to(start):

@@ -15,6 +15,7 @@ delta = 0.01
 batch_size = 4
 learning_rate = 0.5
 [ensemble]
+seed = 0
 replicas = 40
 part_size = 4
 [certificate]
@@ -24,8 +25,17 @@ max_size = 10
 OUTPUTS = ("scores.npy", "certificate.json", "metrics.csv", "rounds.csv", "ledger.json", "config.toml")
 
 
+FRESH = TINY.replace("seed = 0\n", "")  # the operating system draws the seed
+
+
 def tiny():
     return parse_config(TINY, "tiny")
+
+
+def seeded(folder):
+    """The configuration of `FRESH` with the seed that its run in `folder` drew."""
+    seed = int((folder / "private" / "seed").read_text(), 16)
+    return parse_config(TINY, "tiny", [f"ensemble.seed={seed}"])
 
 
 def outputs(folder):

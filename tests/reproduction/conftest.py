@@ -23,6 +23,7 @@ clip_norm = 1.0
 noise_multiplier = 1.0
 delta = 0.01
 [ensemble]
+seed = 0
 replicas = 40
 """
 

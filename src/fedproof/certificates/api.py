@@ -1,5 +1,7 @@
 """Certify anybody's retrained models from their class confidences."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +51,8 @@ def certify(
     max_size: int = 100,
     sequential: bool = False,
     delta: float | None = None,
+    caveats: Sequence[str] = (),
+    assumptions: Sequence[str] = (),
 ) -> Certificate:
     """The certificate of the ensemble whose replicas gave `scores` (replicas, inputs, classes).
 
@@ -56,7 +60,8 @@ def certify(
     `mechanism` (a description or a `DpEvent`), or `privacy` if only ε and δ of one unit are known. Method
     `paper` with a mechanism accounts ε at `delta`. A `Partition` takes method vote and neither a bound nor a
     failure probability. `bound` defaults to the method's own. `sequential` bets
-    stay valid however one decides when to stop adding replicas.
+    stay valid however one decides when to stop adding replicas. `caveats` are further reasons why the result
+    is only heuristic, `assumptions` further sentences about what is taken for granted.
 
     Guarantee: see `Certificate`.
 
@@ -83,7 +88,8 @@ def certify(
     )
     array = load(scores, "scores")
     check_scores(array)
-    return _certificate(settings, array, labels, num_replicas=len(array))
+    found = _certificate(settings, array, labels, num_replicas=len(array))
+    return replace(found, reasons=(*found.reasons, *caveats), assumptions=(*found.assumptions, *assumptions))
 
 
 def certify_means(

@@ -1,7 +1,7 @@
 """Re-derive every number of a certificate from the scores, or the costs, it was made from."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from fedproof.certificates.certificate import Certificate
 from fedproof.certificates.document import certificate_of, document_of, mismatched, parse, source_of
 from fedproof.certificates.inefficacy import CostSettings, Inefficacy, check_costs, inefficacy
 from fedproof.certificates.scores import Array, check_means, check_scores, fingerprint, load
+from fedproof.certificates.soundness import assumptions_of
 
 _RELATIVE_ERROR = 1e-9  # another processor's logarithm may differ in the last digits
 
@@ -94,8 +95,15 @@ def _recompute_sizes(certificate: Certificate, scores: Array, common: dict[str, 
         failure_probability=settings.failure_probability,
         spending=settings.spending,
         sequential=settings.sequential,
+        assumptions=_added(certificate.assumptions, assumptions_of(settings)),
         **common,
     )
+
+
+def _added(stated: object, derived: Sequence[str]) -> tuple[str, ...]:
+    """Assumptions that whoever trained has added: they follow from no scores, and claim less."""
+    found = stated if isinstance(stated, tuple) else ()  # a hostile file may hold anything there
+    return tuple(text for text in found if isinstance(text, str) and text not in derived)
 
 
 def _differences(document: Mapping[str, Any], again: Mapping[str, Any], source: str) -> list[str]:

@@ -33,6 +33,7 @@ class DataSection(Section):
         minimum: of `dirichlet` and `natural`: instances that each user has at least.
         most_instances: that any user may hold, a public limit; it makes training quicker, because batches
             need not be wider, and a user who holds more is refused. No limit if not given.
+        seed: of who gets what, where instances are dealt out; public, nothing else follows from it.
         test_limit: at most so many test inputs, drawn once for all.
         vectors: of text: a GloVe file, a path or a name in the folder `glove`.
         features: what models see: pixels, or fixed features of edges in grey images.
@@ -47,6 +48,7 @@ class DataSection(Section):
     degree: Annotated[float, Field(ge=0, le=1)] = 0.5
     minimum: Count = 1
     most_instances: Count | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
     test_limit: Count | None = None
     vectors: str | None = None
     features: Literal["pixels", "hog"] = "pixels"
@@ -224,8 +226,12 @@ class ThreatSection(Section):
 class EnsembleSection(Section):
     """`[ensemble]`: how many trainings, from which seed, and the most privacy they may cost together.
 
+    Without a `seed` the operating system draws one, which stands in `private/seed` of the run's directory and
+    nowhere else. A seed that is named here makes the run repeatable, and its certificate says that nobody who
+    was corrupted may have known it.
+
     With `secure_noise` cohorts, noise and batches come from the operating system, as they should for models
-    that are given away. The seed then decides initial model, data order and partition alone, and a run cannot
+    that are given away. The seed then decides initial model, data order and groups alone, and a run cannot
     be repeated: with `--resume` finished parts are kept, and missing ones get numbers of their own.
 
     With `own_start` every replica starts from a model of its own. That takes longer, because replicas then
@@ -233,7 +239,7 @@ class EnsembleSection(Section):
 
     Attributes:
         replicas: O, the number of trainings.
-        seed: of all randomness.
+        seed: of cohorts, noise, initial model and order; drawn by the operating system if not given.
         own_start: whether every replica has an initial model of its own.
         secure_noise: whether noise comes from the operating system instead of the seed.
         part_size: replicas that are trained and stored together; chosen from the memory if not given.
@@ -241,7 +247,7 @@ class EnsembleSection(Section):
     """
 
     replicas: Count = 1000
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0)] | None = None
     own_start: bool = False
     secure_noise: bool = False
     part_size: Count | None = None

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import FunctionType
@@ -58,7 +58,7 @@ class Task:
     model: Model
     mechanism: Trainable
     local: LocalTraining
-    seed: int = 0
+    seed: int = field(default=0, repr=False)
     own_start: bool = False
     secure_noise: bool = False
     device: str = "cpu"

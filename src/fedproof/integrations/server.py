@@ -6,16 +6,17 @@ noise is drawn in the precision of the model.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check, lots
-from fedproof.lots import Purpose, sequence
+from fedproof.lots import Purpose
 from fedproof.protocol import FixedSize, Flat, PerLayer, Quantile, Sampling, UserFedAvg
 from fedproof.secure import SecureGenerator
+from fedproof.seeds import sequence
 
 Floats = NDArray[np.float64]
 Params = NDArray[np.floating]
@@ -40,7 +41,7 @@ class Plan:
 
     mechanism: UserFedAvg
     num_users: int
-    seed: int | None
+    seed: int | None = field(repr=False)
     replicas: range = range(1)
 
     def __post_init__(self) -> None:

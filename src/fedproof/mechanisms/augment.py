@@ -1,6 +1,6 @@
 """Images moved and mirrored during local training."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ class Augment:
 
     shift: int
     flip: bool
-    seed: int
+    seed: int = field(repr=False)
     round: int
 
     @staticmethod

@@ -1,8 +1,8 @@
 """Where every random number comes from.
 
-All randomness is derived from the task's seed through `numpy.random.SeedSequence(seed, spawn_key=...)`:
+All randomness is derived from the task's seed and a key, see `fedproof.seeds.sequence`:
 
-| what | spawn key | who shares it |
+| what | key | who shares it |
 |---|---|---|
 | initial model | `(INITIAL,)` | all replicas |
 | initial model of one replica (`own_start`) | `(START, replica)` | nobody |
@@ -31,8 +31,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.lots import Lots, Purpose, element, sequence
+from fedproof.lots import Lots, Purpose, element
 from fedproof.secure import SecureGenerator
+from fedproof.seeds import sequence
 
 Numbers = np.random.Generator | SecureGenerator
 """What uniform and normal numbers are drawn from."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -65,7 +65,7 @@ class Setting:
     model: Model
     users: Users
     local: LocalTraining
-    seed: int
+    seed: int = field(repr=False)
     stacking: Stacking
     cores: int
     aggregation: Aggregation

@@ -8,8 +8,9 @@ from typing import Any
 
 from fedproof import check, data
 from fedproof.certificates import Certificate, loads
-from fedproof.config import Config, load_config
+from fedproof.config import Config
 from fedproof.federation import Federation
+from fedproof.folder import read_config
 
 Row = dict[str, str]
 
@@ -63,7 +64,7 @@ def read_run(folder: Path, federation: Federation | None = None, *, pictures: bo
     """
     if not (folder / "summary.json").is_file():
         raise ValueError(f"{folder}: there is no summary.json; finish the run with --resume")
-    config = load_config(folder / "config.toml")
+    config = read_config(folder)
     certificate = _certificate(folder / "certificate.json")
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -101,7 +102,7 @@ def _load(config: Config) -> Federation | None:
     if ":" in config.data.name:
         return None
     try:
-        return data.load(seed=config.ensemble.seed, **config.data.model_dump())
+        return data.load(**config.data.model_dump())
     except (ValueError, OSError, ImportError):  # a report is worth having without pictures
         return None
 

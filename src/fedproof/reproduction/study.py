@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fedproof.config import Config, Count, Section, load_config, validated
-from fedproof.sweep import axis
+from fedproof.sweep import axis, overrides
 
 FOLDER = "paper"  # inside the folder of experiments
 _REHEARSAL = 0.1  # below this scale everything is cut down, not replicas alone
@@ -154,7 +154,7 @@ def _points(study: Study, panel: Panel, experiments: Path, scale: float) -> list
         dict(zip((key for key, _ in axes), values, strict=True))
         for values in itertools.product(*(values for _, values in axes))
     ]
-    changed = [([f"{key}={value}" for key, value in values.items()], values) for values in combinations]
+    changed = [(overrides(values), values) for values in combinations]
     if panel.baseline:
         changed.append((list(panel.baseline), {"baseline": "without noise"}))
     path = experiments / f"{panel.experiment}.toml"
@@ -163,10 +163,17 @@ def _points(study: Study, panel: Panel, experiments: Path, scale: float) -> list
             key="/".join([prefix, *(f"{key.rpartition('.')[2]}={value}" for key, value in values.items())]),
             panel=panel,
             values=values,
-            config=_scaled(load_config(path, [*panel.set, *overrides]), scale),
+            config=_scaled(_repeatable(path, [*panel.set, *changes]), scale),
         )
-        for overrides, values in changed
+        for changes, values in changed
     ]
+
+
+def _repeatable(path: Path, changes: Sequence[str]) -> Config:
+    config = load_config(path, changes)
+    if config.ensemble.seed is None:
+        raise ValueError(f"{path}: ensemble.seed is missing: what is reproduced must be repeatable")
+    return config
 
 
 def _scaled(config: Config, scale: float) -> Config:

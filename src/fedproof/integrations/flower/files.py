@@ -35,7 +35,7 @@ class Saved:
 
 def fingerprint(plan: Plan, delta: float, initial: Params) -> str:
     """SHA-256 over all that decides a training except the nodes."""
-    digest = hashlib.sha256(repr((plan, delta, initial.dtype.str, initial.shape)).encode())
+    digest = hashlib.sha256(repr((plan, plan.seed, delta, initial.dtype.str, initial.shape)).encode())
     digest.update(np.ascontiguousarray(initial).data)
     return digest.hexdigest()
 

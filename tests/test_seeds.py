@@ -1,0 +1,380 @@
+"""Secret randomness: a seed that nobody chose, kept in one file, and nothing public that follows from it."""
+
+import base64
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedproof import experiment, seeds
+from fedproof.certificates import verify
+from fedproof.comparison import compare
+from fedproof.config import load_config, parse_config
+from fedproof.experiment import SharedWork, make_task, predict, run
+from fedproof.folder import RunFolder, read_config
+from fedproof.integrations import server
+from fedproof.mechanisms import randomness
+from fedproof.mechanisms.augment import Augment
+from fedproof.mechanisms.randomness import Purpose
+from fedproof.mechanisms.sampling import draw_cohorts
+from fedproof.pilot import pilot
+from fedproof.protocol import Poisson, UserFedAvg
+from fedproof.report import write_report
+from fedproof.reproduction import load_studies
+from fedproof.reproduction.study import points_of
+from fedproof.sweep import points, sweep
+
+TINY = """
+[data]
+classes = [0, 1]
+users = 24
+[mechanism]
+rounds = 2
+cohort = 8
+noise_multiplier = 3.0
+delta = 0.01
+batch_size = 4
+learning_rate = 0.5
+[ensemble]
+replicas = 12
+part_size = 4
+[certificate]
+method = "mean"
+"""
+
+
+def tiny(*overrides):
+    return parse_config(TINY, "tiny", overrides)
+
+
+# --- who holds what is public -------------------------------------------------------------------------------
+
+
+def test_who_holds_what_does_not_follow_from_the_seed_of_the_training():
+    one, other = (make_task(tiny(f"ensemble.seed={seed}"), "cpu").federation for seed in (0, 1))
+    np.testing.assert_array_equal(one.features, other.features)
+    np.testing.assert_array_equal(one.offsets, other.offsets)
+    dealt = make_task(tiny("ensemble.seed=0", "data.seed=1"), "cpu").federation
+    assert not np.array_equal(one.features, dealt.features)
+
+
+def test_directories_of_earlier_releases_keep_their_users(tmp_path):
+    written = tiny("ensemble.seed=5", "data.seed=5").to_toml()
+    (tmp_path / "config.toml").write_text(written.replace("seed = 5\n", "", 1))
+    assert read_config(tmp_path) == tiny("ensemble.seed=5", "data.seed=5")
+    with pytest.raises(ValueError, match=r"another configuration \(data\.seed = 5 there, 0 here\)"):
+        run(tiny("ensemble.seed=5"), tmp_path, resume=True)
+
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+
+
+@pytest.mark.parametrize(
+    "path", [*EXPERIMENTS.glob("*.toml"), *EXPERIMENTS.glob("compare/*/*.toml")], ids=str
+)
+def test_published_numbers_can_be_had_again(path):
+    if not path.name.startswith("pretrain"):
+        assert load_config(path).ensemble.seed is not None
+
+
+# --- a fresh seed -------------------------------------------------------------------------------------------
+
+
+def words(seed):
+    """The seed as it might stand in a file: digits, hexadecimal digits, bytes, and halves of them."""
+    halves = [seed >> 64, seed & (2**64 - 1)]
+    found = [str(number).encode() for number in (seed, *halves)]
+    found += [f"{number:x}".encode() for number in (seed, *halves)]
+    found += [f"{number:X}".encode() for number in (seed, *halves)]
+    raw = [number.to_bytes(size, order) for number, size in zip((seed, *halves), (16, 8, 8), strict=True)
+           for order in ("little", "big")]  # fmt: skip
+    return [*found, *raw, *(base64.b64encode(one) for one in raw[:2])]
+
+
+def leaks(content, seed):
+    return [word for word in words(seed) if word in content]
+
+
+def kept_seed(folder):
+    return int((folder / "private" / "seed").read_text(), 16)
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory):
+    """A run without a seed in its configuration, by the command line, and all that was printed about it."""
+    base = tmp_path_factory.mktemp("fresh")
+    folder, config, inputs = base / "run", base / "tiny.toml", base / "inputs.npy"
+    config.write_text(TINY)
+    (base / "other.toml").write_text(TINY.replace("rounds = 2", "rounds = 3"))
+    np.save(inputs, np.zeros((2, 64), dtype=np.float32))
+    np.save(base / "wrong.npy", np.zeros((2, 3), dtype=np.float32))
+    printed = b""
+    for arguments, status in [
+        (("run", config, "--out", folder), 0),
+        (("run", config, "--out", folder), 1),
+        (("run", base / "other.toml", "--out", folder, "--resume"), 1),
+        (("run", config, "--out", folder, "--resume", "--engine", "nowhere"), 1),
+        (("run", config, "--out", folder, "--resume", "--json"), 0),
+        (("report", folder, "--figures", folder / "figures"), 0),
+        (("predict", folder, "--inputs", inputs), 0),
+        (("predict", folder, "--inputs", inputs, "--json"), 0),
+        (("predict", folder, "--inputs", base / "wrong.npy"), 1),
+        (("verify", folder / "certificate.json", "--scores", folder / "scores.npy"), 0),
+    ]:
+        done = subprocess.run(
+            [sys.executable, "-m", "fedproof", *map(str, arguments)], capture_output=True, timeout=120
+        )
+        assert done.returncode == status, done.stderr
+        printed += done.stdout + done.stderr
+    return folder, printed
+
+
+def test_the_seed_stands_in_one_file_and_nowhere_else(fresh):
+    folder, printed = fresh
+    seed = kept_seed(folder)
+    assert leaks(b"the seed is %d" % seed, seed)  # the search finds what it looks for
+    assert not leaks(printed, seed)
+    looked_at = [path for path in folder.rglob("*") if path.is_file() and path != folder / "private" / "seed"]
+    assert {path.suffix for path in looked_at} >= {".json", ".toml", ".npy", ".npz", ".html", ".csv", ".svg"}
+    assert {str(path) for path in looked_at if leaks(path.read_bytes(), seed)} == set()
+
+
+def test_only_the_owner_may_read_the_seed(tmp_path):
+    mask = os.umask(0)
+    try:
+        folder = run(tiny(), tmp_path / "run").folder
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((folder / "private").stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "private" / "seed").stat().st_mode) == 0o600
+
+
+def test_no_two_runs_have_the_same_fresh_seed(fresh, tmp_path):
+    folder, _ = fresh
+    again = run(tiny(), tmp_path / "again").folder
+    assert kept_seed(folder) != kept_seed(again)
+    assert min(kept_seed(folder), kept_seed(again)) >= 2**96  # 128 bits: smaller by chance of 1 in 2^31
+    assert (folder / "scores.npy").read_bytes() != (again / "scores.npy").read_bytes()
+    assert "seed" not in tomllib.loads((folder / "config.toml").read_text())["ensemble"]
+
+
+def test_a_seed_that_is_made_known_repeats_the_run(fresh, tmp_path):
+    folder, _ = fresh
+    again = run(tiny(f"ensemble.seed={kept_seed(folder)}"), tmp_path / "again").folder
+    assert (folder / "scores.npy").read_bytes() == (again / "scores.npy").read_bytes()
+    assert not (again / "private" / "seed").exists()
+
+
+def test_a_run_goes_on_with_its_own_seed(fresh, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(fresh[0], folder)
+    before = (folder / "scores.npy").read_bytes()
+    (folder / "parts" / "part-00001.json").unlink()
+    (folder / "summary.json").unlink()
+    run(tiny(), folder, resume=True)
+    assert (folder / "scores.npy").read_bytes() == before
+    assert kept_seed(folder) == kept_seed(fresh[0])
+
+
+def test_without_its_seed_a_run_neither_goes_on_nor_predicts(fresh, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(fresh[0], folder)
+    (folder / "private" / "seed").unlink()
+    with pytest.raises(ValueError, match="private/seed is missing"):
+        run(tiny(), folder, resume=True)
+    with pytest.raises(ValueError, match="private/seed is missing"):
+        predict(folder, np.zeros((1, 64), dtype=np.float32))
+    assert not (folder / "private" / "seed").exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "12", "1" * 31 + "g", "1" * 33, "-" + "1" * 31, "\xff", "0x" + "1" * 30]
+)
+def test_what_is_no_seed_is_refused_and_not_repeated(fresh, tmp_path, content):
+    folder = tmp_path / "run"
+    shutil.copytree(fresh[0], folder)
+    (folder / "private" / "seed").write_bytes(content.encode("latin-1"))
+    with pytest.raises(ValueError, match="private/seed: is no seed of 32 hexadecimal digits") as caught:
+        run(tiny(), folder, resume=True)
+    assert not content or content not in str(caught.value)
+
+
+def test_what_holds_a_seed_does_not_show_it(tmp_path):
+    seed = 2**100 + 12345
+    plan = server.Plan(
+        mechanism=UserFedAvg(rounds=1, noise_multiplier=1.0, sampling=Poisson(probability=0.5)),
+        num_users=4,
+        seed=seed,
+    )
+    shown = [repr(make_task(tiny(), "cpu", seed=seed)), repr(SharedWork(seed=seed)), repr(plan)]
+    shown.append(repr(Augment(shift=1, flip=False, seed=seed, round=0)))
+    shown.append(repr(RunFolder(path=tmp_path, seed=seed)))
+    assert not any(leaks(text.encode(), seed) for text in shown)
+
+
+def test_the_seed_is_on_the_disk_before_anything_is_trained(tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment, "train_ensemble", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(tiny(), tmp_path / "run")
+    monkeypatch.undo()
+    seed = kept_seed(tmp_path / "run")
+    run(tiny(), tmp_path / "run", resume=True)
+    assert kept_seed(tmp_path / "run") == seed
+
+
+# --- what follows from a seed -------------------------------------------------------------------------------
+
+
+def test_short_seeds_give_what_they_always_gave():
+    for seed in (0, 7, 2**63, 2**64 - 1):
+        expected = np.random.SeedSequence(seed, spawn_key=(3, 5)).generate_state(8)
+        np.testing.assert_array_equal(seeds.sequence(seed, 3, 5).generate_state(8), expected)
+
+
+def test_one_stream_of_a_secret_seed_says_nothing_about_it():
+    secret = seeds.fresh_seed()
+    keys = [(0,), (1, 0, 0), (2, 0), (2, 1), (2, 11), (21, 1), (2, 1, 1), (3, 0)]
+    found = [seeds.sequence(secret, *key) for key in keys]
+    assert len({one.entropy for one in found}) == len(keys)
+    assert all(one.spawn_key == () and not leaks(repr(one).encode(), secret) for one in found)
+
+
+def test_engine_and_flower_draw_the_same_from_a_secret_seed():
+    secret, sampling = seeds.fresh_seed(), Poisson(probability=0.5)
+    mechanism = UserFedAvg(rounds=3, noise_multiplier=1.0, sampling=sampling)
+    plan = server.Plan(mechanism=mechanism, num_users=9, seed=secret, replicas=range(2, 5))
+    np.testing.assert_array_equal(
+        server.draw_cohorts(plan), draw_cohorts(sampling, 9, 3, secret, range(2, 5))
+    )
+
+
+# --- many runs ----------------------------------------------------------------------------------------------
+
+
+def test_all_runs_of_a_sweep_have_one_fresh_seed_and_share_their_work(tmp_path, monkeypatch):
+    calls = []
+    original = experiment.first_updates
+    monkeypatch.setattr(experiment, "first_updates", lambda task: calls.append(1) or original(task))
+    runs = points(tiny(), ["mechanism.noise_multiplier=2,4,8"])
+    sweep(runs[:1], tmp_path)
+    seed = kept_seed(tmp_path)
+    sweep(runs, tmp_path)
+    assert {kept_seed(tmp_path / point.name) for point in runs} == {kept_seed(tmp_path)} == {seed}
+    assert len(calls) == 1
+    assert stat.S_IMODE((tmp_path / "private" / "seed").stat().st_mode) == 0o600
+    looked_at = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "seed"]
+    assert {str(path) for path in looked_at if leaks(path.read_bytes(), seed)} == set()
+
+
+def test_a_sweep_over_seeds_that_are_named_draws_none(tmp_path):
+    sweep(points(tiny("ensemble.replicas=4"), ["ensemble.seed=1,2"]), tmp_path)
+    assert not list(tmp_path.rglob("private/seed"))
+
+
+def test_mechanisms_are_compared_under_one_fresh_seed(tmp_path):
+    once = ("mechanism.kind=cohort-once", "mechanism.sampling=fixed", "mechanism.cohort=3")
+    compare({"dp": tiny(), "once": tiny(*once), "named": tiny("ensemble.seed=1")}, tmp_path)
+    assert kept_seed(tmp_path / "dp") == kept_seed(tmp_path / "once") == kept_seed(tmp_path)
+    assert not (tmp_path / "named" / "private" / "seed").exists()
+
+
+def test_a_reproduction_is_repeatable_or_refused(tmp_path):
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "tiny.toml").write_text(TINY)
+    panel = '[[panel]]\nname = "p"\ntitle = "P"\nmeasure = "accuracy"\nexperiment = "tiny"\n'
+    (tmp_path / "paper" / "s.toml").write_text(f'title = "S"\norder = 1\nshows = "x"\n{panel}')
+    [study] = load_studies(tmp_path)
+    with pytest.raises(ValueError, match=r"tiny\.toml: ensemble\.seed is missing"):
+        points_of(study, tmp_path)
+
+
+# --- what a certificate takes for granted -------------------------------------------------------------------
+
+
+ONCE = ("mechanism.kind=cohort-once", "mechanism.sampling=fixed", "mechanism.cohort=3")
+STEPS = ("mechanism.kind=instance-fedavg", "mechanism.local_steps=2", "mechanism.sampling=none")
+SECRETIVE = {
+    "user-fedavg": (),
+    "everybody takes part": ("mechanism.sampling=none",),
+    "cohort-once": (*ONCE, "mechanism.noise_multiplier=0", "certificate.method=vote"),
+    "hybrid": (*ONCE, "certificate.max_size=10"),
+    "instance-fedavg": (*STEPS, "threat.unit=instance"),
+    "instance-fedsgd": ("mechanism.kind=instance-fedsgd", "mechanism.sampling=fixed", "threat.unit=instance"),
+}
+
+
+@pytest.mark.parametrize("changes", SECRETIVE.values(), ids=SECRETIVE)
+@pytest.mark.parametrize(
+    ("seed", "sentence", "others"),
+    [
+        ((), seeds.FRESH, (seeds.KNOWN, seeds.NO_SEED)),
+        (("ensemble.seed=0",), seeds.KNOWN, (seeds.FRESH, seeds.NO_SEED)),
+        (("ensemble.seed=0", "ensemble.secure_noise=true"), seeds.NO_SEED, (seeds.KNOWN, seeds.FRESH)),
+    ],
+    ids=["fresh", "named", "secure noise"],
+)
+def test_a_certificate_says_what_corrupted_units_must_not_know(tmp_path, changes, seed, sentence, others):
+    done = run(tiny(*changes, *seed), tmp_path / "run")
+    for certificate in (done.certificate, predict(done.folder, np.zeros((1, 64), dtype=np.float32))):
+        assert sentence in certificate.assumptions
+        assert not set(others) & set(certificate.assumptions)
+    text = (done.folder / "certificate.json").read_text()
+    assert verify(text, done.folder / "scores.npy") == ()
+    assert sentence in write_report(done.folder).read_text()
+
+
+@pytest.mark.parametrize("seed", [(), ("ensemble.seed=0",)], ids=["fresh", "named"])
+def test_a_partition_keeps_no_secret(tmp_path, seed):
+    # Votes of groups are counted: whoever knows who is in which group still touches one for each unit.
+    text = TINY.replace("cohort = 8\n", "")
+    changes = ("mechanism.kind=partition", "mechanism.groups=4", "certificate.method=vote", *seed)
+    done = run(parse_config(text, "tiny", changes), tmp_path / "run")
+    assert not {seeds.FRESH, seeds.KNOWN, seeds.NO_SEED} & set(done.certificate.assumptions)
+    assert verify((done.folder / "certificate.json").read_text(), done.folder / "scores.npy") == ()
+
+
+# --- what is looked at beforehand ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """States of all secret streams that are opened, by the name under which a test collects them."""
+    found = {}
+    original = randomness._sequence
+
+    def recorded(seed, purpose, *path):
+        made = original(seed, purpose, *path)
+        if purpose in (Purpose.COHORT, Purpose.NOISE, Purpose.BATCH):
+            found.setdefault(found["now"], set()).add(made.generate_state(8).tobytes())
+        return made
+
+    monkeypatch.setattr(randomness, "_sequence", recorded)
+    return found
+
+
+@pytest.mark.parametrize("seed", [(), ("ensemble.seed=0",)], ids=["fresh", "named"])
+def test_a_pilot_trains_none_of_the_replicas_that_are_certified(opened, tmp_path, seed):
+    for kind, changes in {"once": ONCE, "dp": ()}.items():
+        config = tiny(*changes, "certificate.max_size=10", *seed)
+        opened["now"] = "pilot"
+        pilot(config, cohorts=(2, 3), replicas=12)
+        opened["now"] = "run"
+        run(config, tmp_path / kind)
+    assert len(opened["pilot"]) >= 12
+    assert len(opened["run"]) >= 12
+    assert not opened["pilot"] & opened["run"]
+
+
+def test_a_pilot_is_repeatable_where_its_configuration_is():
+    found = [pilot(tiny(f"ensemble.seed={seed}"), cohorts=(2,))[1][2] for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
