@@ -8,7 +8,7 @@ from fedproof import check
 from fedproof.protocol.clipping import Clipping, Flat, Quantile
 from fedproof.protocol.query import Query
 from fedproof.protocol.sampling import Everyone, FixedSize, Poisson, Sampling
-from fedproof.threat import Unit, as_unit
+from fedproof.threat import Relation, Unit, as_unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,10 @@ class UserFedAvg:
     def reasons(self) -> tuple[str, ...]:
         """Why the accounted guarantee would only be heuristic; empty if it is sound."""
         return self.clipping.reasons + _rule_reasons(self.rule)
+
+    def reasons_under(self, relation: Relation) -> tuple[str, ...]:
+        """Why a guarantee for that relation would only be heuristic; empty if it is sound."""
+        return self.reasons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +108,10 @@ class InstanceFedSGD:
             return ()
         return (f"the noise of all users adds up in a sum only, which the rule {self.rule} does not compute",)
 
+    def reasons_under(self, relation: Relation) -> tuple[str, ...]:
+        """Why a guarantee for that relation would only be heuristic; empty if it is sound."""
+        return self.reasons
+
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceFedAvg:
@@ -144,6 +152,10 @@ class InstanceFedAvg:
         if not self.shuffled:
             return ()
         return ("batches are parts of shuffled passes, but are accounted as if they were Poisson samples",)
+
+    def reasons_under(self, relation: Relation) -> tuple[str, ...]:
+        """Why a guarantee for that relation would only be heuristic; empty if it is sound."""
+        return self.reasons
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -231,6 +243,10 @@ class CohortOnce:
         """Why the guarantee would only be heuristic; without noise any rule of the server will do."""
         return _rule_reasons(self.rule) if self.noise_multiplier else ()
 
+    def reasons_under(self, relation: Relation) -> tuple[str, ...]:
+        """Why a guarantee for that relation would only be heuristic; empty if it is sound."""
+        return self.reasons
+
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
@@ -264,6 +280,10 @@ class Partition:
         if self.groups < 2:
             raise ValueError(f"groups = {self.groups} must be at least 2: one model has nobody to outvote it")
 
+    def reasons_under(self, relation: Relation) -> tuple[str, ...]:
+        """Why a guarantee for that relation would only be heuristic; empty if it is sound."""
+        return self.reasons
+
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg:
@@ -277,6 +297,10 @@ class FedAvg:
     def __post_init__(self) -> None:
         check.count(rounds=self.rounds)
 
+    def reasons_under(self, relation: Relation) -> tuple[str, ...]:
+        """Why a guarantee for that relation would only be heuristic; empty if it is sound."""
+        return self.reasons
+
 
 @dataclass(frozen=True, kw_only=True)
 class Queries:
@@ -285,6 +309,10 @@ class Queries:
     queries: tuple[Query, ...]
     unit: Unit = Unit.USER
     reasons: tuple[str, ...] = ()
+
+    def reasons_under(self, relation: Relation) -> tuple[str, ...]:
+        """Why a guarantee for that relation would only be heuristic; empty if it is sound."""
+        return self.reasons
 
 
 PrivateMechanism = UserFedAvg | InstanceFedSGD | InstanceFedAvg | CohortOnce | Queries
