@@ -17,27 +17,54 @@ from fedproof.threat import Relation, ThreatModel
 Source: TypeAlias = Mechanism | DpEvent
 
 
-def described(source: Source | None, threat: ThreatModel) -> Mechanism | None:
-    """The mechanism in a form that can be written down: another library's event becomes its queries."""
+def described(source: Source | None, threat: ThreatModel | None) -> tuple[Mechanism | None, ThreatModel]:
+    """The mechanism in a form that can be written down, and the threat it is certified against.
+
+    Another library's event becomes its queries. It names neither what one unit is nor what may happen to it,
+    so the threat must; its noise multipliers are read as `dp_accounting` defines them, over the largest norm
+    of what one unit adds to a sum. (One over the distance of two such vectors, as some write for units that
+    are replaced, is smaller or equal for sums that may be zero, so it is never read as more noise.)
+    """
     if isinstance(source, DpEvent):
-        return Queries(queries=queries_of(source), unit=threat.unit)
+        if threat is None:
+            raise ValueError(
+                "threat = None: an event does not say what one unit is, give "
+                "threat=ThreatModel(unit=..., relation=...)"
+            )
+        return Queries(queries=queries_of(source), unit=threat.unit), threat
+    threat = threat or ThreatModel()
     if source is not None and source.unit != threat.unit:
         raise ValueError(
             f"threat.unit = '{threat.unit}' must be '{source.unit}', what the mechanism protects"
         )
-    return source
+    return source, threat
 
 
 def curve_of(mechanism: Mechanism | None, privacy: ApproximateDP | None, threat: ThreatModel) -> Curve:
     """The trade-off curve of k units, from the mechanism if it is known and else from (ε, δ)."""
+    if mechanism is not None:
+        return lambda size: tradeoff(mechanism, threat, size)
+    assert privacy is not None
+    epsilon, delta = privacy.under(threat.relation)
 
     def curve(size: int) -> Tradeoff:
-        if mechanism is not None:
-            return tradeoff(mechanism, threat, size)
-        assert privacy is not None
-        return approximate_curve(privacy, size)
+        return approximate_curve(epsilon, delta, size)
 
     return curve
+
+
+def unit_privacy(
+    mechanism: Mechanism | None, privacy: ApproximateDP | None, threat: ThreatModel
+) -> tuple[float, float]:
+    """(ε, δ) that the paper's formulas take for one unit.
+
+    As given, for the threat's relation. Accounted from a mechanism it is the paper's convention, one step for
+    each unit whatever happens to it; where that is not covered, a reason says so.
+    """
+    assert privacy is not None
+    if mechanism is not None:
+        return privacy.epsilon, privacy.delta
+    return privacy.under(threat.relation)
 
 
 def steps_per_unit(mechanism: Mechanism, relation: Relation, group: Group) -> int:
@@ -53,10 +80,20 @@ def steps_per_unit(mechanism: Mechanism, relation: Relation, group: Group) -> in
 
 
 def epsilon_delta(
-    mechanism: Mechanism | None, privacy: ApproximateDP | None, *, wanted: bool, delta: float | None
+    mechanism: Mechanism | None,
+    privacy: ApproximateDP | None,
+    *,
+    wanted: bool,
+    delta: float | None,
+    version: int,
 ) -> ApproximateDP | None:
     """The (ε, δ) of one unit: as given, or if `wanted` the paper's ε of the mechanism at `delta`."""
     if mechanism is None:
+        if privacy is not None and privacy.relation is None and version > 1:
+            raise ValueError(
+                "privacy.relation = None must be 'join' if epsilon was proved for one unit added or removed, "
+                "'replace' if for one replaced"
+            )
         return privacy
     if privacy is not None:
         raise ValueError("privacy must not be given together with mechanism: it follows from it")
@@ -65,4 +102,5 @@ def epsilon_delta(
     if delta is None:
         raise ValueError("delta = None: method paper needs the delta at which the mechanism is accounted")
     check.open_probability(delta=delta)
-    return ApproximateDP(epsilon=paper_epsilon(mechanism, delta), delta=delta)
+    relation = Relation.JOIN if version > 1 else None  # the paper accounts adding or removing a unit
+    return ApproximateDP(epsilon=paper_epsilon(mechanism, delta), delta=delta, relation=relation)
