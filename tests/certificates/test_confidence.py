@@ -19,8 +19,8 @@ from fedproof.certificates.confidence import (
 
 EXPERIMENTS = 2000
 FAILURE_PROBABILITY = 0.05
-# "at most ψ plus three standard errors": a bound that fails with exactly ψ trips it with a false-alarm rate of
-# 1.6e-3; the seeds are fixed.
+# "at most ψ plus three standard errors": a bound that fails with exactly ψ trips it with a false-alarm rate
+# of 1.6e-3; the seeds are fixed.
 MOST_FAILURES = FAILURE_PROBABILITY + 3 * np.sqrt(
     FAILURE_PROBABILITY * (1 - FAILURE_PROBABILITY) / EXPERIMENTS
 )

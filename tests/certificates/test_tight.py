@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedproof.accounting.tradeoff import GaussianTradeoff
-from fedproof.certificates import ApproximateDP, certify_means
+from fedproof.certificates import certify_means
 from fedproof.certificates.closed_form import certified_size
 from fedproof.certificates.confidence import Bound, mean_lower, mean_upper
 from fedproof.certificates.privacy import ApproximateTradeoff, approximate_curve

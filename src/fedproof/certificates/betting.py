@@ -81,7 +81,7 @@ def betting_lower(values: ArrayLike, failure_probability: float) -> Floats:
     """
     check.open_probability(failure_probability=failure_probability)
     rows = np.asarray(values, dtype=np.float64)
-    threshold = np.log(1 / failure_probability) + SLACK
+    threshold = SLACK - np.log(failure_probability)
     return np.concatenate([_root(block, threshold) for _, block in _blocks(rows)])
 
 
@@ -96,7 +96,7 @@ def betting_rejects(values: ArrayLike, mean: ArrayLike, failure_probability: flo
     rows = np.asarray(values, dtype=np.float64)
     means = np.broadcast_to(np.asarray(mean, dtype=np.float64), rows.shape[1:])
     capital = np.concatenate([log_capital(block, means[part]) for part, block in _blocks(rows)])
-    return np.asarray(capital >= np.log(1 / failure_probability) + SLACK)
+    return np.asarray(capital >= SLACK - np.log(failure_probability))
 
 
 MIXTURE = Bets(lower=betting_lower, rejects=betting_rejects)

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check
+from fedproof.accounting.tradeoff import check_units
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.fields import become_members, check_columns, check_sentences, check_types
 from fedproof.certificates.method import Group, Method
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.protocol import Mechanism, Partition
 from fedproof.threat import ThreatModel
-
 
 VERSION = 2  # of the file format, and of the rules by which a certificate is computed
 
@@ -55,7 +55,7 @@ class Settings:
         become_members(self, {"method": Method, "bound": Bound, "spending": Spending, "group": Group})
         if self.failure_probability != 0 or self.bound is not Bound.NONE:  # zero: exact means
             check.open_probability(failure_probability=self.failure_probability)
-        check.not_negative_count(max_size=self.max_size)
+        check_units(max_size=self.max_size)
         check_types(self, sequential=(bool,))
         check_sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
         self._check_combination()
@@ -82,7 +82,7 @@ class Settings:
             return
         if isinstance(self.mechanism, Partition):
             raise ValueError(
-                "served must be None for a partition: its certificate is about the very models that are served"
+                "served must be None for a partition: its certificate is about the very models it serves"
             )
         if self.method not in (Method.MEAN, Method.MARGIN, Method.VOTE):
             raise ValueError(f"served needs method mean, margin or vote: {self.method} bounds no lead")

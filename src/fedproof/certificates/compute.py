@@ -12,7 +12,7 @@ from fedproof.certificates.betting import MIXTURE
 from fedproof.certificates.certificate import Settings
 from fedproof.certificates.closed_form import certified_size, real_size
 from fedproof.certificates.confidence import Bound, share
-from fedproof.certificates.curves import curve_of, steps_per_unit, unit_privacy
+from fedproof.certificates.curves import curve_of, largest_size, steps_per_unit, unit_privacy
 from fedproof.certificates.margin import margin_sizes_by_levels
 from fedproof.certificates.margin_betting import margin_sizes_by_betting
 from fedproof.certificates.method import Method
@@ -58,14 +58,18 @@ def outcome_of(settings: Settings, scores: Array) -> Outcome:
             sizes = _renyi(settings, bounds)
         case _:
             curve = curve_of(mechanism, settings.privacy, settings.threat)
-            gap = _gap(settings, scores)
-            sizes = mean_sizes(bounds.top_lower, bounds.rival_upper, curve, settings.max_size, gap=gap)
+            gap, most = _gap(settings, scores), _most(settings)
+            sizes = mean_sizes(bounds.top_lower, bounds.rival_upper, curve, most, gap=gap)
     return Outcome(top=bounds.top, leader=bounds.top, tied=bounds.tied, sizes=sizes, bounds=bounds, real=real)
 
 
 def _gap(settings: Settings, scores: Array) -> float:
     """The lead that is asked for: none, unless a finite ensemble is served."""
     return 0.0 if settings.served is None else served_gap(len(scores), scores.shape[2], settings.served)
+
+
+def _most(settings: Settings) -> int:
+    return largest_size(settings.mechanism, settings.threat, settings.max_size)
 
 
 def _partition(mechanism: Partition, max_size: int, scores: Array) -> Outcome:
@@ -107,7 +111,7 @@ def _exact(means: Array, version: int) -> ClassBounds:
 
 def _margin(settings: Settings, scores: Array) -> Outcome:
     curve = curve_of(settings.mechanism, settings.privacy, settings.threat)
-    gap, psi, most = _gap(settings, scores), settings.failure_probability, settings.max_size
+    gap, psi, most = _gap(settings, scores), settings.failure_probability, _most(settings)
     if settings.bound is Bound.LEVELS:
         found = margin_sizes_by_levels(scores, curve, failure_probability=psi, max_size=most, gap=gap)
     else:

@@ -67,7 +67,7 @@ def hoeffding_width(num_replicas: int, failure_probability: float) -> float:
     >>> round(hoeffding_width(1000, 0.01), 3)
     0.048
     """
-    return float(np.sqrt(np.log(1 / failure_probability) / (2 * num_replicas)))
+    return float(np.sqrt(-np.log(failure_probability) / (2 * num_replicas)))
 
 
 def empirical_bernstein_width(variance: ArrayLike, num_replicas: int, failure_probability: float) -> Floats:

@@ -8,10 +8,11 @@ from fedproof import check
 from fedproof.accounting.events import queries_of
 from fedproof.accounting.renyi import paper_epsilon
 from fedproof.accounting.tradeoff import Tradeoff, tradeoff
+from fedproof.certificates.fields import check_sentences
 from fedproof.certificates.method import Group
 from fedproof.certificates.privacy import ApproximateDP, approximate_curve
 from fedproof.certificates.tight import Curve
-from fedproof.protocol import FixedSize, Mechanism, Queries
+from fedproof.protocol import CohortOnce, FixedSize, Mechanism, Queries
 from fedproof.threat import Relation, ThreatModel
 
 Source: TypeAlias = Mechanism | DpEvent
@@ -33,6 +34,10 @@ def described(source: Source | None, threat: ThreatModel | None) -> tuple[Mechan
             )
         return Queries(queries=queries_of(source), unit=threat.unit), threat
     threat = threat or ThreatModel()
+    if isinstance(source, Queries):
+        check_sentences(reasons=source.reasons)
+        if not source.queries:
+            raise ValueError("queries are empty: what releases nothing has nothing to certify")
     if source is not None and source.unit != threat.unit:
         raise ValueError(
             f"threat.unit = '{threat.unit}' must be '{source.unit}', what the mechanism protects"
@@ -53,6 +58,14 @@ def curve_of(mechanism: Mechanism | None, privacy: ApproximateDP | None, threat:
     return curve
 
 
+def largest_size(mechanism: Mechanism | None, threat: ThreatModel, max_size: int) -> int:
+    """Where a search for sizes ends: cohorts of fixed size have no more units to replace than there are."""
+    drawn = [query.sampling for query in getattr(mechanism, "queries", ())]
+    drawn += [mechanism.sampling] if isinstance(mechanism, CohortOnce) else []
+    users = [sampling.users for sampling in drawn if isinstance(sampling, FixedSize)]
+    return max_size if threat.relation is Relation.JOIN else min([max_size, *users])
+
+
 def unit_privacy(
     mechanism: Mechanism | None, privacy: ApproximateDP | None, threat: ThreatModel
 ) -> tuple[float, float]:
@@ -63,7 +76,7 @@ def unit_privacy(
     """
     assert privacy is not None
     if mechanism is not None:
-        return privacy.epsilon, privacy.delta
+        return float(privacy.epsilon), float(privacy.delta)
     return privacy.under(threat.relation)
 
 
@@ -89,7 +102,9 @@ def epsilon_delta(
 ) -> ApproximateDP | None:
     """The (ε, δ) of one unit: as given, or if `wanted` the paper's ε of the mechanism at `delta`."""
     if mechanism is None:
-        if privacy is not None and privacy.relation is None and version > 1:
+        if version == 1 and privacy is not None and privacy.relation is not None:
+            raise ValueError("privacy.relation must not be in a file of version 1")
+        if version > 1 and privacy is not None and privacy.relation is None:
             raise ValueError(
                 "privacy.relation = None must be 'join' if epsilon was proved for one unit added or removed, "
                 "'replace' if for one replaced"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
 from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -121,9 +122,15 @@ def _needed(cls: Any) -> set[str]:
     }
 
 
+_PLAIN: dict[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,)}  # bool is none of them
+
+
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a field of type `hint` may hold `value`; fields that hold no description check themselves."""
+    """Whether a field of type `hint` may hold `value`; enumerations are written as their texts."""
     if get_origin(hint) is tuple:
         return isinstance(value, tuple) and all(_fits(part, get_args(hint)[0]) for part in value)
-    kinds = get_args(hint) or (hint,)
-    return isinstance(value, kinds) if any(map(is_dataclass, kinds)) else not is_dataclass(value)
+    if get_args(hint):
+        return any(_fits(value, kind) for kind in get_args(hint))
+    if hint in _PLAIN:
+        return isinstance(value, _PLAIN[hint]) and not isinstance(value, bool)
+    return isinstance(value, str if issubclass(hint, Enum) else hint)

@@ -29,7 +29,14 @@ from fedproof.certificates.cost_bounds import (
     needed_size,
     paper_interval,
 )
-from fedproof.certificates.curves import Source, curve_of, described, epsilon_delta, unit_privacy
+from fedproof.certificates.curves import (
+    Source,
+    curve_of,
+    described,
+    epsilon_delta,
+    largest_size,
+    unit_privacy,
+)
 from fedproof.certificates.fields import become_members, check_columns, check_sentences, check_types
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.certificates.scores import Array, fingerprint, load
@@ -298,11 +305,12 @@ def _needed(settings: CostSettings, interval: Interval, low: float, high: float)
     if settings.method is CostMethod.MEAN:
         high = low
         interval = mean_interval(low, low, curve_of(settings.mechanism, privacy, settings.threat))
+    most = largest_size(settings.mechanism, settings.threat, settings.max_size)
     if settings.negative:
         if tau * low > 1:  # no share of the bound is larger than all of it
             return None
-        return needed_size(lambda size: interval(size)[1] >= tau * low, settings.max_size)
-    return needed_size(lambda size: interval(size)[0] <= high / tau, settings.max_size)
+        return needed_size(lambda size: interval(size)[1] >= tau * low, most)
+    return needed_size(lambda size: interval(size)[0] <= high / tau, most)
 
 
 def check_costs(costs: Array) -> None:

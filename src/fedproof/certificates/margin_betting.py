@@ -54,7 +54,7 @@ def margin_sizes_by_betting(
     Reference: theory.md, section 3; Waudby-Smith and Ramdas 2023, arXiv:2010.09686v7, for the bets.
     """
     grid, cuts = levels(num_levels), stages(len(scores))
-    log = float(np.log(1 / failure_probability))
+    log = -float(np.log(failure_probability))
     rest = len(scores) - cuts[0]
     bets = [_Bet(grid=grid, num_seen=seen, num_rest=rest, log=log, gap=gap) for seen in cuts[:-1]]
     table = cache(lambda size: [bet.tangents(curve(size)) for bet in bets])

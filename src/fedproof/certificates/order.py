@@ -56,7 +56,7 @@ def check_copies(scores: Array) -> None:
     >>> check_copies(scores)
     >>> check_copies(np.concatenate([scores, scores]))
     Traceback (most recent call last):
-    ValueError: scores repeat 19 of 40 replicas number for number: copies are not independent trainings
+    ValueError: scores repeat 19 of 40 replicas number for number: copies are no independent trainings
     """
     found = digests(scores)
     counts = Counter(found)
@@ -66,7 +66,7 @@ def check_copies(scores: Array) -> None:
     first = {digest: index for index, digest in reversed(list(enumerate(found)))}
     if _telling_inputs(scores, sorted(first.values())) >= _TELLING:
         raise ValueError(
-            f"scores repeat {copies} of {num} replicas number for number: copies are not independent trainings"
+            f"scores repeat {copies} of {num} replicas number for number: copies are no independent trainings"
         )
 
 

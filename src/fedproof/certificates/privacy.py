@@ -49,13 +49,13 @@ class ApproximateDP:
         (1.0, 0.0)
         """
         if self.relation in (relation, None):  # None: a file of version 1, where it is an assumption
-            return self.epsilon, self.delta
+            return float(self.epsilon), float(self.delta)
         if relation is Relation.JOIN:
             raise ValueError(
                 "relation = 'join' does not follow from an epsilon for units that are replaced: it need not "
                 "hide how many there are"
             )
-        epsilon, delta = group(self.epsilon, self.delta, 2)
+        epsilon, delta = group(float(self.epsilon), float(self.delta), 2)
         return epsilon, min(delta, math.nextafter(1.0, 0.0))  # from there on nothing is certified anyway
 
 

@@ -176,7 +176,7 @@ def _from_archive(path: Path, name: str) -> Array:
     """A member cannot be mapped where it lies: it is streamed to a temporary file and mapped there."""
     with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory() as folder:
         members = archive.namelist()
-        if f"{name}.npy" not in members and len(members) != 1:
+        if members.count(f"{name}.npy") != 1 and len(members) != 1:
             found = ", ".join(members) or "nothing"
             raise ValueError(f"holds {found}, must hold one array or one called {name}")
         member = f"{name}.npy" if f"{name}.npy" in members else members[0]

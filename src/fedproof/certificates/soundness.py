@@ -17,8 +17,8 @@ _PARTITION = (
     "the certified predictor is the class with most votes, the first of equal ones",
 )
 _INDEPENDENT = (
-    "the replicas are independent trainings by the same mechanism on the same data; what an adversary does in "
-    "one does not depend on another"
+    "the replicas are independent trainings by the same mechanism on the same data; what an adversary does "
+    "in one does not depend on another"
 )
 _SECRET = "whoever chose the poisoned units knew none of the random numbers that the training draws"
 _NUMBER = "how many replicas there are was decided before any of their scores was seen"
@@ -40,8 +40,8 @@ def reasons_of(settings: Settings, *, exact: bool = False) -> tuple[str, ...]:
             found.append(_NO_BOUND)
         elif settings.spending is Spending.PAPER:
             found.append(
-                "the failure probability is spent on each of two bounds: neither both together nor the choice "
-                "of the two classes is covered"
+                "the failure probability is spent on each of two bounds: neither both together nor the "
+                "choice of the two classes is covered"
             )
     return (*found, *settings.caveats)
 
@@ -122,8 +122,9 @@ def _reading(settings: Settings, num_replicas: int | None) -> list[str]:
     if settings.served is not None:
         together = settings.failure_probability + settings.served
         found.append(
-            f"and about {num_replicas} replicas that are retrained under attack and served together: they give "
-            f"that label but for {settings.served:.6g}, so all of it fails with at most {together:.6g}"
+            f"and about {num_replicas} replicas that are retrained under attack and served together: they "
+            f"fail to give that label with at most {settings.served:.6g}, so all of it fails with at most "
+            f"{together:.6g}"
         )
     return found
 
