@@ -12,17 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedproof import experiment, seeds
+from fedproof import experiment, lots, seeds
 from fedproof.certificates import verify
 from fedproof.comparison import compare
 from fedproof.config import load_config, parse_config
 from fedproof.experiment import SharedWork, make_task, predict, run
 from fedproof.folder import RunFolder, read_config
 from fedproof.integrations import server
+from fedproof.lots import Purpose, draw_cohorts
 from fedproof.mechanisms import randomness
 from fedproof.mechanisms.augment import Augment
-from fedproof.mechanisms.randomness import Purpose
-from fedproof.mechanisms.sampling import draw_cohorts
 from fedproof.pilot import pilot
 from fedproof.protocol import Poisson, UserFedAvg
 from fedproof.report import write_report
@@ -253,7 +252,7 @@ def test_engine_and_flower_draw_the_same_from_a_secret_seed():
     mechanism = UserFedAvg(rounds=3, noise_multiplier=1.0, sampling=sampling)
     plan = server.Plan(mechanism=mechanism, num_users=9, seed=secret, replicas=range(2, 5))
     np.testing.assert_array_equal(
-        server.draw_cohorts(plan), draw_cohorts(sampling, 9, 3, secret, range(2, 5))
+        server.draw_cohorts(plan), draw_cohorts(sampling, np.arange(9), 3, secret, range(2, 5))
     )
 
 
@@ -349,7 +348,7 @@ def test_a_partition_keeps_no_secret(tmp_path, seed):
 def opened(monkeypatch):
     """States of all secret streams that are opened, by the name under which a test collects them."""
     found = {}
-    original = randomness._sequence
+    original = randomness.sequence
 
     def recorded(seed, purpose, *path):
         made = original(seed, purpose, *path)
@@ -357,7 +356,8 @@ def opened(monkeypatch):
             found.setdefault(found["now"], set()).add(made.generate_state(8).tobytes())
         return made
 
-    monkeypatch.setattr(randomness, "_sequence", recorded)
+    monkeypatch.setattr(randomness, "sequence", recorded)
+    monkeypatch.setattr(lots, "sequence", recorded)
     return found
 
 

@@ -53,7 +53,7 @@ VALUES = [
     protocol.CohortOnce(rounds=2, sampling=FixedSize(cohort=3, users=9), pooled=True),
     protocol.Partition(groups=5),
     protocol.FedAvg(rounds=2, sampling=Everyone()),
-    ApproximateDP(epsilon=0.63, delta=0.0029),
+    ApproximateDP(epsilon=0.63, delta=0.0029, relation="replace"),
     ThreatModel(unit="instance", relation="join"),
     protocol.Queries(queries=(protocol.Query(noise_multiplier=1.0, sampling=Everyone(), count=3),)),
 ]
@@ -108,7 +108,7 @@ def test_round_trip_and_verification(method, scores):
 
 def test_a_certificate_from_another_librarys_event(scores):
     event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1.8)), 3)
-    certificate = certify(scores, LABELS, mechanism=event, method="mean")
+    certificate = certify(scores, LABELS, mechanism=event, threat=ThreatModel(), method="mean")
     assert certificate.certified_size == make("mean", scores).certified_size
     assert verify(dumps(certificate), scores) == ()
 
@@ -116,7 +116,9 @@ def test_a_certificate_from_another_librarys_event(scores):
 def test_certificates_from_means_verify(scores):
     means = scores.astype(np.float64).mean(axis=0)
     means /= means.sum(axis=1, keepdims=True)
-    certificate = certify_means(means, LABELS, privacy=ApproximateDP(epsilon=0.1, delta=1e-5))
+    certificate = certify_means(
+        means, LABELS, privacy=ApproximateDP(epsilon=0.1, delta=1e-5, relation="replace")
+    )
     text = dumps(certificate)
     assert loads(text) == certificate
     assert verify(text, means) == ()
@@ -212,7 +214,7 @@ def test_entries_and_fields_cannot_be_removed_or_added(scores):
         assert name in refusal(left, scores)
     assert "extra" in refusal(document | {"extra": 1}, scores)
     assert "certified_size" in refusal(document | {"certified_size": document["certified_size"][1:]}, scores)
-    text = dumps(make("mean", scores)).replace('"version": 1,', '"version": 1,\n"accuracy": 1.0,')
+    text = dumps(make("mean", scores)).replace('"version": 2,', '"version": 2,\n"accuracy": 1.0,')
     with pytest.raises(ValueError, match="accuracy twice"):
         loads(text)
 
@@ -232,8 +234,9 @@ def test_other_scores_are_noticed(scores):
         ("", "not a JSON document"),
         ("[1, 2]", "schema"),
         ('{"schema": "other"}', "schema"),
-        ('{"schema": "fedproof/certificate", "version": 2}', "version = 2 must be 1"),
-        ('{"schema": "fedproof/certificate", "version": 1}', "missing or unknown"),
+        ('{"schema": "fedproof/certificate", "version": 3}', "version = 3 must be one of 1, 2"),
+        ('{"schema": "fedproof/certificate", "version": true}', "version = True must be one of 1, 2"),
+        ('{"schema": "fedproof/certificate", "version": 2}', "missing or unknown"),
         ('{"schema": NaN}', "NaN"),
         (b"\xff\xfe\x00", "not a JSON document"),
     ],

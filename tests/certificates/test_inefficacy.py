@@ -72,7 +72,7 @@ def test_negative_costs_mirror_positive_ones():
 
 
 def test_the_papers_bounds():
-    privacy = ApproximateDP(epsilon=0.63, delta=0.0029)
+    privacy = ApproximateDP(epsilon=0.63, delta=0.0029, relation="replace")
     found = inefficacy(
         [0.3, 0.5], cost_bound=0.5, privacy=privacy, method="paper", bound="none", sizes=range(4), tau=2
     )
@@ -101,7 +101,7 @@ def test_a_goal_out_of_reach_is_none():
     found = inefficacy(
         [0.5, 0.5],
         cost_bound=0.5,
-        privacy=ApproximateDP(epsilon=0.1, delta=0.0),
+        privacy=ApproximateDP(epsilon=0.1, delta=0.0, relation="replace"),
         bound="none",
         tau=1e9,
         max_size=20,
@@ -110,7 +110,7 @@ def test_a_goal_out_of_reach_is_none():
 
 
 def test_clipped_costs_are_reported():
-    privacy = ApproximateDP(epsilon=0.1, delta=0.0)
+    privacy = ApproximateDP(epsilon=0.1, delta=0.0, relation="replace")
     found = inefficacy([0.2, 0.7, -0.1, 0.3], cost_bound=0.5, privacy=privacy, bound="none")
     assert found.clipped_share == 0.5
     assert found.cost == pytest.approx((0.2 + 0.5 + 0 + 0.3) / 4)
@@ -142,6 +142,6 @@ def test_reasons_of_the_papers_accounting():
     ],
 )
 def test_bad_input(costs, settings, message):
-    known = {"cost_bound": 0.5, "privacy": ApproximateDP(epsilon=0.1, delta=0.0)}
+    known = {"cost_bound": 0.5, "privacy": ApproximateDP(epsilon=0.1, delta=0.0, relation="replace")}
     with pytest.raises(ValueError, match=message):
         inefficacy(costs, **(known | settings))

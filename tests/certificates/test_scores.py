@@ -8,7 +8,7 @@ import pytest
 from fedproof.certificates import ApproximateDP, certify
 from fedproof.certificates.scores import check_labels, check_scores, fingerprint, input_parts, read_array
 
-KNOWN = ApproximateDP(epsilon=0.1, delta=1e-5)
+KNOWN = ApproximateDP(epsilon=0.1, delta=1e-5, relation="replace")
 
 
 def valid(dtype=np.float64, shape=(4, 3, 5), seed=0):

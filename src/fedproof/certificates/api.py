@@ -1,13 +1,13 @@
 """Certify anybody's retrained models from their class confidences."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedproof.certificates.certificate import Certificate, Settings
+from fedproof import check
+from fedproof.certificates.certificate import VERSION, Certificate, Settings
 from fedproof.certificates.compute import outcome_of
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.curves import Source, described, epsilon_delta
@@ -51,45 +51,48 @@ def certify(
     max_size: int = 100,
     sequential: bool = False,
     delta: float | None = None,
+    served: float | None = None,
     caveats: Sequence[str] = (),
     assumptions: Sequence[str] = (),
 ) -> Certificate:
     """The certificate of the ensemble whose replicas gave `scores` (replicas, inputs, classes).
 
     Scores and labels are arrays or paths of `.npy` or `.npz` files; files are read in parts. Give the
-    `mechanism` (a description or a `DpEvent`), or `privacy` if only ε and δ of one unit are known. Method
-    `paper` with a mechanism accounts ε at `delta`. A `Partition` takes method vote and neither a bound nor a
-    failure probability. `bound` defaults to the method's own. `sequential` bets
-    stay valid however one decides when to stop adding replicas. `caveats` are further reasons why the result
-    is only heuristic, `assumptions` further sentences about what is taken for granted.
+    `mechanism` (a description, or a `DpEvent` together with a `threat`), or `privacy` if only ε and δ of one
+    unit are known. Method `paper` with a mechanism accounts ε at `delta`. A `Partition` takes method vote and
+    neither a bound nor a failure probability. `bound` defaults to the method's own. `sequential` says that
+    replicas were added until enough was decided, which bound betting allows for methods mean, vote and paper.
+    `served` is the failure probability of an ensemble of as many replicas that is retrained under attack and
+    must give the certified label itself. `caveats` are reasons why nothing is proved, `assumptions` what is
+    taken for granted besides: words of whoever trained, kept in the file.
 
     Guarantee: see `Certificate`.
 
     >>> scores = np.tile([[[0.9, 0.1]]], (500, 1, 1))
-    >>> result = certify(scores, [0], privacy=ApproximateDP(epsilon=0.2, delta=1e-5), method="paper")
+    >>> known = ApproximateDP(epsilon=0.2, delta=1e-5, relation="replace")
+    >>> result = certify(scores, [0], privacy=known, method="paper")
     >>> result.prediction, result.certified_size, result.sound
     ((0,), (5,), True)
     """
-    threat, chosen = threat or ThreatModel(), Method(method)
-    mechanism = described(mechanism, threat)
-    if isinstance(mechanism, Partition):  # votes are counted: there is nothing to be unsure of
-        bound, failure_probability = Bound.NONE, 0.0
-    settings = Settings(
+    settings = settings_for(
         mechanism=mechanism,
-        privacy=epsilon_delta(mechanism, privacy, wanted=chosen is Method.PAPER, delta=delta),
+        privacy=privacy,
         threat=threat,
-        method=chosen,
-        bound=Bound(bound or _DEFAULT_BOUND[chosen]),
+        method=method,
+        bound=bound,
         failure_probability=failure_probability,
-        spending=Spending(spending),
-        group=Group(group),
+        spending=spending,
+        group=group,
         max_size=max_size,
         sequential=sequential,
+        delta=delta,
+        served=served,
+        caveats=caveats,
+        assumptions=assumptions,
     )
     array = load(scores, "scores")
     check_scores(array)
-    found = _certificate(settings, array, labels, num_replicas=len(array))
-    return replace(found, reasons=(*found.reasons, *caveats), assumptions=(*found.assumptions, *assumptions))
+    return certificate_of_scores(settings, array, labels)
 
 
 def certify_means(
@@ -103,48 +106,95 @@ def certify_means(
     group: Group | str = Group.TIGHT,
     max_size: int = 100,
     delta: float | None = None,
+    caveats: Sequence[str] = (),
+    assumptions: Sequence[str] = (),
 ) -> Certificate:
     """The certificate for exact class confidences (inputs, classes), without Monte-Carlo error.
 
-    For methods vote and renyi the entries are the probabilities of each vote.
+    For methods vote and renyi the entries are the probabilities of each vote. They are taken to be exact but
+    for the rounding of their type and what a row misses one by, which counts against the certificate.
 
-    Guarantee: see `Certificate`, with certainty instead of probability 1 - ψ.
+    Guarantee: see `Certificate`; there is no failure probability, because nothing is estimated.
 
     >>> from fedproof.protocol import Poisson, UserFedAvg
     >>> mechanism = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
     >>> certify_means([[0.97, 0.03]], mechanism=mechanism).certified_size
     (11,)
     """
-    threat, chosen = threat or ThreatModel(), Method(method)
-    if chosen is Method.MARGIN:
-        raise ValueError("method = 'margin' needs the scores of every replica, not means: use method mean")
-    mechanism = described(mechanism, threat)
-    if isinstance(mechanism, Partition):
-        raise ValueError("a partition's votes are counted: give the scores of its groups, not means")
-    settings = Settings(
+    settings = settings_for(
         mechanism=mechanism,
-        privacy=epsilon_delta(mechanism, privacy, wanted=chosen is Method.PAPER, delta=delta),
+        privacy=privacy,
         threat=threat,
-        method=chosen,
-        bound=Bound.NONE,
-        failure_probability=0.0,
-        spending=Spending.SOUND,
-        group=Group(group),
+        method=method,
+        group=group,
         max_size=max_size,
-        sequential=False,
+        delta=delta,
+        caveats=caveats,
+        assumptions=assumptions,
+        exact=True,
     )
     array = load(means, "means")
     check_means(array)
-    return _certificate(settings, array, labels, num_replicas=None)
+    return certificate_of_scores(settings, array, labels)
 
 
-def _certificate(
-    settings: Settings, scores: Array, labels: ArrayLike | str | Path | None, *, num_replicas: int | None
+def settings_for(
+    *,
+    mechanism: Source | None,
+    privacy: ApproximateDP | None,
+    threat: ThreatModel | None,
+    method: Method | str,
+    group: Group | str,
+    max_size: int,
+    delta: float | None,
+    caveats: Sequence[str],
+    assumptions: Sequence[str],
+    bound: Bound | str | None = None,
+    failure_probability: float = 0.0,
+    spending: Spending | str = Spending.SOUND,
+    sequential: bool = False,
+    served: float | None = None,
+    exact: bool = False,
+    version: int = VERSION,
+) -> Settings:
+    """Settings with everything that follows from what was asked for; `exact`: for means."""
+    chosen = Method(method)
+    described_as, threat = described(mechanism, threat)
+    counted = isinstance(described_as, Partition)  # there is nothing to be unsure of
+    if exact and chosen is Method.MARGIN:
+        raise ValueError("method = 'margin' needs the scores of every replica, not means: use method mean")
+    if exact and counted:
+        raise ValueError("a partition's votes are counted: give the scores of its groups, not means")
+    if not exact and not counted:
+        check.open_probability(failure_probability=failure_probability)
+    return Settings(
+        mechanism=described_as,
+        privacy=epsilon_delta(
+            described_as, privacy, wanted=chosen is Method.PAPER, delta=delta, version=version
+        ),
+        threat=threat,
+        method=chosen,
+        bound=Bound.NONE if exact or counted else Bound(bound or _DEFAULT_BOUND[chosen]),
+        failure_probability=0.0 if exact or counted else failure_probability,
+        spending=Spending(spending),
+        group=Group(group),
+        max_size=max_size,
+        sequential=sequential,
+        served=served,
+        caveats=sentences(caveats, "caveats"),
+        stated_assumptions=sentences(assumptions, "assumptions"),
+        version=version,
+    )
+
+
+def certificate_of_scores(
+    settings: Settings, scores: Array, labels: ArrayLike | str | Path | None
 ) -> Certificate:
+    """The certificate for complete settings and checked scores, or means if they have two dimensions."""
     num_inputs, num_classes = scores.shape[-2:]
     known = None if labels is None else check_labels(load(labels, "labels"), num_inputs, num_classes)
     found = outcome_of(settings, scores)
-    exact = num_replicas is None
+    num_replicas = len(scores) if scores.ndim == 3 else None
     return Certificate(
         settings=settings,
         num_replicas=num_replicas,
@@ -159,9 +209,16 @@ def _certificate(
         labels=None if known is None else tuple(known.tolist()),
         labels_sha256=None if known is None else fingerprint(known),
         accuracy=None if known is None else float(np.mean((found.leader == known) & ~found.tied)),
-        reasons=reasons_of(settings, exact=exact),
-        assumptions=assumptions_of(settings, exact=exact),
+        reasons=reasons_of(settings, exact=num_replicas is None),
+        assumptions=assumptions_of(settings, numbers=scores.dtype.name, num_replicas=num_replicas),
     )
+
+
+def sentences(texts: Sequence[str], name: str) -> tuple[str, ...]:
+    """Several sentences; one text alone is a mistake, its letters would be the sentences."""
+    if isinstance(texts, str):
+        raise ValueError(f"{name} = {texts!r} must be a sequence of sentences, not one")
+    return tuple(texts)
 
 
 def _optional(values: Integers, known: NDArray[np.bool_]) -> tuple[int | None, ...]:

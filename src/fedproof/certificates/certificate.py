@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check
+from fedproof.accounting.tradeoff import check_units
 from fedproof.certificates.confidence import Bound, Spending
-from fedproof.certificates.fields import become_members, check_columns, check_types
+from fedproof.certificates.fields import become_members, check_columns, check_sentences, check_types
 from fedproof.certificates.method import Group, Method
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.protocol import Mechanism, Partition
 from fedproof.threat import ThreatModel
+
+VERSION = 2  # of the file format, and of the rules by which a certificate is computed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +26,14 @@ class Settings:
     """Everything a certificate depends on besides the scores and the labels.
 
     `mechanism` is what was executed, `privacy` the (ε, δ) of one unit where that is all that is known or all
-    that the method uses. `spending` and `group` matter to some methods only.
+    that the method uses. `spending` and `group` matter to some methods only. `sequential` says that replicas
+    were added until enough was decided. `served` is the failure probability ψ₂ of an ensemble of as many
+    replicas that is retrained under attack; None: the certificate is about expected confidences alone.
+
+    `caveats` and `stated_assumptions` are what whoever trained has to say: the first are reasons why nothing
+    is proved, the second are taken for granted besides what the theorem needs. Neither follows from scores.
+
+    Certificates of `version` 1 are read and derived as they were; none of the fields that came later are set.
     """
 
     mechanism: Mechanism | None
@@ -36,25 +46,57 @@ class Settings:
     group: Group
     max_size: int
     sequential: bool
+    served: float | None = None
+    caveats: tuple[str, ...] = ()
+    stated_assumptions: tuple[str, ...] = ()
+    version: int = VERSION
 
     def __post_init__(self) -> None:
         become_members(self, {"method": Method, "bound": Bound, "spending": Spending, "group": Group})
         if self.failure_probability != 0 or self.bound is not Bound.NONE:  # zero: exact means
             check.open_probability(failure_probability=self.failure_probability)
-        check.not_negative_count(max_size=self.max_size)
+        check_units(max_size=self.max_size)
         check_types(self, sequential=(bool,))
+        check_sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
         self._check_combination()
+        self._check_served()
+
+    @property
+    def votes(self) -> bool:
+        """Whether the predictor is the most probable vote, not the largest mean confidence."""
+        return self.method in (Method.VOTE, Method.RENYI)
+
+    @property
+    def holds_at_all_times(self) -> bool:
+        """Whether the bound holds for all numbers of replicas together, so that one may look and go on.
+
+        Bets on means do (`betting`); bets on margins and all other bounds are for one number, fixed
+        beforehand.
+        """
+        exempt = self.version == 1 and not self.sequential
+        return self.bound is Bound.BETTING and self.method is not Method.MARGIN and not exempt
+
+    def _check_served(self) -> None:
+        """A served ensemble needs a lead, which not every method bounds."""
+        if self.served is None:
+            return
+        if isinstance(self.mechanism, Partition):
+            raise ValueError(
+                "served must be None for a partition: its certificate is about the very models it serves"
+            )
+        if self.method not in (Method.MEAN, Method.MARGIN, Method.VOTE):
+            raise ValueError(f"served needs method mean, margin or vote: {self.method} bounds no lead")
+        check.open_probability(served=self.served)
 
     def _check_combination(self) -> None:
         """Not every bound serves every method."""
         if isinstance(self.mechanism, Partition) and self.method is not Method.VOTE:
             raise ValueError(f"method = '{self.method}' must be vote for a partition: its votes are counted")
-        votes = self.method in (Method.VOTE, Method.RENYI)
         if self.method is Method.MARGIN and self.bound not in (Bound.BETTING, Bound.LEVELS):
             raise ValueError(f"bound = '{self.bound}' must be betting or levels for method margin")
         if self.method is not Method.MARGIN and self.bound is Bound.LEVELS:
             raise ValueError("bound = 'levels' belongs to method margin")
-        if self.bound is Bound.CLOPPER_PEARSON and not votes:
+        if self.bound is Bound.CLOPPER_PEARSON and not self.votes:
             raise ValueError("bound = 'clopper-pearson' bounds votes: use method vote or renyi")
         if self.method is Method.MARGIN and self.spending is Spending.PAPER:
             raise ValueError("spending = 'paper' is not defined for method margin")
@@ -71,7 +113,10 @@ class Certificate:
     Guarantee: for each input, with probability at least 1 - `failure_probability` over the training of the
     replicas, no adversary of `threat` with at most `certified_size` units changes `prediction`, the class
     with the highest expected confidence (for votes: the most probable class), if `reasons` is empty and the
-    `assumptions` hold. A size equal to `max_size` was not searched further.
+    `assumptions` hold. Read backwards: trained on data that may hold so many poisoned units, the prediction
+    is the one that the clean data's expectation gives. If a finite ensemble is `served`, as many replicas
+    retrained under attack predict it as well, which may fail once more; both failures are in the sum
+    `failure_probability`. A size equal to `max_size` was not searched further.
 
     `num_replicas` is None for a certificate from exact means. `top_lower` and `rival_upper` bound the class
     confidences (or vote shares) where the method uses them, `real_size` is the paper's K.
@@ -112,8 +157,8 @@ class Certificate:
 
     @property
     def failure_probability(self) -> float:
-        """Chance per input that the statement is wrong."""
-        return self.settings.failure_probability
+        """Chance per input that the statement is wrong: ψ, and ψ₂ where a finite ensemble is served."""
+        return self.settings.failure_probability + (self.settings.served or 0.0)
 
     @property
     def sound(self) -> bool:
@@ -154,6 +199,7 @@ class Certificate:
                 "abstained": self.num_inputs - len(sizes),
             },
             "failure_probability": self.failure_probability,
+            "served": self.settings.served,
             "method": self.settings.method.value,
             "bound": self.settings.bound.value,
             "sound": self.sound,

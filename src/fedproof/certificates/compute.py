@@ -5,24 +5,27 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproof.accounting.events import is_private
 from fedproof.accounting.renyi import rdp
+from fedproof.certificates import version_one
+from fedproof.certificates.betting import MIXTURE
 from fedproof.certificates.certificate import Settings
 from fedproof.certificates.closed_form import certified_size, real_size
 from fedproof.certificates.confidence import Bound, share
-from fedproof.certificates.curves import curve_of, steps_per_unit
+from fedproof.certificates.curves import curve_of, largest_size, steps_per_unit, unit_privacy
 from fedproof.certificates.margin import margin_sizes_by_levels
 from fedproof.certificates.margin_betting import margin_sizes_by_betting
 from fedproof.certificates.method import Method
+from fedproof.certificates.order import betting_order, check_copies
 from fedproof.certificates.partition import partition_sizes, vote_counts
 from fedproof.certificates.renyi import renyi_sizes
 from fedproof.certificates.scores import Array
+from fedproof.certificates.served import served_gap
 from fedproof.certificates.tight import ClassBounds, class_bounds, mean_sizes, ranking
 from fedproof.protocol import Partition
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-_MARGIN = {Bound.LEVELS: margin_sizes_by_levels, Bound.BETTING: margin_sizes_by_betting}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +42,14 @@ class Outcome:
 
 def outcome_of(settings: Settings, scores: Array) -> Outcome:
     """The certified sizes for scores (replicas, inputs, classes) or exact means (inputs, classes)."""
-    if isinstance(settings.mechanism, Partition):
-        return _partition(settings.mechanism, settings.max_size, scores)
+    mechanism = settings.mechanism
+    if isinstance(mechanism, Partition):
+        return _partition(mechanism, settings.max_size, scores)
+    if scores.ndim == 3 and mechanism is not None and is_private(mechanism):
+        check_copies(scores)
     if settings.method is Method.MARGIN:
         return _margin(settings, scores)
-    bounds = (
-        _exact(np.asarray(scores, dtype=np.float64)) if scores.ndim == 2 else _estimated(settings, scores)
-    )
+    bounds = _exact(scores, settings.version) if scores.ndim == 2 else _estimated(settings, scores)
     real = None
     match settings.method:
         case Method.PAPER:
@@ -53,9 +57,19 @@ def outcome_of(settings: Settings, scores: Array) -> Outcome:
         case Method.RENYI:
             sizes = _renyi(settings, bounds)
         case _:
-            curve = curve_of(settings.mechanism, settings.privacy, settings.threat)
-            sizes = mean_sizes(bounds.top_lower, bounds.rival_upper, curve, settings.max_size)
+            curve = curve_of(mechanism, settings.privacy, settings.threat)
+            gap, most = _gap(settings, scores), _most(settings)
+            sizes = mean_sizes(bounds.top_lower, bounds.rival_upper, curve, most, gap=gap)
     return Outcome(top=bounds.top, leader=bounds.top, tied=bounds.tied, sizes=sizes, bounds=bounds, real=real)
+
+
+def _gap(settings: Settings, scores: Array) -> float:
+    """The lead that is asked for: none, unless a finite ensemble is served."""
+    return 0.0 if settings.served is None else served_gap(len(scores), scores.shape[2], settings.served)
+
+
+def _most(settings: Settings) -> int:
+    return largest_size(settings.mechanism, settings.threat, settings.max_size)
 
 
 def _partition(mechanism: Partition, max_size: int, scores: Array) -> Outcome:
@@ -67,22 +81,44 @@ def _partition(mechanism: Partition, max_size: int, scores: Array) -> Outcome:
 
 
 def _estimated(settings: Settings, scores: Array) -> ClassBounds:
-    each = share(settings.failure_probability, scores.shape[2], settings.spending)
-    votes = settings.method in (Method.VOTE, Method.RENYI)
-    return class_bounds(scores, settings.bound, each, votes=votes, sequential=settings.sequential)
+    first = settings.version == 1
+    split = version_one.share if first else share
+    return class_bounds(
+        scores,
+        settings.bound,
+        split(settings.failure_probability, scores.shape[2], settings.spending),
+        votes=settings.votes,
+        bets=version_one.bets(settings.sequential) if first else MIXTURE,
+    )
 
 
-def _exact(means: Floats) -> ClassBounds:
-    top, second, tied = ranking(means)
-    rows = np.arange(len(means))
-    return ClassBounds(top=top, tied=tied, top_lower=means[rows, top], rival_upper=means[rows, second])
+def _exact(means: Array, version: int) -> ClassBounds:
+    """Bounds of means that are exact but for the rounding of their type and what a row misses one by.
+
+    A mean of 1 that is stored as float16 may be anything above 0.9997. Rounding to nearest moves a number in
+    [0, 1] by half the distance of 1 to the number below it at most; the whole of it is given away. Rows of
+    confidences add up to one: what they miss it by is an error of unknown place, so each bound gives it away.
+    """
+    exact = np.asarray(means, dtype=np.float64)
+    top, second, tied = ranking(exact)
+    rows = np.arange(len(exact))
+    lower, upper = exact[rows, top], exact[rows, second]
+    if version > 1:
+        error = np.finfo(means.dtype).epsneg + np.abs(exact.sum(axis=1) - 1)
+        lower, upper = np.maximum(lower - error, 0.0), np.minimum(upper + error, 1.0)
+    return ClassBounds(top=top, tied=tied, top_lower=lower, rival_upper=upper)
 
 
 def _margin(settings: Settings, scores: Array) -> Outcome:
     curve = curve_of(settings.mechanism, settings.privacy, settings.threat)
-    found = _MARGIN[settings.bound](
-        scores, curve, failure_probability=settings.failure_probability, max_size=settings.max_size
-    )
+    gap, psi, most = _gap(settings, scores), settings.failure_probability, _most(settings)
+    if settings.bound is Bound.LEVELS:
+        found = margin_sizes_by_levels(scores, curve, failure_probability=psi, max_size=most, gap=gap)
+    else:
+        order = betting_order(scores) if settings.version > 1 else None
+        found = margin_sizes_by_betting(
+            scores, curve, failure_probability=psi, max_size=most, gap=gap, order=order
+        )
     return Outcome(
         top=found.top, leader=found.leader, tied=found.tied, sizes=found.sizes, bounds=None, real=None
     )
@@ -90,8 +126,8 @@ def _margin(settings: Settings, scores: Array) -> Outcome:
 
 def _paper(settings: Settings, bounds: ClassBounds) -> tuple[Integers, Floats]:
     """Integer sizes and the paper's real-valued ones; both end where the search ends."""
-    assert settings.privacy is not None
-    known = {"epsilon": settings.privacy.epsilon, "delta": settings.privacy.delta}
+    epsilon, delta = unit_privacy(settings.mechanism, settings.privacy, settings.threat)
+    known = {"epsilon": epsilon, "delta": delta}
     real = np.minimum(real_size(bounds.top_lower, bounds.rival_upper, **known), settings.max_size + 1.0)
     whole = np.minimum(certified_size(bounds.top_lower, bounds.rival_upper, **known), settings.max_size)
     return np.where(bounds.top_lower > bounds.rival_upper, whole, -1).astype(np.int64), real

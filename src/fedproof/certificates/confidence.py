@@ -11,13 +11,17 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv
 
 from fedproof import check
-from fedproof.certificates.betting import betting_lower
+from fedproof.certificates.betting import MIXTURE, Bets
 
 Floats = NDArray[np.float64]
 
 
 class Bound(StrEnum):
-    """How a mean is bounded from its replicas. Part of the configuration, never chosen after the result."""
+    """How a mean is bounded from its replicas. Part of the configuration, never chosen after the result.
+
+    Only BETTING on means holds for all numbers of replicas together; every other bound is for a number that
+    was fixed before any score was seen (`holds_at_all_times`).
+    """
 
     HOEFFDING = "hoeffding"
     EMPIRICAL_BERNSTEIN = "empirical-bernstein"
@@ -41,17 +45,20 @@ class Spending(StrEnum):
 def share(failure_probability: float, num_classes: int, spending: Spending) -> float:
     """Failure probability of each one-sided bound of one input.
 
-    Guarantee (SOUND): every class may turn out to be the top or the rival, so 2C bounds share ψ; with two
-    classes the bounds of one mirror those of the other and two share it.
+    Guarantee (SOUND): C + 2 bounds share ψ, the lower bounds of all C classes, any of which may turn out to
+    lead, and the upper bounds of the two classes that truly come first and second. If these hold, so does
+    every claim: whichever class A leads, one of the two is its strongest rival, and the largest upper bound
+    of A's rivals is at least that one's. With two classes the bounds of one mirror those of the other and two
+    share ψ.
     Reference: theory.md, section 4.
 
-    >>> share(0.01, 2, Spending.SOUND), share(0.01, 10, Spending.SOUND), share(0.01, 10, Spending.PAPER)
-    (0.005, 0.0005, 0.01)
+    >>> share(0.01, 2, Spending.SOUND), share(0.01, 8, Spending.SOUND), share(0.01, 8, Spending.PAPER)
+    (0.005, 0.001, 0.01)
     """
     check.open_probability(failure_probability=failure_probability)
     if spending is Spending.PAPER:
         return failure_probability
-    return failure_probability / (2 if num_classes == 2 else 2 * num_classes)
+    return failure_probability / (2 if num_classes == 2 else num_classes + 2)
 
 
 def hoeffding_width(num_replicas: int, failure_probability: float) -> float:
@@ -60,7 +67,7 @@ def hoeffding_width(num_replicas: int, failure_probability: float) -> float:
     >>> round(hoeffding_width(1000, 0.01), 3)
     0.048
     """
-    return float(np.sqrt(np.log(1 / failure_probability) / (2 * num_replicas)))
+    return float(np.sqrt(-np.log(failure_probability) / (2 * num_replicas)))
 
 
 def empirical_bernstein_width(variance: ArrayLike, num_replicas: int, failure_probability: float) -> Floats:
@@ -92,11 +99,12 @@ def binomial_lower(num_trials: int, failure_probability: float) -> Floats:
 
 
 def mean_lower(
-    values: ArrayLike, bound: Bound, failure_probability: float, *, sequential: bool = False
+    values: ArrayLike, bound: Bound, failure_probability: float, *, bets: Bets = MIXTURE
 ) -> Floats:
     """Lower bound per column of the mean of `values` (replicas, columns) in [0, 1].
 
-    Guarantee: each exceeds its mean with probability at most `failure_probability`.
+    Guarantee: each exceeds its mean with probability at most `failure_probability`, for a number of rows that
+    does not depend on them; for betting, for all numbers of rows together.
     Assumes: independent, identically distributed rows; `values` in {0, 1} for Clopper-Pearson.
 
     >>> mean_lower([[1.0], [0.0]], Bound.HOEFFDING, 0.01).tolist()
@@ -112,7 +120,7 @@ def mean_lower(
             variance = rows.var(axis=0, ddof=1)
             lower = means - empirical_bernstein_width(variance, len(rows), failure_probability)
         case Bound.BETTING:
-            lower = betting_lower(rows, failure_probability, sequential=sequential)
+            lower = bets.lower(rows, failure_probability)
         case Bound.CLOPPER_PEARSON:
             lower = binomial_lower(len(rows), failure_probability)[_successes(rows)]
         case Bound.NONE:
@@ -123,7 +131,7 @@ def mean_lower(
 
 
 def mean_upper(
-    values: ArrayLike, bound: Bound, failure_probability: float, *, sequential: bool = False
+    values: ArrayLike, bound: Bound, failure_probability: float, *, bets: Bets = MIXTURE
 ) -> Floats:
     """Upper bound per column of the mean of `values` (replicas, columns): the mirrored lower bound.
 
@@ -131,7 +139,7 @@ def mean_upper(
     [0.5]
     """
     mirrored = 1 - np.asarray(values, dtype=np.float64)
-    return 1 - mean_lower(mirrored, bound, failure_probability, sequential=sequential)
+    return 1 - mean_lower(mirrored, bound, failure_probability, bets=bets)
 
 
 def _successes(rows: Floats) -> NDArray[np.int64]:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproof.certificates.betting import MIXTURE, Bets
 from fedproof.certificates.closed_form import inefficacy_bounds
 from fedproof.certificates.confidence import Bound, binomial_lower, mean_lower, mean_upper
-from fedproof.certificates.privacy import ApproximateDP
 from fedproof.certificates.tight import Curve
 
 Floats = NDArray[np.float64]
@@ -16,18 +16,19 @@ Interval = Callable[[int], tuple[float, float]]  # size -> bounds on the expecte
 NUM_LEVELS = 64
 
 
-def clean_interval(shares: Floats, bound: Bound, failure_probability: float) -> tuple[float, float]:
+def clean_interval(
+    shares: Floats, bound: Bound, failure_probability: float, bets: Bets = MIXTURE
+) -> tuple[float, float]:
     """Bounds on the expected share without poisoning; each fails with at most `failure_probability`."""
     if bound is Bound.LEVELS:
         return _from_levels(shares, failure_probability), 1 - _from_levels(1 - shares, failure_probability)
     column = shares[:, None]
-    low = mean_lower(column, bound, failure_probability)
-    return float(low[0]), float(mean_upper(column, bound, failure_probability)[0])
+    low = mean_lower(column, bound, failure_probability, bets=bets)
+    return float(low[0]), float(mean_upper(column, bound, failure_probability, bets=bets)[0])
 
 
-def paper_interval(low: float, high: float, privacy: ApproximateDP) -> Interval:
-    """The paper's bounds, from bounds on the clean expectation."""
-    epsilon, delta = privacy.epsilon, privacy.delta
+def paper_interval(low: float, high: float, epsilon: float, delta: float) -> Interval:
+    """The paper's bounds, from bounds on the clean expectation and (ε, δ) of one unit."""
 
     def interval(size: int) -> tuple[float, float]:
         lower, _ = inefficacy_bounds(low, size, cost_bound=1.0, epsilon=epsilon, delta=delta)

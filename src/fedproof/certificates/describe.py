@@ -1,7 +1,8 @@
 """Mechanisms, guarantees and threats as plain JSON values, and back, exactly."""
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
 from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -60,6 +61,8 @@ def describe(value: Any) -> Any:
         if type(value) not in _NAMES:
             raise ValueError(f"{type(value).__name__} cannot be written to a certificate")
         parts = {field.name: describe(getattr(value, field.name)) for field in fields(value)}
+        if isinstance(value, ApproximateDP) and value.relation is None:
+            del parts["relation"]  # as files of version 1 lack it
         return {"kind": _NAMES[type(value)]} | parts
     if isinstance(value, tuple):
         return [describe(part) for part in value]
@@ -70,6 +73,8 @@ def describe(value: Any) -> Any:
 
 def restore(document: Any, *, name: str) -> Any:
     """The value that `describe` wrote; ValueError that names the field if the document is not one.
+
+    Fields that an earlier release did not have may be missing if they have a default.
 
     >>> restore({"kind": "poisson", "probability": 0.1}, name="sampling")
     Poisson(probability=0.1)
@@ -83,10 +88,10 @@ def restore(document: Any, *, name: str) -> Any:
         raise ValueError(f"{name}.kind = {kind!r} must be one of {', '.join(_KINDS)}")
     cls = _KINDS[kind]
     given, known = set(document) - {"kind"}, {field.name for field in fields(cls)}
-    if given != known:
-        odd = ", ".join(sorted(given ^ known))
-        raise ValueError(f"{name} of kind {kind} has missing or unknown fields: {odd}")
-    parts = {key: restore(document[key], name=f"{name}.{key}") for key in known}
+    odd = (given - known) | (_needed(cls) - given)
+    if odd:
+        raise ValueError(f"{name} of kind {kind} has missing or unknown fields: {', '.join(sorted(odd))}")
+    parts = {key: restore(document[key], name=f"{name}.{key}") for key in known & given}
     hints = get_type_hints(cls)
     for key, part in parts.items():
         if not _fits(part, hints[key]):
@@ -97,9 +102,35 @@ def restore(document: Any, *, name: str) -> Any:
         raise ValueError(f"{name} of kind {kind}: {error}") from error
 
 
+def completed(document: Any) -> Any:
+    """A document that `restore` has accepted, with the defaults of all fields that are missing in it.
+
+    >>> completed({"kind": "threat", "unit": "user"})
+    {'kind': 'threat', 'unit': 'user', 'relation': 'replace'}
+    """
+    if isinstance(document, list):
+        return [completed(part) for part in document]
+    if not isinstance(document, Mapping):
+        return document
+    whole = describe(restore(document, name=""))
+    return {key: completed(document[key]) if key in document else value for key, value in whole.items()}
+
+
+def _needed(cls: Any) -> set[str]:
+    return {
+        field.name for field in fields(cls) if field.default is MISSING and field.default_factory is MISSING
+    }
+
+
+_PLAIN: dict[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,)}  # bool is none of them
+
+
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a field of type `hint` may hold `value`; fields that hold no description check themselves."""
+    """Whether a field of type `hint` may hold `value`; enumerations are written as their texts."""
     if get_origin(hint) is tuple:
         return isinstance(value, tuple) and all(_fits(part, get_args(hint)[0]) for part in value)
-    kinds = get_args(hint) or (hint,)
-    return isinstance(value, kinds) if any(map(is_dataclass, kinds)) else not is_dataclass(value)
+    if get_args(hint):
+        return any(_fits(value, kind) for kind in get_args(hint))
+    if hint in _PLAIN:
+        return isinstance(value, _PLAIN[hint]) and not isinstance(value, bool)
+    return isinstance(value, str if issubclass(hint, Enum) else hint)

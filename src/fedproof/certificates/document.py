@@ -1,6 +1,7 @@
 """Certificate files: JSON with schema, version and a checksum of every field; exact both ways.
 
-Two kinds are read and written alike: sizes for predictions, and bounds on an attacker's cost.
+Two kinds are read and written alike: sizes for predictions, and bounds on an attacker's cost. Checksums tell
+a damaged file from a whole one. They are no signatures: whoever changes a field can renew them.
 """
 
 import hashlib
@@ -10,11 +11,12 @@ from dataclasses import dataclass, fields
 from typing import Any, NoReturn, TypeVar
 
 from fedproof import check
-from fedproof.certificates.certificate import Certificate, Settings
+from fedproof.certificates.certificate import VERSION, Certificate, Settings
 from fedproof.certificates.describe import describe, restore
+from fedproof.certificates.fields import shows_all
 from fedproof.certificates.inefficacy import CostSettings, Inefficacy
 
-VERSION = 1
+_DEPTH = 12  # a mechanism holds queries, which hold a sampling
 
 Result = TypeVar("Result", Certificate, Inefficacy)
 
@@ -28,6 +30,7 @@ class _Kind:
         source: what its numbers were made from.
         settings, result: what it holds.
         derived: fields that are written for readers though they follow from the rest, and their attributes.
+        later: fields that files of version 1 lack.
     """
 
     schema: str
@@ -35,19 +38,25 @@ class _Kind:
     settings: type[Settings] | type[CostSettings]
     result: type[Certificate] | type[Inefficacy]
     derived: Mapping[str, str]
+    later: frozenset[str]
 
-    @property
-    def setting_names(self) -> tuple[str, ...]:
-        return tuple(field.name for field in fields(self.settings))
+    def setting_names(self, version: int) -> tuple[str, ...]:
+        """Fields of the settings; the version stands at the top of the file."""
+        return self._known(self.settings, version, without="version")
 
-    @property
-    def result_names(self) -> tuple[str, ...]:
-        return tuple(field.name for field in fields(self.result) if field.name != "settings")
+    def result_names(self, version: int) -> tuple[str, ...]:
+        """Fields of the result."""
+        return self._known(self.result, version, without="settings")
 
-    @property
-    def keys(self) -> frozenset[str]:
+    def keys(self, version: int) -> frozenset[str]:
         """All fields of a file but the checksums."""
-        return frozenset(("schema", "version", *self.setting_names, *self.result_names, *self.derived))
+        names = (*self.setting_names(version), *self.result_names(version), *self.derived)
+        return frozenset(("schema", "version", *names))
+
+    def _known(self, kind: Any, version: int, *, without: str) -> tuple[str, ...]:
+        unknown = self.later if version == 1 else frozenset()
+        names = (field.name for field in fields(kind))
+        return tuple(name for name in names if name != without and name not in unknown)
 
 
 _KINDS = {
@@ -59,6 +68,7 @@ _KINDS = {
             settings=Settings,
             result=Certificate,
             derived={"sound": "sound", "certified_accuracy": "curve"},
+            later=frozenset({"served", "caveats", "stated_assumptions"}),
         ),
         _Kind(
             schema="fedproof/inefficacy",
@@ -66,6 +76,7 @@ _KINDS = {
             settings=CostSettings,
             result=Inefficacy,
             derived={"sound": "sound"},
+            later=frozenset({"caveats", "stated_assumptions", "assumptions"}),
         ),
     )
 }
@@ -115,10 +126,11 @@ def _unaltered(text: str | bytes, wanted: type[Result]) -> Result:
 
 def document_of(certificate: Certificate | Inefficacy) -> dict[str, Any]:
     """The certificate as JSON values."""
-    kind = _kind_of(type(certificate))
-    body: dict[str, Any] = {"schema": kind.schema, "version": VERSION}
-    body |= {name: describe(getattr(certificate.settings, name)) for name in kind.setting_names}
-    body |= {name: describe(getattr(certificate, name)) for name in kind.result_names}
+    kind, settings = _kind_of(type(certificate)), certificate.settings
+    version = settings.version
+    body: dict[str, Any] = {"schema": kind.schema, "version": version}
+    body |= {name: describe(getattr(settings, name)) for name in kind.setting_names(version)}
+    body |= {name: describe(getattr(certificate, name)) for name in kind.result_names(version)}
     body |= {name: describe(getattr(certificate, attribute)) for name, attribute in kind.derived.items()}
     return body | {"checksums": {name: checksum(value) for name, value in body.items()}}
 
@@ -132,14 +144,32 @@ def parse(text: str | bytes) -> dict[str, Any]:
     schema = document.get("schema") if isinstance(document, Mapping) else None
     if not isinstance(schema, str) or schema not in _KINDS:
         raise ValueError(f"schema must be {' or '.join(map(repr, _KINDS))}: this is not a certificate")
-    if document.get("version") != VERSION or isinstance(document["version"], bool):
+    version = document.get("version")
+    if type(version) is not int or not 1 <= version <= VERSION:
         raise ValueError(
-            f"version = {document.get('version')!r} must be {VERSION}: written by another release"
+            f"version = {version!r} must be one of {', '.join(map(str, range(1, VERSION + 1)))}: written by "
+            "another release"
         )
-    odd = sorted(set(document) ^ (_KINDS[schema].keys | {"checksums"}))
+    odd = sorted(set(document) ^ (_KINDS[schema].keys(version) | {"checksums"}))
     if odd:
         raise ValueError(f"certificate has missing or unknown fields: {', '.join(odd)}")
+    _check_texts(document, "certificate")
     return dict(document)
+
+
+def _check_texts(value: Any, name: str, depth: int = 0) -> None:
+    """Raise ValueError if a text in a document holds what no reader sees or what turns the reading around."""
+    if depth > _DEPTH:
+        raise ValueError(f"{name} is nested deeper than anything that a certificate holds")
+    if isinstance(value, str) and not shows_all(value):
+        raise ValueError(f"{name} holds the text {value[:80]!a}, which has characters that cannot be shown")
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            _check_texts(key, name, depth + 1)
+            _check_texts(part, key, depth + 1)
+    if isinstance(value, list):
+        for part in value:
+            _check_texts(part, name, depth + 1)
 
 
 def source_of(document: Mapping[str, Any]) -> str:
@@ -150,18 +180,19 @@ def source_of(document: Mapping[str, Any]) -> str:
 def mismatched(document: Mapping[str, Any]) -> list[str]:
     """Names of the fields whose value does not match its checksum."""
     sums = document["checksums"]
-    if not isinstance(sums, Mapping) or set(sums) != _KINDS[document["schema"]].keys:
+    if not isinstance(sums, Mapping) or set(sums) != _KINDS[document["schema"]].keys(document["version"]):
         return ["checksums"]
     return [name for name in sums if checksum(document[name]) != sums[name]]
 
 
 def certificate_of(document: Mapping[str, Any]) -> Certificate | Inefficacy:
     """What a parsed document holds, whatever its checksums say."""
-    kind = _KINDS[document["schema"]]
-    values = {name: restore(document[name], name=name) for name in (*kind.setting_names, *kind.result_names)}
+    kind, version = _KINDS[document["schema"]], document["version"]
+    stated, found = kind.setting_names(version), kind.result_names(version)
+    values = {name: restore(document[name], name=name) for name in (*stated, *found)}
     try:
-        settings: Any = kind.settings(**{name: values[name] for name in kind.setting_names})
-        return kind.result(settings=settings, **{name: values[name] for name in kind.result_names})
+        settings: Any = kind.settings(**{name: values[name] for name in stated}, version=version)
+        return kind.result(settings=settings, **{name: values[name] for name in found})
     except TypeError as error:
         raise ValueError(f"certificate has a field of the wrong type: {error}") from error
 

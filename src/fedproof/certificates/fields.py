@@ -1,5 +1,6 @@
 """What certificates may hold: a file may say anything where a name or a description is expected."""
 
+import unicodedata
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from types import NoneType
@@ -14,6 +15,8 @@ _DESCRIPTIONS: dict[str, tuple[type, ...]] = {
     "privacy": (ApproximateDP, NoneType),
     "threat": (ThreatModel,),
 }
+
+_MOST_SENTENCES, _LONGEST = 100, 1000
 
 
 def become_members(settings: Any, kinds: Mapping[str, type[StrEnum]]) -> None:
@@ -33,7 +36,30 @@ def check_types(settings: Any, **more: tuple[type, ...]) -> None:
             names = ", ".join(kind.__name__ for kind in kinds)
             raise ValueError(f"{name} = {value!r} must be one of {names}")
     if settings.mechanism is None and settings.privacy is None:
-        raise ValueError("mechanism = None needs privacy=ApproximateDP(epsilon=..., delta=...)")
+        raise ValueError("mechanism = None needs privacy=ApproximateDP(epsilon=..., delta=..., relation=...)")
+
+
+def check_sentences(**sentences: tuple[str, ...]) -> None:
+    """Every text is one line that shows all it holds, so that no reader is shown something else."""
+    for name, texts in sentences.items():
+        if not isinstance(texts, tuple) or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"{name} = {texts!r} must be texts")
+        if len(texts) > _MOST_SENTENCES:
+            raise ValueError(f"{name} has {len(texts)} entries, must have at most {_MOST_SENTENCES}")
+        for text in texts:
+            if not text or text != text.strip() or len(text) > _LONGEST or not shows_all(text):
+                raise ValueError(
+                    f"{name} = {text[:80]!r} must be one line of 1 to {_LONGEST} characters that can be shown"
+                )
+
+
+def shows_all(text: str) -> bool:
+    r"""Whether a text holds no character that is invisible, ends the line, or turns the direction of reading.
+
+    >>> shows_all("ψ < 1 %"), shows_all("safe\u202eefas"), shows_all("two\nlines")
+    (True, False, False)
+    """
+    return text.isprintable() and unicodedata.is_normalized("NFC", text)
 
 
 def check_columns(result: Any, names: Iterable[str], length: int) -> None:

@@ -4,7 +4,7 @@ Costs are clipped to [0, C̄] (or [-C̄, 0]) before anything else; the clipped c
 share of clipped ones is reported.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedproof import check
 from fedproof.accounting.tradeoff import check_units
+from fedproof.certificates import version_one
+from fedproof.certificates.api import sentences
+from fedproof.certificates.betting import MIXTURE
+from fedproof.certificates.certificate import VERSION
 from fedproof.certificates.closed_form import adversaries_needed, check_tau
 from fedproof.certificates.confidence import Bound
 from fedproof.certificates.cost_bounds import (
@@ -25,11 +29,18 @@ from fedproof.certificates.cost_bounds import (
     needed_size,
     paper_interval,
 )
-from fedproof.certificates.curves import Source, curve_of, described, epsilon_delta
-from fedproof.certificates.fields import become_members, check_columns, check_types
+from fedproof.certificates.curves import (
+    Source,
+    curve_of,
+    described,
+    epsilon_delta,
+    largest_size,
+    unit_privacy,
+)
+from fedproof.certificates.fields import become_members, check_columns, check_sentences, check_types
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.certificates.scores import Array, fingerprint, load
-from fedproof.certificates.soundness import cost_reasons
+from fedproof.certificates.soundness import cost_assumptions, cost_reasons
 from fedproof.protocol import Mechanism
 from fedproof.threat import ThreatModel
 
@@ -46,7 +57,10 @@ class CostMethod(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class CostSettings:
-    """Everything the bounds depend on besides the costs; `negative` is for costs in [-C̄, 0]."""
+    """Everything the bounds depend on besides the costs; `negative` is for costs in [-C̄, 0].
+
+    `caveats`, `stated_assumptions` and `version` are those of a certificate's `Settings`.
+    """
 
     cost_bound: float
     negative: bool
@@ -59,10 +73,14 @@ class CostSettings:
     sizes: tuple[int, ...]
     tau: float | None
     max_size: int
+    caveats: tuple[str, ...] = ()
+    stated_assumptions: tuple[str, ...] = ()
+    version: int = VERSION
 
     def __post_init__(self) -> None:
         become_members(self, {"method": CostMethod, "bound": Bound})
         check_types(self, negative=(bool,), sizes=(tuple,))
+        check_sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
         check.positive(cost_bound=self.cost_bound)
         check.open_probability(failure_probability=self.failure_probability)
         check.not_negative_count(max_size=self.max_size)
@@ -82,7 +100,8 @@ class Inefficacy:
 
     Guarantee: with probability at least 1 - ψ over the replicas, `lower[i] ≤ J(D') ≤ upper[i]` for every
     adversary of the threat with at most `sizes[i]` units, all sizes together, and dividing a positive J by τ
-    (multiplying a negative one) takes at least `needed` units; None: more than `max_size`.
+    (multiplying a negative one) takes at least `needed` units; None: more than `max_size`. This holds if
+    `reasons` is empty and the `assumptions` hold.
     """
 
     settings: CostSettings
@@ -94,6 +113,7 @@ class Inefficacy:
     num_replicas: int
     costs_sha256: str
     reasons: tuple[str, ...]
+    assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_columns(self, ("lower", "upper"), len(self.sizes))
@@ -139,24 +159,70 @@ def inefficacy(
     negative: bool = False,
     max_size: int = 200,
     delta: float | None = None,
+    caveats: Sequence[str] = (),
+    assumptions: Sequence[str] = (),
 ) -> Inefficacy:
     """Bounds on the attacker's expected cost from its value `costs` (replicas) in each clean replica.
 
-    Method `paper` with a mechanism accounts ε at `delta`. The bound defaults to levels for method
-    distribution and to betting for the others; ψ/2 is spent on each of the two ends.
+    Mechanism, privacy, threat, caveats and assumptions as for `certify`. Method `paper` with a mechanism
+    accounts ε at `delta`. The bound defaults to levels for method distribution and to betting for the others,
+    which holds at all numbers of replicas together; ψ/2 is spent on each of the two ends.
 
-    >>> privacy = ApproximateDP(epsilon=0.5, delta=0.0)
+    Guarantee: see `Inefficacy`.
+
+    >>> privacy = ApproximateDP(epsilon=0.5, delta=0.0, relation="replace")
     >>> found = inefficacy([0.4, 0.4], cost_bound=0.5, privacy=privacy, sizes=[0, 1], bound="none", tau=10)
     >>> [round(value, 4) for value in found.lower], found.needed
     ([0.4, 0.3351], 5)
     """
-    threat, chosen = threat or ThreatModel(), CostMethod(method)
-    mechanism = described(mechanism, threat)
-    settings = CostSettings(
+    settings = cost_settings_for(
         cost_bound=cost_bound,
         negative=negative,
         mechanism=mechanism,
-        privacy=epsilon_delta(mechanism, privacy, wanted=chosen is CostMethod.PAPER, delta=delta),
+        privacy=privacy,
+        threat=threat,
+        method=method,
+        bound=bound,
+        failure_probability=failure_probability,
+        sizes=sizes,
+        tau=tau,
+        max_size=max_size,
+        delta=delta,
+        caveats=caveats,
+        assumptions=assumptions,
+    )
+    array = load(costs, "costs")
+    check_costs(array)
+    return bounds_of_costs(settings, array)
+
+
+def cost_settings_for(
+    *,
+    cost_bound: float,
+    negative: bool,
+    mechanism: Source | None,
+    privacy: ApproximateDP | None,
+    threat: ThreatModel | None,
+    method: CostMethod | str,
+    bound: Bound | str | None,
+    failure_probability: float,
+    sizes: Iterable[int],
+    tau: float | None,
+    max_size: int,
+    delta: float | None,
+    caveats: Sequence[str],
+    assumptions: Sequence[str],
+    version: int = VERSION,
+) -> CostSettings:
+    """Settings with everything that follows from what was asked for."""
+    chosen = CostMethod(method)
+    described_as, threat = described(mechanism, threat)
+    paper = chosen is CostMethod.PAPER
+    return CostSettings(
+        cost_bound=cost_bound,
+        negative=negative,
+        mechanism=described_as,
+        privacy=epsilon_delta(described_as, privacy, wanted=paper, delta=delta, version=version),
         threat=threat,
         method=chosen,
         bound=Bound(bound or (Bound.LEVELS if chosen is CostMethod.DISTRIBUTION else Bound.BETTING)),
@@ -164,19 +230,22 @@ def inefficacy(
         sizes=tuple(sizes),
         tau=tau,
         max_size=max_size,
+        caveats=sentences(caveats, "caveats"),
+        stated_assumptions=sentences(assumptions, "assumptions"),
+        version=version,
     )
-    array = load(costs, "costs")
-    check_costs(array)
-    if settings.bound is Bound.BETTING:
-        _check_order(array)
-    return _bounds(settings, array)
 
 
-def _bounds(settings: CostSettings, costs: Array) -> Inefficacy:
+def bounds_of_costs(settings: CostSettings, costs: Array) -> Inefficacy:
+    """The bounds for complete settings and checked costs."""
+    first = settings.version == 1
+    if first and settings.bound is Bound.BETTING:
+        version_one.check_order(costs)
+    bets = version_one.bets(sequential=False) if first else MIXTURE
     sign = -1.0 if settings.negative else 1.0
     raw = sign * costs.astype(np.float64) / settings.cost_bound
     shares = np.clip(raw, 0.0, 1.0)
-    low, high = clean_interval(shares, settings.bound, settings.failure_probability / 2)
+    low, high = clean_interval(shares, settings.bound, settings.failure_probability / 2, bets)
     interval = _interval(settings, shares, low, high)
     ends = np.array([interval(size) for size in settings.sizes]).reshape(-1, 2) * settings.cost_bound
     lower, upper = (-ends[:, 1], -ends[:, 0]) if settings.negative else (ends[:, 0], ends[:, 1])
@@ -194,14 +263,23 @@ def _bounds(settings: CostSettings, costs: Array) -> Inefficacy:
             settings.threat,
             paper=settings.method is CostMethod.PAPER,
             exact=settings.bound is Bound.NONE,
+            caveats=settings.caveats,
+        ),
+        assumptions=()
+        if first
+        else cost_assumptions(
+            settings.mechanism,
+            settings.privacy,
+            settings.threat,
+            bound=settings.bound,
+            stated=settings.stated_assumptions,
         ),
     )
 
 
 def _interval(settings: CostSettings, shares: Floats, low: float, high: float) -> Interval:
     if settings.method is CostMethod.PAPER:
-        assert settings.privacy is not None
-        return paper_interval(low, high, settings.privacy)
+        return paper_interval(low, high, *unit_privacy(settings.mechanism, settings.privacy, settings.threat))
     curve = curve_of(settings.mechanism, settings.privacy, settings.threat)
     if settings.method is CostMethod.MEAN:
         return mean_interval(low, high, curve)
@@ -218,9 +296,8 @@ def _needed(settings: CostSettings, interval: Interval, low: float, high: float)
     if tau is None:
         return None
     if settings.method is CostMethod.PAPER:
-        assert privacy is not None
-        start = -low if settings.negative else low
-        epsilon, delta, negative = privacy.epsilon, privacy.delta, settings.negative
+        epsilon, delta = unit_privacy(settings.mechanism, privacy, settings.threat)
+        start, negative = -low if settings.negative else low, settings.negative
         needed = adversaries_needed(
             start, tau, cost_bound=1.0, epsilon=epsilon, delta=delta, negative=negative
         )
@@ -228,23 +305,12 @@ def _needed(settings: CostSettings, interval: Interval, low: float, high: float)
     if settings.method is CostMethod.MEAN:
         high = low
         interval = mean_interval(low, low, curve_of(settings.mechanism, privacy, settings.threat))
+    most = largest_size(settings.mechanism, settings.threat, settings.max_size)
     if settings.negative:
         if tau * low > 1:  # no share of the bound is larger than all of it
             return None
-        return needed_size(lambda size: interval(size)[1] >= tau * low, settings.max_size)
-    return needed_size(lambda size: interval(size)[0] <= high / tau, settings.max_size)
-
-
-def _check_order(costs: Array) -> None:
-    """Refuse costs that somebody sorted: a bet must not know what comes.
-
-    Twenty different costs come sorted by themselves with probability 2/20!, below 1e-18.
-    """
-    steps = np.diff(costs.astype(np.float64))
-    if len(np.unique(costs)) >= 20 and (np.all(steps >= 0) or np.all(steps <= 0)):
-        raise ValueError(
-            "costs are sorted: bound 'betting' needs them in the order in which the replicas were trained"
-        )
+        return needed_size(lambda size: interval(size)[1] >= tau * low, most)
+    return needed_size(lambda size: interval(size)[0] <= high / tau, most)
 
 
 def check_costs(costs: Array) -> None:

@@ -4,7 +4,8 @@ With h the margin rounded down to the levels a_0 = -1 < a_1 < ... < a_m = 1, and
 
     E' h = -1 + Σ w_i Pr'[h >= a_i] >= -1 + Σ w_i L_k(Pr[h >= a_i]),
 
-and A is certified against k units if the right side is positive for every rival B (theory.md, section 3).
+and A is certified against k units if the right side is positive for every rival B (theory.md, section 3), or
+larger than the gap that an ensemble of few replicas needs (`served`).
 
 A claim needs *every* rival to be beaten, so a wrong claim needs one particular test, that of the rival which
 truly is not beaten, to fail: no failure probability is shared among rivals (Berger 1982, intersection-union).
@@ -49,12 +50,19 @@ def levels(num: int) -> Floats:
 
 
 def margin_sizes_by_levels(
-    scores: Array, curve: Curve, *, failure_probability: float, max_size: int, num_levels: int = 48
+    scores: Array,
+    curve: Curve,
+    *,
+    failure_probability: float,
+    max_size: int,
+    gap: float = 0.0,
+    num_levels: int = 48,
 ) -> MarginSizes:
     """Margin certificates from a lower band of the margin's survival function.
 
     Guarantee: per input, wrong with probability at most ψ. The top class is chosen from the same replicas
     among C, so each class gets ψ/C, and each level of one survival function ψ/(C·levels) (Clopper-Pearson).
+    Assumes: independent, identically distributed replicas; their number was fixed before any was seen.
     """
     grid = levels(num_levels)
     num_replicas, _, num_classes = scores.shape
@@ -65,16 +73,16 @@ def margin_sizes_by_levels(
         means = part.mean(axis=0)
         top, _, tied = ranking(means)
         at_least = count_at_least(histogram(part, top, grid))
-        holds = _band_holds(at_least, np.diff(grid), table)
+        holds = _band_holds(at_least, np.diff(grid), table, gap)
         parts.append((top, top, tied, walk(len(top), holds, max_size)))
     return joined(parts)
 
 
 def _band_holds(
-    at_least: Integers, widths: Floats, table: Callable[[int], Floats]
+    at_least: Integers, widths: Floats, table: Callable[[int], Floats], gap: float = 0.0
 ) -> Callable[[int, Integers], NDArray[np.bool_]]:
     def holds(size: int, inputs: Integers) -> NDArray[np.bool_]:
-        return np.asarray((table(size)[at_least[inputs]] @ widths > 1 + SLACK).all(axis=1))
+        return np.asarray((table(size)[at_least[inputs]] @ widths > 1 + gap + SLACK).all(axis=1))
 
     return holds
 

@@ -4,8 +4,14 @@ L_k lies above each of its tangents s·p + c. With one tangent per level a_i and
 
     Σ w_i L_k(Pr[h >= a_i]) >= E Ψ(h) + Σ w_i c_i,
 
-so a bet against E Ψ(h) <= 1 - Σ w_i c_i, Ψ bounded, is a bet against "k units can reverse the margin".
-The replicas of a stage are bet on with tangents and stakes chosen from all earlier ones.
+so a bet against E Ψ(h) <= 1 + gap - Σ w_i c_i, Ψ bounded, is a bet against "k units can bring the margin
+down to the gap", which is zero unless a finite ensemble is served. The replicas of a stage are bet on with
+tangents and stakes chosen from all earlier ones.
+
+Which replicas are earlier must not be anybody's choice: who sorts them knows what comes. `order` takes the
+choice away (`order.betting_order`). Stages are shares of the number of replicas, so the test is one for a
+number that was fixed beforehand. Stages that do not depend on it would not allow to look often either: with
+more replicas the order is another one.
 """
 
 from collections.abc import Callable
@@ -28,20 +34,32 @@ _FIRST = 16  # one replica in sixteen chooses the class; from then on what was s
 
 
 def margin_sizes_by_betting(
-    scores: Array, curve: Curve, *, failure_probability: float, max_size: int, num_levels: int = 96
+    scores: Array,
+    curve: Curve,
+    *,
+    failure_probability: float,
+    max_size: int,
+    gap: float = 0.0,
+    order: Integers | None = None,
+    num_levels: int = 96,
 ) -> MarginSizes:
     """Margin certificates from one bet per input, rival and size.
 
+    `order` is the order in which replicas are bet on; None: that of the file, as in version 1.
+
     Guarantee: per input, wrong with probability at most ψ. The class is chosen by replicas on which nothing
     is bet, every stage's bet by earlier stages, and the claim needs a capital of 1/ψ (Ville).
+    Assumes: independent, identically distributed replicas, in an order that does not depend on what they
+    score; their number was fixed before any was seen.
     Reference: theory.md, section 3; Waudby-Smith and Ramdas 2023, arXiv:2010.09686v7, for the bets.
     """
     grid, cuts = levels(num_levels), stages(len(scores))
-    log = float(np.log(1 / failure_probability))
-    bets = [_Bet(grid=grid, num_seen=seen, num_rest=len(scores) - cuts[0], log=log) for seen in cuts[:-1]]
+    log = -float(np.log(failure_probability))
+    rest = len(scores) - cuts[0]
+    bets = [_Bet(grid=grid, num_seen=seen, num_rest=rest, log=log, gap=gap) for seen in cuts[:-1]]
     table = cache(lambda size: [bet.tangents(curve(size)) for bet in bets])
     parts = []
-    for _, part in input_parts(scores):
+    for _, part in input_parts(scores, order):
         top, _, _ = ranking(part[: cuts[0]].mean(axis=0))
         leader, _, tied = ranking(part.mean(axis=0))
         counts = [histogram(part[begin:end], top, grid) for begin, end in zip([0, *cuts], cuts, strict=False)]
@@ -70,6 +88,7 @@ class _Bet:
     num_seen: int
     num_rest: int
     log: float  # log(1/ψ)
+    gap: float
 
     def tangents(self, tradeoff: Tradeoff) -> tuple[Floats, Floats]:
         """Slopes and intercepts for each number 0, ..., `num_seen` of margins at or above a level.
@@ -90,7 +109,7 @@ class _Bet:
         np.cumsum(widths * slopes, axis=-1, out=gain[..., 1:])
         total = np.maximum(gain[..., -1:], 1e-300)
         gain /= total  # Ψ/Ψ(1) at each level, in [0, 1]
-        threshold = (1 - np.sum(widths * intercepts, axis=-1, keepdims=True) + SLACK) / total
+        threshold = (1 + self.gap - np.sum(widths * intercepts, axis=-1, keepdims=True) + SLACK) / total
         stake = np.minimum(self.stake(seen, gain), _TRUNCATION / threshold)
         stake[threshold >= 1] = 0.0  # no value of Ψ could speak against the hypothesis
         return np.asarray(np.sum(counts * np.log1p(stake * (gain - threshold)), axis=-1))

@@ -1,5 +1,6 @@
 """What is known when only (ε, δ) is known: the guarantee and the trade-off curve of k units."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedproof import check
 from fedproof.certificates.closed_form import group
+from fedproof.threat import Relation
 
 Floats = NDArray[np.float64]
 
@@ -15,20 +17,46 @@ Floats = NDArray[np.float64]
 class ApproximateDP:
     """(ε, δ)-differential privacy for one unit, taken as given.
 
-    Unit and relation are those for which somebody proved ε and δ; a certificate built on this value states
-    that as an assumption.
+    `relation` is what ε and δ were proved for: `join` if for one unit added or removed, which is what
+    accountants state unless they say otherwise, `replace` if for one unit replaced by another. A certificate
+    needs to know; None is what files of version 1 hold.
 
-    >>> ApproximateDP(epsilon=0.63, delta=0.0029)
-    ApproximateDP(epsilon=0.63, delta=0.0029)
+    >>> ApproximateDP(epsilon=0.63, delta=0.0029, relation="join").relation
+    <Relation.JOIN: 'join'>
     """
 
     epsilon: float
     delta: float
+    relation: Relation | None = None
 
     def __post_init__(self) -> None:
         check.not_negative(epsilon=self.epsilon, delta=self.delta)
         if self.delta >= 1:
             raise ValueError(f"delta = {self.delta!r} must be in [0, 1)")
+        if self.relation is not None:
+            if self.relation not in list(Relation):
+                raise ValueError(f"relation = {self.relation!r} must be one of {', '.join(Relation)}")
+            object.__setattr__(self, "relation", Relation(self.relation))  # plain strings are welcome
+
+    def under(self, relation: Relation) -> tuple[float, float]:
+        """(ε, δ) of one unit for the threat's relation.
+
+        Guarantee: to replace a unit is to remove it and to add another, two steps of an ε for units that are
+        added or removed. An ε for units that are replaced says nothing of units that join: releasing the
+        number of units is (0, 0)-private for `replace` and not private at all for `join`.
+
+        >>> ApproximateDP(epsilon=0.5, delta=0.0, relation="join").under(Relation.REPLACE)
+        (1.0, 0.0)
+        """
+        if self.relation in (relation, None):  # None: a file of version 1, where it is an assumption
+            return float(self.epsilon), float(self.delta)
+        if relation is Relation.JOIN:
+            raise ValueError(
+                "relation = 'join' does not follow from an epsilon for units that are replaced: it need not "
+                "hide how many there are"
+            )
+        epsilon, delta = group(float(self.epsilon), float(self.delta), 2)
+        return epsilon, min(delta, math.nextafter(1.0, 0.0))  # from there on nothing is certified anyway
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +94,13 @@ class ApproximateTradeoff:
         return slopes[best], intercepts[best]
 
 
-def approximate_curve(privacy: ApproximateDP, size: int) -> ApproximateTradeoff:
-    """The trade-off curve of `size` units by group privacy.
+def approximate_curve(epsilon: float, delta: float, size: int) -> ApproximateTradeoff:
+    """The trade-off curve of `size` units, each (ε, δ)-private, by group privacy.
 
-    >>> approximate_curve(ApproximateDP(epsilon=0.1, delta=0.0), 3).epsilon
+    >>> approximate_curve(0.1, 0.0, 3).epsilon
     0.30000000000000004
     """
-    epsilon, delta = group(privacy.epsilon, privacy.delta, size)
+    epsilon, delta = group(epsilon, delta, size)
     return ApproximateTradeoff(epsilon=epsilon, delta=min(delta, 1.0))
 
 

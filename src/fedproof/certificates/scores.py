@@ -108,9 +108,13 @@ def fingerprint(array: Array) -> str:
     """
     digest = hashlib.sha256(f"{array.dtype.newbyteorder('<').str}{array.shape}".encode())
     for _, part in replica_parts(array):
-        little = part.astype(part.dtype.newbyteorder("<"), copy=False)
-        digest.update(np.ascontiguousarray(little).data)
+        digest.update(np.ascontiguousarray(little_endian(part)).data)
     return digest.hexdigest()
+
+
+def little_endian(array: Array) -> Array:
+    """The same numbers, least byte first."""
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
 
 def replica_parts(array: Array) -> Iterator[tuple[int, Array]]:
@@ -120,8 +124,8 @@ def replica_parts(array: Array) -> Iterator[tuple[int, Array]]:
         yield first, np.asarray(array[first : first + step])
 
 
-def input_parts(scores: Array) -> Iterator[tuple[slice, Floats]]:
-    """Runs of inputs as float64 (replicas, inputs of the part, classes).
+def input_parts(scores: Array, order: Integers | None = None) -> Iterator[tuple[slice, Floats]]:
+    """Runs of inputs as float64 (replicas, inputs of the part, classes), replicas in the given order.
 
     With two classes only the second one's confidence is used, the first one's is one minus it: rounding in
     the file must not break the symmetry that halves the number of bounds.
@@ -131,6 +135,8 @@ def input_parts(scores: Array) -> Iterator[tuple[slice, Floats]]:
     for first in range(0, inputs, step):
         columns = slice(first, min(inputs, first + step))
         part = np.array(scores[:, columns], dtype=np.float64, order="C")
+        if order is not None:
+            part = part[order]
         if classes == 2:
             part[..., 0] = 1 - part[..., 1]
         yield columns, part
@@ -170,7 +176,7 @@ def _from_archive(path: Path, name: str) -> Array:
     """A member cannot be mapped where it lies: it is streamed to a temporary file and mapped there."""
     with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory() as folder:
         members = archive.namelist()
-        if f"{name}.npy" not in members and len(members) != 1:
+        if members.count(f"{name}.npy") != 1 and len(members) != 1:
             found = ", ".join(members) or "nothing"
             raise ValueError(f"holds {found}, must hold one array or one called {name}")
         member = f"{name}.npy" if f"{name}.npy" in members else members[0]

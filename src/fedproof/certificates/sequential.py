@@ -1,4 +1,4 @@
-"""Add replicas until enough inputs are decided: lawful, because betting bounds hold at all times."""
+"""Add replicas until enough inputs are decided: lawful, because bets on means hold at all times."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -37,7 +37,7 @@ def certify_sequentially(
 
     >>> batch = np.tile([[[0.9, 0.1]]], (50, 1, 1))
     >>> from fedproof.certificates.privacy import ApproximateDP
-    >>> known = ApproximateDP(epsilon=0.1, delta=1e-5)
+    >>> known = ApproximateDP(epsilon=0.1, delta=1e-5, relation="replace")
     >>> certify_sequentially([batch] * 10, size=3, privacy=known).num_replicas
     50
     """
@@ -76,11 +76,11 @@ def _opposite_bounds(settings: Settings, scores: Array) -> tuple[Floats, Floats]
     tops, rivals = [], []
     for _, part in input_parts(scores):
         values = part
-        if settings.method is Method.VOTE:
+        if settings.votes:
             values = np.asarray(np.arange(part.shape[2]) == part.argmax(axis=2)[..., None], dtype=np.float64)
         flat = values.reshape(len(values), -1)
-        lower = betting_lower(flat, each, sequential=True).reshape(values.shape[1:])
-        upper = 1 - betting_lower(1 - flat, each, sequential=True).reshape(values.shape[1:])
+        lower = betting_lower(flat, each).reshape(values.shape[1:])
+        upper = 1 - betting_lower(1 - flat, each).reshape(values.shape[1:])
         tops.append(upper.max(axis=1))
         rivals.append(np.sort(lower, axis=1)[:, -2])
     return np.concatenate(tops), np.concatenate(rivals)

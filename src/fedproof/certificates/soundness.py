@@ -1,10 +1,12 @@
 """Which conditions of its theorem a certificate meets, in plain sentences (theory.md, section 5)."""
 
 from fedproof.accounting.events import queries_of
+from fedproof.certificates import version_one
 from fedproof.certificates.certificate import Settings
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.method import Group, Method
-from fedproof.protocol import CohortOnce, FixedSize, Mechanism, Partition
+from fedproof.certificates.privacy import ApproximateDP
+from fedproof.protocol import CohortOnce, FixedSize, Mechanism, Partition, Queries
 from fedproof.threat import Relation, ThreatModel, Unit
 
 _NO_BOUND = "the means over the replicas are taken as exact: no failure probability covers their error"
@@ -14,56 +16,143 @@ _PARTITION = (
     "every model was trained on its own group alone, and the same group gives the same model again",
     "the certified predictor is the class with most votes, the first of equal ones",
 )
+_INDEPENDENT = (
+    "the replicas are independent trainings by the same mechanism on the same data; what an adversary does "
+    "in one does not depend on another"
+)
+_SECRET = "whoever chose the poisoned units knew none of the random numbers that the training draws"
+_NUMBER = "how many replicas there are was decided before any of their scores was seen"
+_ORDER = "sha256 puts the replicas into an order that is as good as random"
+_EXECUTED = "training was executed exactly as the mechanism is described here"
+STATED = "stated by whoever trained, not derived: "
 
 
 def reasons_of(settings: Settings, *, exact: bool = False) -> tuple[str, ...]:
     """Why the certificate is only heuristic; empty if it is sound. `exact`: from means, not from replicas."""
     mechanism = settings.mechanism
-    found = list(mechanism.reasons) if mechanism else []
+    found = list(mechanism.reasons_under(settings.threat.relation)) if mechanism else []
     if mechanism and settings.method is Method.PAPER:
         found += _paper_accounting(mechanism, settings.threat)
     if mechanism and settings.method is Method.RENYI and settings.group is Group.PAPER:
         found += _paper_group(mechanism, settings.threat)
-    if exact or isinstance(mechanism, Partition):
-        return tuple(found)
-    if settings.bound is Bound.NONE:
-        found.append(_NO_BOUND)
-    elif settings.spending is Spending.PAPER:
-        found.append(
-            "the failure probability is spent on each of two bounds: neither both together nor the choice of "
-            "the two classes is covered"
-        )
-    return tuple(found)
+    if not exact and not isinstance(mechanism, Partition):
+        if settings.bound is Bound.NONE:
+            found.append(_NO_BOUND)
+        elif settings.spending is Spending.PAPER:
+            found.append(
+                "the failure probability is spent on each of two bounds: neither both together nor the "
+                "choice of the two classes is covered"
+            )
+    return (*found, *settings.caveats)
 
 
-def assumptions_of(settings: Settings, *, exact: bool = False) -> tuple[str, ...]:
-    """What the certificate takes for granted and nobody can check from the scores."""
+def assumptions_of(settings: Settings, *, numbers: str, num_replicas: int | None) -> tuple[str, ...]:
+    """What the certificate takes for granted and nobody can check from the scores.
+
+    `numbers` is the type of the scores; without `num_replicas` they are exact means.
+    """
+    if settings.version == 1:
+        cohorts = cohort_assumption(settings.mechanism) if settings.mechanism else ""
+        return version_one.assumptions_of(settings, exact=num_replicas is None, cohorts=cohorts)
     if isinstance(settings.mechanism, Partition):
+        stated = [*_PARTITION, _stored(settings, numbers)]
         unit = settings.mechanism.unit
-        return (*_PARTITION, f"which group one {unit} belongs to depends on no data; no privacy is claimed")
-    votes = settings.method in (Method.VOTE, Method.RENYI)
-    predictor = "most probable vote" if votes else "mean confidence"
-    source = (
-        "the class confidences are exact expectations, without Monte-Carlo error"
-        if exact
-        else "the replicas are independent trainings by the same mechanism on the same data"
-    )
-    stated = [
-        source,
-        f"the certified predictor is the {predictor} of the ensemble; a single replica has no certificate",
-    ]
-    if settings.mechanism is None:
-        threat = settings.threat
-        stated.append(
-            f"epsilon and delta were proved for one {threat.unit} under the relation {threat.relation}"
-        )
+        stated.append(f"which group one {unit} belongs to depends on no data; no privacy is claimed")
     else:
-        stated.append("training was executed exactly as the mechanism is described here")
-        stated.append(_cohort_assumption(settings.mechanism))
-    return tuple(stated)
+        stated = [
+            *_measured(settings, numbers, num_replicas),
+            f"the certified predictor is the {_predictor(settings)} of the ensemble; a single replica has no "
+            "certificate",
+            *_reading(settings, num_replicas),
+            _SECRET,
+            *_guarantee(settings.mechanism, settings.privacy, settings.threat),
+        ]
+    return (*stated, *map(STATED.__add__, settings.stated_assumptions))
 
 
-def _cohort_assumption(mechanism: Mechanism) -> str:
+def cost_assumptions(
+    mechanism: Mechanism | None,
+    privacy: ApproximateDP | None,
+    threat: ThreatModel,
+    *,
+    bound: Bound,
+    stated: tuple[str, ...],
+) -> tuple[str, ...]:
+    """What bounds on the attacker's cost take for granted."""
+    found = [_INDEPENDENT, *[_NUMBER] * (bound not in (Bound.BETTING, Bound.NONE)), _SECRET]
+    return (*found, *_guarantee(mechanism, privacy, threat), *map(STATED.__add__, stated))
+
+
+def _measured(settings: Settings, numbers: str, num_replicas: int | None) -> list[str]:
+    """Where the numbers come from."""
+    if num_replicas is None:
+        return [
+            "the class confidences are exact expectations, without Monte-Carlo error, up to the rounding of "
+            f"{numbers} and what a row misses one by"
+        ]
+    found = [_INDEPENDENT, _stored(settings, numbers)]
+    if not settings.holds_at_all_times and settings.bound is not Bound.NONE:
+        found.append(_NUMBER)
+    if settings.method is Method.MARGIN and settings.bound is Bound.BETTING:
+        found.append(_ORDER)
+    return found
+
+
+def _stored(settings: Settings, numbers: str) -> str:
+    """On which numbers the predictor is defined."""
+    if settings.votes:
+        return f"votes are those of the {numbers} numbers as they are stored, the first of equal ones"
+    return (
+        f"confidences are the {numbers} numbers as they are stored; of two classes the second one's, and one "
+        "minus it"
+    )
+
+
+def _predictor(settings: Settings) -> str:
+    return "most probable vote" if settings.votes else "mean confidence"
+
+
+def _reading(settings: Settings, num_replicas: int | None) -> list[str]:
+    """Which reading of the theorem is meant (theory.md, section 4)."""
+    expected = "the most probable vote" if settings.votes else "expected confidences"
+    found = [
+        f"the statement is about {expected}: trained on data that may hold the poisoned units, the certified "
+        "label is the one that the clean data's expectation gives"
+    ]
+    if settings.served is not None:
+        together = settings.failure_probability + settings.served
+        found.append(
+            f"and about {num_replicas} replicas that are retrained under attack and served together: they "
+            f"fail to give that label with at most {settings.served:.6g}, so all of it fails with at most "
+            f"{together:.6g}"
+        )
+    return found
+
+
+def _guarantee(
+    mechanism: Mechanism | None, privacy: ApproximateDP | None, threat: ThreatModel
+) -> tuple[str, ...]:
+    """What is taken for granted of the training."""
+    if mechanism is not None:
+        return (_EXECUTED, *_multipliers(mechanism), cohort_assumption(mechanism))
+    assert privacy is not None
+    moved = "replaced by another" if privacy.relation is Relation.REPLACE else "added or removed"
+    steps = "" if privacy.relation is threat.relation else "; to replace one is to take two such steps"
+    return (f"epsilon and delta were proved for one {threat.unit} {moved}{steps}",)
+
+
+def _multipliers(mechanism: Mechanism) -> tuple[str, ...]:
+    """How much noise the queries of a mechanism that others described have."""
+    if not isinstance(mechanism, Queries):
+        return ()
+    return (
+        "a noise multiplier is the noise's standard deviation over the largest norm of what one "
+        f"{mechanism.unit} adds to a sum",
+    )
+
+
+def cohort_assumption(mechanism: Mechanism) -> str:
+    """What is taken for granted of who takes part."""
     if isinstance(mechanism, CohortOnce) and not mechanism.noise_multiplier:
         drawn, others = (
             ("cohort was", "nobody else took part")
@@ -75,13 +164,18 @@ def _cohort_assumption(mechanism: Mechanism) -> str:
 
 
 def cost_reasons(
-    mechanism: Mechanism | None, threat: ThreatModel, *, paper: bool, exact: bool
+    mechanism: Mechanism | None,
+    threat: ThreatModel,
+    *,
+    paper: bool,
+    exact: bool,
+    caveats: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
     """Why bounds on the attacker's cost are only heuristic; empty if they are sound."""
-    found = list(mechanism.reasons) if mechanism else []
+    found = list(mechanism.reasons_under(threat.relation)) if mechanism else []
     if mechanism and paper:
         found += _paper_accounting(mechanism, threat)
-    return tuple(found + [_NO_BOUND] * exact)
+    return (*found, *[_NO_BOUND] * exact, *caveats)
 
 
 def _paper_accounting(mechanism: Mechanism, threat: ThreatModel) -> list[str]:

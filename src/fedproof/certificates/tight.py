@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.accounting.tradeoff import Tradeoff
-from fedproof.certificates.betting import betting_rejects
+from fedproof.certificates.betting import MIXTURE, Bets
 from fedproof.certificates.confidence import Bound, mean_lower, mean_upper
 from fedproof.certificates.scores import Array, input_parts
 
@@ -49,11 +49,13 @@ def walk(num_inputs: int, holds: Holds, max_size: int) -> Integers:
     return sizes
 
 
-def mean_sizes(top_lower: Floats, rival_upper: Floats, curve: Curve, max_size: int) -> Integers:
+def mean_sizes(
+    top_lower: Floats, rival_upper: Floats, curve: Curve, max_size: int, *, gap: float = 0.0
+) -> Integers:
     """Certified sizes of the mean certificate, -1 where the prediction itself is open.
 
-    Guarantee: with `size` poisoned units the top class's mean confidence still exceeds every other's, because
-    L_k(F_A) > max_B U_k(F_B).
+    Guarantee: with `size` poisoned units the top class's mean confidence still exceeds every other's by more
+    than `gap`, because L_k(F_A) > max_B U_k(F_B) + gap.
     Assumes: `curve(k)` bounds the mechanism's trade-off for the threat at size k.
     Reference: theory.md, section 3.
 
@@ -65,13 +67,13 @@ def mean_sizes(top_lower: Floats, rival_upper: Floats, curve: Curve, max_size: i
     def holds(size: int, inputs: Integers) -> NDArray[np.bool_]:
         tradeoff = curve(size)
         low, high = tradeoff.lower(top_lower[inputs]), tradeoff.upper(rival_upper[inputs])
-        return np.asarray(low > high + _SLACK)
+        return np.asarray(low > high + gap + _SLACK)
 
     return walk(len(top_lower), holds, max_size)
 
 
 def class_bounds(
-    scores: Array, bound: Bound, failure_probability: float, *, votes: bool = False, sequential: bool = False
+    scores: Array, bound: Bound, failure_probability: float, *, votes: bool = False, bets: Bets = MIXTURE
 ) -> ClassBounds:
     """Top class and bounds per input from `scores` (replicas, inputs, classes), read in parts.
 
@@ -81,7 +83,7 @@ def class_bounds(
     parts = []
     for _, part in input_parts(scores):
         values = _votes(part) if votes else part
-        parts.append(_part_bounds(values, bound, failure_probability, sequential))
+        parts.append(_part_bounds(values, bound, failure_probability, bets))
     top, tied, lower, upper = (np.concatenate(column) for column in zip(*parts, strict=True))
     return ClassBounds(top=top, tied=tied, top_lower=lower, rival_upper=upper)
 
@@ -99,17 +101,17 @@ def _votes(part: Floats) -> Floats:
 
 
 def _part_bounds(
-    values: Floats, bound: Bound, failure_probability: float, sequential: bool
+    values: Floats, bound: Bound, failure_probability: float, bets: Bets
 ) -> tuple[Integers, NDArray[np.bool_], Floats, Floats]:
     means = values.mean(axis=0)
     top, second, tied = ranking(means)
     rows = np.arange(len(means))
-    lower = mean_lower(values[:, rows, top], bound, failure_probability, sequential=sequential)
-    upper = mean_upper(values[:, rows, second], bound, failure_probability, sequential=sequential)
+    lower = mean_lower(values[:, rows, top], bound, failure_probability, bets=bets)
+    upper = mean_upper(values[:, rows, second], bound, failure_probability, bets=bets)
     others = np.ones(means.shape, dtype=bool)
     others[rows, top] = others[rows, second] = False
     if others.any():
-        upper = _raise_to_others(values, others, upper, bound, failure_probability, sequential)
+        upper = _raise_to_others(values, others, upper, bound, failure_probability, bets)
     return top, tied, lower, upper
 
 
@@ -119,7 +121,7 @@ def _raise_to_others(
     upper: Floats,
     bound: Bound,
     failure_probability: float,
-    sequential: bool,
+    bets: Bets,
 ) -> Floats:
     """The largest upper bound of an input's rivals, given that of the runner-up.
 
@@ -129,12 +131,10 @@ def _raise_to_others(
     inputs, classes = np.nonzero(others)
     columns = values[:, inputs, classes]
     if bound is Bound.BETTING:
-        lower_than = betting_rejects(
-            1 - columns, 1 - upper[inputs], failure_probability, sequential=sequential
-        )
+        lower_than = bets.rejects(1 - columns, 1 - upper[inputs], failure_probability)
         inputs, columns = inputs[~lower_than], columns[:, ~lower_than]
     raised = upper.copy()
     if inputs.size:
-        bounds = mean_upper(columns, bound, failure_probability, sequential=sequential)
+        bounds = mean_upper(columns, bound, failure_probability, bets=bets)
         np.maximum.at(raised, inputs, bounds)
     return raised

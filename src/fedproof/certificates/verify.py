@@ -1,48 +1,108 @@
 """Re-derive every number of a certificate from the scores, or the costs, it was made from."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from fedproof.certificates.api import certify, certify_means
+from fedproof import check
+from fedproof.certificates.api import certificate_of_scores, settings_for
 from fedproof.certificates.certificate import Certificate
+from fedproof.certificates.confidence import Bound
+from fedproof.certificates.describe import completed
 from fedproof.certificates.document import certificate_of, document_of, mismatched, parse, source_of
-from fedproof.certificates.inefficacy import CostSettings, Inefficacy, check_costs, inefficacy
-from fedproof.certificates.scores import Array, check_means, check_scores, fingerprint, load
-from fedproof.certificates.soundness import assumptions_of
+from fedproof.certificates.inefficacy import (
+    CostSettings,
+    Inefficacy,
+    bounds_of_costs,
+    check_costs,
+    cost_settings_for,
+)
+from fedproof.certificates.scores import (
+    Array,
+    Integers,
+    check_labels,
+    check_means,
+    check_scores,
+    fingerprint,
+    load,
+)
+from fedproof.protocol import Partition
 
 _RELATIVE_ERROR = 1e-9  # another processor's logarithm may differ in the last digits
+_FROM_LABELS = ("labels", "labels_sha256", "accuracy", "certified_accuracy")
 
 
-def verify(text: str | bytes, scores: ArrayLike | str | Path) -> tuple[str, ...]:
+def verify(
+    text: str | bytes, scores: ArrayLike | str | Path, labels: ArrayLike | str | Path | None = None
+) -> tuple[str, ...]:
     """What does not hold in a certificate file, one sentence per field that it names; empty if all holds.
 
-    Checks the checksum of every field, then computes the certificate again from `scores` and the settings
-    in the file and compares it field by field. For bounds on an attacker's cost `scores` are the costs.
+    Checks the checksum of every field, then computes the certificate again from `scores`, `labels` and the
+    settings in the file and compares it field by field. Without `labels` those of the file are taken, and
+    what follows from them is not verified (`unverified`). For bounds on an attacker's cost `scores` are the
+    costs.
+
+    Assumes: settings are claims, of the mechanism above all; nothing in the scores shows whether training was
+    executed like that. Checksums are no signatures: a file whose fields agree with each other and with the
+    scores is verified, whoever wrote it.
 
     Raises:
-        ValueError: `text` is no certificate of this version, or `scores` are no scores.
+        ValueError: `text` is no certificate of a known version, `scores` are no scores, `labels` no labels,
+            or the file holds none to compare them with.
     """
     document = parse(text)
     altered = [f"{name}: does not match its checksum, the file was altered" for name in mismatched(document)]
+    name = source_of(document)
+    _check_labels_wanted(document, labels)
+    array = load(scores, name)
     try:
         certificate = certificate_of(document)
     except ValueError as error:
         return (*altered, str(error))
-    name = source_of(document)
-    array = load(scores, name)
     _check(certificate, array)
     stated, found = document[f"{name}_sha256"], fingerprint(array)
     if stated != found:
         return (*altered, f"{name}_sha256: the file says {stated}, the {name} give {found}")
+    known = None if labels is None else check_labels(load(labels, "labels"), *array.shape[-2:])
     try:
-        again = document_of(_recompute(certificate, array))
+        with np.errstate(all="ignore"):  # a file may state numbers that no computation survives
+            again = document_of(_recompute(certificate, array, known))
+        whole = {field: completed(value) for field, value in document.items() if field != "checksums"}
     except ValueError as error:
-        return (*altered, str(error))
-    return (*altered, *_differences(document, again, name))
+        return (*altered, check.one_line(error))
+    except ArithmeticError as error:
+        return (*altered, f"mechanism: nothing can be derived from its numbers: {check.one_line(error)}")
+    sources = dict.fromkeys(whole, name) | dict.fromkeys(() if known is None else _FROM_LABELS, "labels")
+    return (*altered, *_differences(whole, again, sources))
+
+
+def unverified(text: str | bytes, labels: ArrayLike | str | Path | None = None) -> tuple[str, ...]:
+    """What `verify` takes from a certificate file as it is, though it could be checked; empty if nothing.
+
+    Without `labels` these are the labels in the file and the accuracies that follow from them. A file of
+    version 1 whose bets depend on the order of the replicas does not show who chose that order: certify its
+    scores again.
+
+    Raises:
+        ValueError: `text` is no certificate of a known version.
+    """
+    document = parse(text)
+    known = document.get("labels") is not None
+    taken = [name for name in _FROM_LABELS if known and labels is None]
+    mechanism = document["mechanism"]
+    counted = isinstance(mechanism, Mapping) and mechanism.get("kind") == "partition"
+    if document["version"] == 1 and document["bound"] == Bound.BETTING and not counted:
+        taken.append("order of the replicas")
+    return tuple(taken)
+
+
+def _check_labels_wanted(document: Mapping[str, Any], labels: ArrayLike | str | Path | None) -> None:
+    if labels is not None and document.get("labels") is None:
+        raise ValueError("labels: the certificate holds none to compare them with")
 
 
 def _check(certificate: Certificate | Inefficacy, array: Array) -> None:
@@ -54,7 +114,10 @@ def _check(certificate: Certificate | Inefficacy, array: Array) -> None:
         check_scores(array)
 
 
-def _recompute(certificate: Certificate | Inefficacy, array: Array) -> Certificate | Inefficacy:
+def _recompute(
+    certificate: Certificate | Inefficacy, array: Array, labels: Integers | None
+) -> Certificate | Inefficacy:
+    """The same again, from what was asked for: whatever follows from that is derived, not copied."""
     settings = certificate.settings
     accounted = settings.mechanism is not None and settings.privacy is not None
     common: dict[str, Any] = {
@@ -64,15 +127,17 @@ def _recompute(certificate: Certificate | Inefficacy, array: Array) -> Certifica
         "threat": settings.threat,
         "method": settings.method,
         "max_size": settings.max_size,
+        "caveats": settings.caveats,
+        "assumptions": settings.stated_assumptions,
+        "version": settings.version,
     }
     if isinstance(certificate, Inefficacy):
         return _recompute_bounds(certificate.settings, array, common)
-    return _recompute_sizes(certificate, array, common)
+    return _recompute_sizes(certificate, array, labels, common)
 
 
 def _recompute_bounds(settings: CostSettings, costs: Array, common: dict[str, Any]) -> Inefficacy:
-    return inefficacy(
-        costs,
+    again = cost_settings_for(
         cost_bound=settings.cost_bound,
         negative=settings.negative,
         bound=settings.bound,
@@ -81,37 +146,35 @@ def _recompute_bounds(settings: CostSettings, costs: Array, common: dict[str, An
         tau=settings.tau,
         **common,
     )
+    return bounds_of_costs(again, costs)
 
 
-def _recompute_sizes(certificate: Certificate, scores: Array, common: dict[str, Any]) -> Certificate:
+def _recompute_sizes(
+    certificate: Certificate, scores: Array, labels: Integers | None, common: dict[str, Any]
+) -> Certificate:
     settings = certificate.settings
-    if certificate.num_replicas is None:
-        return certify_means(scores, certificate.labels, group=settings.group, **common)
-    return certify(
-        scores,
-        certificate.labels,
+    exact = certificate.num_replicas is None
+    counted = isinstance(settings.mechanism, Partition)
+    again = settings_for(
         group=settings.group,
         bound=settings.bound,
-        failure_probability=settings.failure_probability,
+        failure_probability=0.0 if exact or counted else settings.failure_probability,
         spending=settings.spending,
         sequential=settings.sequential,
-        assumptions=_added(certificate.assumptions, assumptions_of(settings)),
+        served=settings.served,
+        exact=exact,
         **common,
     )
+    return certificate_of_scores(again, scores, certificate.labels if labels is None else labels)
 
 
-def _added(stated: object, derived: Sequence[str]) -> tuple[str, ...]:
-    """Assumptions that whoever trained has added: they follow from no scores, and claim less."""
-    found = stated if isinstance(stated, tuple) else ()  # a hostile file may hold anything there
-    return tuple(text for text in found if isinstance(text, str) and text not in derived)
-
-
-def _differences(document: Mapping[str, Any], again: Mapping[str, Any], source: str) -> list[str]:
+def _differences(
+    document: Mapping[str, Any], again: Mapping[str, Any], sources: Mapping[str, str]
+) -> list[str]:
     found = []
     for name, value in document.items():
-        if name == "checksums" or _same(value, again[name]):
-            continue
-        found.append(f"{name}: {_first_difference(value, again[name], source)}")
+        if not _same(value, again[name]):
+            found.append(f"{name}: {_first_difference(value, again[name], sources[name])}")
     return found
 
 

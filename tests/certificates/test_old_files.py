@@ -1,0 +1,36 @@
+"""Files written by the first release of the format are read and verified for as long as the package lives.
+
+`old/` was written by that release: arrays, and certificates named after the array they were made from.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedproof.certificates import dumps, loads, loads_inefficacy, verify
+
+FILES = sorted((Path(__file__).parent / "old").glob("*.json"))
+
+
+def source(path):
+    return np.load(path.parent / f"{path.stem.split('-')[0]}.npy")
+
+
+def read(path):
+    return (loads_inefficacy if path.stem.startswith("costs") else loads)(path.read_text())
+
+
+def test_there_are_files_of_all_kinds():
+    assert len(FILES) >= 20
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_old_files_load_and_verify(path):
+    assert read(path).sound == ('"sound": true' in path.read_text())
+    assert verify(path.read_text(), source(path)) == ()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_old_files_are_written_as_they_were(path):
+    assert dumps(read(path)) == path.read_text()

@@ -1,0 +1,131 @@
+"""What ε was proved for, and what one unit is: asked for where it is not known, never guessed."""
+
+import json
+
+import dp_accounting as dp
+import numpy as np
+import pytest
+
+from fedproof.certificates import ApproximateDP, certify, certify_means, dumps, inefficacy, verify
+from fedproof.certificates.document import checksum
+from fedproof.certificates.privacy import approximate_curve
+from fedproof.protocol import Poisson, UserFedAvg
+from fedproof.threat import Relation, ThreatModel
+from tests.certificates.conftest import JOIN, REPLACE
+
+EVENT = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(4.0)), 3)
+ADDED = ApproximateDP(epsilon=0.1, delta=1e-5, relation="join")
+REPLACED = ApproximateDP(epsilon=0.1, delta=1e-5, relation="replace")
+COSTS = np.random.default_rng(0).uniform(0.1, 0.3, size=100)
+
+
+def all_three(scores, **given):
+    """The same question to every function that takes a guarantee."""
+    means = scores.astype(np.float64).mean(axis=0)
+    means /= means.sum(axis=1, keepdims=True)
+    return [
+        lambda: certify(scores, **given),
+        lambda: certify_means(means, **given),
+        lambda: inefficacy(COSTS, cost_bound=0.5, **given),
+    ]
+
+
+def test_an_event_needs_to_be_told_what_one_unit_is(scores):
+    for ask in all_three(scores, mechanism=EVENT):
+        with pytest.raises(ValueError, match=r"^threat = None: an event does not say what one unit is"):
+            ask()
+    for ask in all_three(scores, mechanism=EVENT, threat=ThreatModel(unit="instance")):
+        assert ask().settings.mechanism.unit == "instance"
+
+
+def test_noise_of_an_event_is_read_over_the_norm_of_one_unit(scores):
+    """Which is how dp_accounting defines it; the certificate says so."""
+    found = certify(scores, mechanism=EVENT, threat=REPLACE, method="mean")
+    same = UserFedAvg(rounds=3, noise_multiplier=4.0, sampling=Poisson(probability=0.1))
+    assert found.certified_size == certify(scores, mechanism=same, method="mean").certified_size
+    sentence = (
+        "a noise multiplier is the noise's standard deviation over the largest norm of what one user adds"
+    )
+    assert any(line.startswith(sentence) for line in found.assumptions)
+
+
+def test_epsilon_alone_is_not_enough(scores):
+    unknown = ApproximateDP(epsilon=0.1, delta=1e-5)
+    for ask in all_three(scores, privacy=unknown):
+        with pytest.raises(
+            ValueError, match=r"^privacy\.relation = None must be 'join' if epsilon was proved"
+        ):
+            ask()
+    with pytest.raises(ValueError, match="relation = 'zero-out' must be one of join, replace"):
+        ApproximateDP(epsilon=0.1, delta=1e-5, relation="zero-out")
+
+
+def test_replacing_a_unit_takes_two_steps_of_an_epsilon_for_added_or_removed_ones():
+    means = [[0.97, 0.03]]
+    joined = certify_means(means, privacy=ADDED, threat=JOIN, method="paper")
+    replaced = certify_means(means, privacy=ADDED, threat=REPLACE, method="paper")
+    assert replaced.real_size[0] == pytest.approx(joined.real_size[0] / 2, rel=1e-12)
+    assert replaced.certified_size[0] == int(np.ceil(joined.real_size[0] / 2)) - 1
+    direct = certify_means(means, privacy=REPLACED, threat=REPLACE, method="paper")
+    assert direct.certified_size == joined.certified_size
+    assert any("to replace one is to take two such steps" in line for line in replaced.assumptions)
+    assert not any("two such steps" in line for line in direct.assumptions + joined.assumptions)
+
+
+def test_two_steps_are_one_step_of_group_privacy():
+    # k replaced units are 2k steps: (2kε, δ (e^{2kε} - 1)/(e^ε - 1))
+    epsilon, delta = ADDED.under(Relation.REPLACE)
+    for size in (1, 3, 10):
+        found = approximate_curve(epsilon, delta, size)
+        assert found.epsilon == pytest.approx(2 * size * 0.1)
+        assert found.delta == pytest.approx(1e-5 * np.expm1(2 * size * 0.1) / np.expm1(0.1))
+
+
+@pytest.mark.parametrize("method", ["mean", "margin", "vote", "paper"])
+def test_every_method_counts_them(scores, method):
+    def sizes(privacy, threat):
+        found = certify(scores, privacy=privacy, threat=threat, method=method).certified_size
+        return np.array([-1 if size is None else size for size in found])
+
+    joined, replaced = sizes(ADDED, JOIN), sizes(ADDED, REPLACE)
+    assert np.all(replaced <= np.maximum(joined // 2, joined.clip(max=0)))
+    assert replaced.max() >= joined.max() // 2 - 1
+
+
+@pytest.mark.parametrize("method", ["mean", "paper"])
+def test_costs_count_them(method):
+    known = {"cost_bound": 0.5, "method": method, "tau": 2.0}
+    joined = inefficacy(COSTS, privacy=ADDED, threat=JOIN, sizes=[0, 2, 4], **known)
+    replaced = inefficacy(COSTS, privacy=ADDED, threat=REPLACE, sizes=[0, 1, 2], **known)
+    assert replaced.lower == pytest.approx(joined.lower)
+    assert replaced.upper == pytest.approx(joined.upper)
+    assert replaced.needed == pytest.approx(joined.needed / 2, abs=0.5 if method == "mean" else 1e-9)
+    assert any("two such steps" in line for line in replaced.assumptions)
+
+
+def test_an_epsilon_for_replaced_units_says_nothing_of_units_that_join(scores):
+    """Publishing how many users there are is private for `replace`, and tells `join` all."""
+    for ask in all_three(scores, privacy=REPLACED, threat=JOIN):
+        with pytest.raises(ValueError, match="relation = 'join' does not follow from an epsilon for units"):
+            ask()
+
+
+def test_a_delta_that_two_steps_make_too_large_certifies_nothing():
+    large = ApproximateDP(epsilon=1.0, delta=0.4, relation="join")
+    assert certify_means([[0.999, 0.001]], privacy=large, threat=REPLACE).certified_size == (0,)
+    assert certify_means([[0.999, 0.001]], privacy=large, threat=REPLACE, method="paper").certified_size == (
+        0,
+    )
+
+
+def test_a_file_says_which_relation_and_cannot_change_it(scores):
+    text = dumps(certify(scores, privacy=ADDED, threat=REPLACE, method="mean"))
+    assert verify(text, scores) == ()
+    document = json.loads(text)
+    assert document["privacy"]["relation"] == "join"
+    document["privacy"]["relation"] = "replace"
+    document["checksums"]["privacy"] = checksum(document["privacy"])
+    assert any(line.startswith("certified_size") for line in verify(json.dumps(document), scores))
+    del document["privacy"]["relation"]
+    document["checksums"]["privacy"] = checksum(document["privacy"])
+    assert verify(json.dumps(document), scores)[0].startswith("privacy.relation = None must be")
