@@ -66,7 +66,7 @@ def test_instances_of_one_user_are_not_the_worst():
     assert float(curve.lower(0.97)) == pytest.approx(0.697, abs=4e-3)
     spread = fedsgd([(50, 1)])
     assert broken(spread, curve)
-    assert smallest(spread, 0.97) == pytest.approx(0.435, abs=5e-3)
+    assert smallest(spread, 0.97) < 0.44
     assert smallest(fedsgd([(100, 1)]), 0.97) < 0.03
     assert not broken(fedsgd([(1, 50)]), curve)  # what it was made for
 
