@@ -16,7 +16,17 @@ from fedproof.protocol import FedAvg
 
 Progress = Callable[[str, int, int], None]
 
-_OPTIONS = ("poison_fraction", "source", "target", "trigger_size", "direction")
+_OPTIONS = (
+    "poison_fraction",
+    "source",
+    "target",
+    "trigger_size",
+    "direction",
+    "values",
+    "gain",
+    "spread",
+    "user_instances",
+)
 
 
 def attack(
@@ -32,8 +42,9 @@ def attack(
     """Rows of every attack of `kinds` with each number of `sizes` of poisoned units.
 
     The clean ensemble is trained once; honest users' first updates are shared with the attacked ones.
-    Attackers are chosen by `attack.seed`, those of a smaller size among those of a larger one. Who has the
-    task and its first updates already can give them; `device` is then the task's.
+    Attackers are chosen by `attack.seed`, those of a smaller size among those of a larger one; where
+    `threat.relation` is join they are new units. Who has the task and its first updates already can give
+    them; `device` is then the task's.
     """
     task = task or make_task(config, device)
     attacks = [one for kind in kinds for one in series(config, kind, sizes, task)]
@@ -50,7 +61,6 @@ def attack(
         certifier=certifier,
         cost_bound=config.attack.cost_bound,
         delta=config.mechanism.delta,
-        relation=config.threat.relation,
         first=first,
         progress=progress,
     )
@@ -67,6 +77,8 @@ def series(config: Config, kind: str, sizes: Sequence[int], task: Task) -> list[
         sizes,
         num_users=task.federation.num_users,
         unit=config.threat.unit,
+        relation=config.threat.relation,
+        by_data=getattr(task.mechanism, "pooled", False),
         seed=section.seed,
         scale=section.scale,
         **options,

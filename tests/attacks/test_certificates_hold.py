@@ -10,14 +10,15 @@ from fedproof.aggregation.registry import build_rule
 from fedproof.attacks import (
     Instances,
     LabelFlip,
+    accuracy,
     build_attack,
     build_series,
     choose_adversaries,
-    clean_task,
     evaluate,
     evaluate_all,
     run_attack,
     train,
+    under_attack,
     verdict,
 )
 from fedproof.certificates import certify
@@ -175,11 +176,11 @@ def test_other_certificates_hold_too(clean, method):
 
 def test_users_who_join_do_not_break_a_certificate_for_join():
     task = demo_task()
-    attack = made("worst case to 0", 15)
-    base = clean_task(task, attack, Relation.JOIN)
-    outcome = train(base, REPLICAS, [attack.goal(task.federation)])
+    ((_, attack),) = build_series("worst-case", [15], num_users=96, relation=Relation.JOIN, target=0)
+    outcome = train(task, REPLICAS, [attack.goal(task.federation)])
     threat = ThreatModel(relation=Relation.JOIN)
     certificate = certified(task, outcome.scores, threat=threat)
+    assert under_attack(task, attack).federation.num_users == 111
     row = evaluate(
         "worst case",
         attack,
@@ -203,9 +204,21 @@ INSTANCE_LEVEL = [
 ]
 
 
+POISONED = [
+    ("backdoor", {}),
+    ("label-flip", {}),
+    ("worst-case", {}),
+    ("worst-case", {"spread": 3}),
+    ("hostile", {"spread": 3}),
+    ("hostile", {"relation": Relation.JOIN}),
+    ("worst-case", {"relation": Relation.JOIN, "spread": 2}),
+    ("leave", {"relation": Relation.JOIN}),
+]
+
+
 @pytest.mark.parametrize("mechanism", INSTANCE_LEVEL, ids=["fedavg", "hybrid"])
-@pytest.mark.parametrize("kind", ["backdoor", "label-flip"])
-def test_poisoned_instances_do_not_break_an_instance_level_certificate(kind, mechanism):
+@pytest.mark.parametrize(("kind", "how"), POISONED, ids=str)
+def test_poisoned_instances_do_not_break_an_instance_level_certificate(kind, how, mechanism):
     federation = data.load("digits", classes=[0, 1], users=3)
     task = demo_task(
         federation=federation,
@@ -213,10 +226,11 @@ def test_poisoned_instances_do_not_break_an_instance_level_certificate(kind, mec
         mechanism=mechanism,
         local=LocalTraining(batch_size=12, learning_rate=2.0),
     )
-    attack = build_attack(kind, adversaries=(1,), instances=3)
+    ((_, attack),) = build_series(kind, [3], num_users=3, unit=Unit.INSTANCE, **how)
     assert isinstance(attack, Instances)
     outcome = train(task, 300, [attack.goal(federation)])
-    certificate = certified(task, outcome.scores, threat=ThreatModel(unit="instance"))
+    threat = ThreatModel(unit="instance", relation=how.get("relation", Relation.REPLACE))
+    certificate = certified(task, outcome.scores, threat=threat)
     row = evaluate(
         kind,
         attack,
@@ -233,10 +247,24 @@ def test_poisoned_instances_do_not_break_an_instance_level_certificate(kind, mec
     check(row)
 
 
-def test_who_joins_pooled_training_cannot_be_left_out_and_that_is_said():
-    attack = build_attack("label-flip", adversaries=(1,), instances=3)
-    with pytest.raises(ValueError, match="relation = 'join' cannot be attacked where pooled = true"):
-        clean_task(demo_task(mechanism=INSTANCE_LEVEL[1]), attack, Relation.JOIN)
+def test_the_worst_instances_do_more_than_flipped_labels():
+    federation = data.load("digits", classes=[0, 1], users=3)
+    task = demo_task(
+        federation=federation,
+        model=build("linear", federation),
+        mechanism=replace(INSTANCE_LEVEL[0], noise_multiplier=1.0),
+        local=LocalTraining(batch_size=12, learning_rate=2.0),
+    )
+
+    def attacked(kind, count, **options):
+        ((_, attack),) = build_series(kind, [count], num_users=3, unit=Unit.INSTANCE, spread=3, **options)
+        outcome = run_attack(task, attack, 60)
+        return float(outcome.losses[0].mean()), accuracy(outcome.scores, federation.test_labels)
+
+    flipped, crafted = (attacked(kind, 60, target=0) for kind in ("label-flip", "worst-case"))
+    assert crafted[0] < 0.7 * flipped[0]  # to have all inputs answered with one class
+    assert crafted[1] < flipped[1]
+    assert attacked("worst-case", 120)[1] < 0.2  # to have all of them answered wrongly
 
 
 def test_what_a_certificate_does_not_cover_is_said(clean):
@@ -271,7 +299,7 @@ def test_what_a_certificate_does_not_cover_is_said(clean):
 @pytest.mark.parametrize("relation", Relation)
 def test_rows_of_many_attacks_repeat(relation):
     task = demo_task(rounds=1)
-    attacks = build_series("label-flip", (0, 2, 4), num_users=96, scale=50.0)
+    attacks = build_series("label-flip", (0, 2, 4), num_users=96, relation=relation, scale=50.0)
     threat = ThreatModel(relation=relation)
     seen = []
     found = [
@@ -282,7 +310,6 @@ def test_rows_of_many_attacks_repeat(relation):
             certifier=lambda scores: certified(task, scores, threat=threat),
             cost_bound=COST_BOUND,
             delta=DELTA,
-            relation=relation,
             progress=lambda *told: seen.append(told),
         )
         for _ in range(2)

@@ -89,10 +89,41 @@ def test_instances_of_one_user(config):
     assert row["sound"]
 
 
+def changed(*pairs):
+    return [part for pair in pairs for part in ("--set", pair)]
+
+
+def test_users_who_join_and_leave(config):
+    kinds = ("--attack", "hostile", "--attack", "worst-case", "--attack", "leave")
+    relation = changed("threat.relation=join", "attack.user_instances=1")
+    done = fedproof("attack", config, *kinds[:4], "--adversaries", "0:2", *relation, "--json")
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["adversaries"] for row in rows] == [0, 1, 2] * 2
+    assert all(row["sound"] and row["holds_on_certified"] and row["holds_on_cost"] for row in rows)
+    done = fedproof("attack", config, *kinds[4:], "--adversaries", "2", *relation[:2], "--json")
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["sound"]
+    assert row["holds_on_certified"]
+
+
+@pytest.mark.parametrize("relation", ["replace", "join"])
+def test_the_worst_instances_are_dealt_out(config, relation):
+    instance = ("mechanism.kind=instance-fedavg", "mechanism.local_steps=3", "mechanism.sampling=none")
+    more = changed(*instance, "threat.unit=instance", f"threat.relation={relation}", "attack.spread=3")
+    done = fedproof("attack", config, "--attack", "worst-case", "--adversaries", "1:2", *more, "--json")
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["adversaries"] for row in rows] == [1, 2]
+    assert all(row["sound"] and row["holds_on_cost"] for row in rows)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ((), "--attack is missing"),
+        (("--attack", "leave"), "'leave' needs relation = 'join'"),
+        (("--attack", "hostile", "--set", "attack.values=rude"), "attack.values"),
+        (("--attack", "hostile", "--set", "attack.spread=2"), "spread = 2 is for poisoned instances"),
+        (("--attack", "label-flip", "--set", "attack.user_instances=99"), "user_instances = 99 must be at"),
         (("--attack", "magic"), "attack = 'magic' must be one of backdoor"),
         (("--attack", "backdoor", "--adversaries", "25"), "25"),
         (("--attack", "backdoor", "--set", "attack.direction=inverse-std"), "direction is no parameter"),
@@ -119,7 +150,7 @@ def test_attacks_on_disjoint_groups_change_no_certified_vote(tmp_path, unit):
     path.write_text(
         text.replace('"mean"', '"vote"') + f'[threat]\nunit = "{unit}"\n[attack]\ncost_bound = 20.0\n'
     )
-    kinds = ("label-flip",) if unit == "instance" else ("label-flip", "worst-case")
+    kinds = ("label-flip", "worst-case")
     asked = [part for kind in kinds for part in ("--attack", kind)]
     rows = json.loads(fedproof("attack", path, *asked, "--adversaries", "0:4", "--json").stdout)["rows"]
     assert [row["replicas"] for row in rows] == [12] * len(rows)

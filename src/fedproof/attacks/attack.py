@@ -1,7 +1,7 @@
 """What every attack is: who is adversarial, what they do to their data and updates, what they want."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from fedproof.attacks.coalition import Coalition
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
 from fedproof.mechanisms.rounds import State
-from fedproof.threat import Unit
+from fedproof.threat import Relation, Unit
 
 Craft = Callable[[Coalition, State], Tensor]
 """What the adversaries hand in: `(replicas or 1, adversaries, dim)`, shaped like `Coalition.updates`."""
@@ -47,12 +47,16 @@ class Goal:
 class Attack:
     """An attack by some users; on its own it does nothing, concrete attacks override one method or two.
 
+    Adversaries may do anything with their own units: hold other instances, as many as the public limit
+    allows, and hand in other updates. What they do is checked, see `fedproof.attacks.honest`.
+
     Attributes:
-        adversaries: the users who attack.
+        adversaries: the users who attack, by position; those who join stand behind all others.
     """
 
     adversaries: tuple[int, ...]
     unit: ClassVar[Unit] = Unit.USER
+    relation: ClassVar[Relation] = Relation.REPLACE  # whether units are corrupted, or come and go
 
     def __post_init__(self) -> None:
         for user in self.adversaries:
@@ -66,7 +70,7 @@ class Attack:
         return len(self.adversaries)
 
     def poison(self, federation: Federation) -> Federation:
-        """The federation with the adversaries' instances poisoned."""
+        """The federation with the adversaries' units poisoned."""
         return federation
 
     def crafter(self, task: Task) -> Craft | None:
@@ -96,32 +100,6 @@ def generator(seed: int, *path: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_KEY, *path)))
 
 
-def poisoned(federation: Federation, attack: Attack) -> Federation:
-    """The federation after `attack`, checked: honest users, test inputs and all shapes are as before."""
-    check_users(federation, attack.adversaries)
-    after = attack.poison(federation)
-    if after is federation:
-        return federation
-    for name in ("offsets", "test_features", "test_labels"):
-        old, new = getattr(federation, name), getattr(after, name)
-        if new is not old and not np.array_equal(old, new):
-            raise ValueError(
-                f"{type(attack).__name__} changed {name}, it may change adversaries' instances only"
-            )
-    honest = ~rows_of(federation, attack.adversaries)
-    for name in ("features", "labels"):
-        old, new = getattr(federation, name), getattr(after, name)
-        if new is old:
-            continue
-        if old.shape != new.shape or old.dtype != new.dtype:
-            raise ValueError(
-                f"{type(attack).__name__} turned {name} {old.dtype} {old.shape} into {new.dtype} {new.shape}"
-            )
-        if not np.array_equal(old[honest], new[honest]):
-            raise ValueError(f"{type(attack).__name__} changed {name} of users who are no adversaries")
-    return after
-
-
 def check_users(federation: Federation, adversaries: tuple[int, ...]) -> None:
     """Raise ValueError unless all adversaries are users of the federation."""
     if adversaries and max(adversaries) >= federation.num_users:
@@ -134,17 +112,3 @@ def rows_of(federation: Federation, users: tuple[int, ...]) -> NDArray[np.bool_]
     """Which instances `(instances,)` belong to `users`."""
     owner = np.repeat(np.arange(federation.num_users), federation.sizes)
     return np.isin(owner, users)
-
-
-def with_rows(
-    federation: Federation,
-    *,
-    features: NDArray[np.generic] | None = None,
-    labels: NDArray[np.int64] | None = None,
-) -> Federation:
-    """The federation with other features or labels, read-only like those it came with."""
-    changed = {"features": features, "labels": labels}
-    given = {name: value for name, value in changed.items() if value is not None}
-    for value in given.values():
-        value.setflags(write=False)
-    return replace(federation, **given)  # type: ignore[arg-type]

@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check
-from fedproof.attacks.attack import Attack, Goal, with_rows
+from fedproof.attacks.attack import Attack, Goal
 from fedproof.attacks.selection import chosen_rows
 from fedproof.attacks.trigger import brightest, default_size, image_shape, stamp, triangle
+from fedproof.attacks.units import frozen
 from fedproof.federation import Federation
 
 
@@ -63,7 +64,7 @@ def stamped(
     features, labels = federation.features.copy(), federation.labels.copy()
     features[rows] = stamp(features[rows], pixels, brightest(federation))
     labels[rows] = target
-    return with_rows(federation, features=features, labels=labels)
+    return frozen(federation, features=features, labels=labels)
 
 
 def trigger_goal(federation: Federation, pixels: NDArray[np.bool_], target: int) -> Goal:

@@ -12,14 +12,13 @@ from torch import Tensor
 from fedproof.accounting import is_private
 from fedproof.attacks.attack import Attack
 from fedproof.attacks.cost import costs
-from fedproof.attacks.outcome import Outcome, clean_task, run_attack, train
+from fedproof.attacks.outcome import Outcome, run_attack, train
 from fedproof.attacks.row import Row
 from fedproof.attacks.verdict import accuracy, interval, verdict
 from fedproof.certificates import Certificate, CostMethod, Inefficacy, Method, inefficacy
 from fedproof.certificates.partition import partition_costs
 from fedproof.ensemble import Task, first_updates, replica_accuracies, shares_first_round
 from fedproof.protocol import Partition
-from fedproof.threat import Relation
 
 _ROUNDING = 1e-9  # of a mean of losses
 
@@ -35,12 +34,11 @@ def evaluate_all(
     certifier: Certifier,
     cost_bound: float,
     delta: float,
-    relation: Relation = Relation.REPLACE,
     failure_probability: float = 1e-3,
     first: Tensor | None = None,
     progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> list[Row]:
-    """A row for every attack; the clean ensemble is trained once (for `join`, once for each attack).
+    """A row for every attack; the clean ensemble is trained once.
 
     Args:
         task: the clean one.
@@ -49,7 +47,6 @@ def evaluate_all(
         certifier: makes the certificate of the clean ensemble.
         cost_bound: C̄, to which losses are clipped.
         delta: at which the paper's ε is accounted.
-        relation: of the certificate: what the attack is compared with.
         failure_probability: of each comparison with a bound, for the attacked ensemble.
         first: everybody's round-one updates in the clean task; None: computed here where replicas share them.
         progress: called with what is trained, how much is done and how much there is.
@@ -58,15 +55,10 @@ def evaluate_all(
     if first is None and shares_first_round(task):
         first = first_updates(task)
     goals = [attack.goal(task.federation) for _, attack in attacks]
+    outcome = train(task, num_replicas, goals, first=first, progress=partial(progress, "clean"))
+    certificate = certifier(outcome.scores)
     rows: list[Row] = []
-    base: Task | None = None
-    outcome: Outcome | None = None
-    certificate: Certificate | None = None
     for index, (name, attack) in enumerate(attacks):
-        before, base = base, clean_task(task, attack, relation)
-        if outcome is None or base is not before:
-            outcome = train(base, num_replicas, goals, first=first, progress=partial(progress, "clean"))
-            certificate = certifier(outcome.scores)
         clean = Outcome(scores=outcome.scores, losses=(outcome.losses[index],))
         told = partial(progress, f"{name}, k = {attack.size}")
         attacked = run_attack(task, attack, num_replicas, clean_first=first, progress=told)
@@ -129,10 +121,16 @@ def evaluate(
 
 def not_covered(attack: Attack, certificate: Certificate) -> tuple[str, ...]:
     """Why the certificate says nothing about this attack; empty if it does."""
-    unit = certificate.threat.unit
-    if attack.unit == unit or not attack.size:
-        return ()
-    return (f"the attack is on the level of the {attack.unit}, the certificate of the {unit}",)
+    threat = certificate.threat
+    why = []
+    if attack.size and attack.unit != threat.unit:
+        why.append(f"the attack is on the level of the {attack.unit}, the certificate of the {threat.unit}")
+    if attack.size and attack.relation != threat.relation:
+        why.append(
+            f"the attack's relation is {attack.relation}, the certificate's {threat.relation}: to corrupt "
+            "units is one thing, to come or to go another"
+        )
+    return tuple(why)
 
 
 def _predictions(

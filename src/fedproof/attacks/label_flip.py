@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check
-from fedproof.attacks.attack import Attack, Goal, with_rows
+from fedproof.attacks.attack import Attack, Goal
 from fedproof.attacks.backdoor import check_class
 from fedproof.attacks.selection import chosen_rows
+from fedproof.attacks.units import frozen
 from fedproof.federation import Federation
 
 
@@ -52,7 +53,7 @@ class LabelFlip(Attack):
         )
         labels = federation.labels.copy()
         labels[rows] = self.target
-        return with_rows(federation, labels=labels)
+        return frozen(federation, labels=labels)
 
     def goal(self, federation: Federation) -> Goal:
         """Test inputs of the source class, to be answered with the target class."""

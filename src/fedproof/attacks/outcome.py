@@ -7,13 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.attacks.absent import Absent
 from fedproof.attacks.attack import Attack, Goal
 from fedproof.attacks.cost import losses, scores_on
 from fedproof.attacks.poisoned_task import attacked_first_updates, under_attack
 from fedproof.ensemble import Task, first_updates, shares_first_round, train_replicas
 from fedproof.ensemble.memory import part_size_for
-from fedproof.threat import Relation
 
 Progress = Callable[[int, int], None]
 """Called with the number of replicas done and of all."""
@@ -78,20 +76,9 @@ def run_attack(
     Honest users' first updates are taken from `clean_first`, the result of `first_updates(task)`.
     """
     attacked, first = under_attack(task, attack), None
-    if shares_first_round(task):
+    # Where users have left, rows of the clean updates are no longer those of the same users.
+    if shares_first_round(task) and attacked.federation.num_users >= task.federation.num_users:
         clean_first = first_updates(task) if clean_first is None else clean_first
         first = attacked_first_updates(attacked, attack.adversaries, clean_first)
     goal = attack.goal(task.federation)
     return train(attacked, num_replicas, [goal], first=first, progress=progress)
-
-
-def clean_task(task: Task, attack: Attack, relation: Relation) -> Task:
-    """What the attack is compared with: honest users, or for `join` the federation before they joined."""
-    if relation is Relation.REPLACE or not attack.adversaries:
-        return task
-    if getattr(task.mechanism, "pooled", False):
-        raise ValueError(
-            "relation = 'join' cannot be attacked where pooled = true: nobody hands in what could be "
-            "left out; use relation = 'replace'"
-        )
-    return under_attack(task, Absent(adversaries=attack.adversaries))

@@ -7,12 +7,16 @@ import torch
 from torch import Tensor
 
 from fedproof.aggregation.contributions import Contributions
-from fedproof.attacks.attack import Attack, Craft, poisoned
+from fedproof.attacks.attack import Attack, Craft
 from fedproof.attacks.coalition import coalition_of, with_updates
+from fedproof.attacks.honest import poisoned
 from fedproof.ensemble.task import Task
 from fedproof.ensemble.train import first_updates
+from fedproof.federation import Federation
 from fedproof.mechanisms.rounds import State
 from fedproof.models.precision import all_digits
+from fedproof.protocol import CohortOnce, FixedSize, Partition
+from fedproof.threat import Unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,17 +48,47 @@ class Hook:
 
 @all_digits()
 def under_attack(task: Task, attack: Attack) -> Task:
-    """The task with poisoned data and updates; cohorts and noise of every replica stay the same.
+    """The task with poisoned data and updates; who joins or leaves changes nothing for anybody else.
 
-    Guarantee: honest users' data are checked to be unchanged, their updates cannot be reached; what the
+    Guarantee: honest units are checked to be unchanged, their updates cannot be reached; what the
     adversaries hand in goes through the server's clipping and noise like everybody's.
+
+    Raises:
+        ValueError: the attack goes beyond its units, or hands in updates where there are none.
     """
     if task.attack is not None:
         raise ValueError("the task is under attack already; attacks are combined by wrapping one another")
     federation = poisoned(task.federation, attack)
-    craft = attack.crafter(replace(task, federation=federation))
+    attacked = _with_units(task, federation)
+    craft = attack.crafter(attacked)
+    if craft is not None and getattr(task.mechanism, "pooled", False):
+        raise ValueError(
+            f"{type(attack).__name__} replaces updates, but where pooled = true nobody hands in any: attack "
+            "the data, as label-flip, hostile and (with by_data) worst-case do"
+        )
     hook = None if craft is None or not attack.adversaries else Hook(attack=attack, craft=craft)
-    return replace(task, federation=federation, attack=hook)
+    return replace(attacked, attack=hook)
+
+
+def _with_units(task: Task, federation: Federation) -> Task:
+    """The task on another federation, its mechanism made for as many units as there are now.
+
+    Cohorts of fixed size are drawn out of those who are there, which is what `join` means for them; all other
+    rates are constants.
+    """
+    mechanism = task.mechanism
+    sampling = None if isinstance(mechanism, Partition) else mechanism.sampling
+    drawn = isinstance(mechanism, CohortOnce) and mechanism.unit is Unit.INSTANCE
+    before, after = (len(one.labels) if drawn else one.num_users for one in (task.federation, federation))
+    if before == after or not isinstance(sampling, FixedSize):
+        return replace(task, federation=federation)
+    if not isinstance(mechanism, CohortOnce) or mechanism.noise_multiplier:
+        raise ValueError(
+            f"{before} units became {after}: relation = 'join' is not defined for noised cohorts of a fixed "
+            "size"
+        )
+    sampling = FixedSize(cohort=sampling.cohort, users=after)
+    return replace(task, federation=federation, mechanism=replace(mechanism, sampling=sampling))
 
 
 @all_digits()
@@ -62,14 +96,15 @@ def attacked_first_updates(task: Task, adversaries: tuple[int, ...], clean: Tens
     """Round-one updates `(users, dim)` of the attacked `task`: only the adversaries train anew.
 
     Args:
-        task: from `under_attack`.
-        adversaries: whose rows are computed anew.
+        task: from `under_attack`, by an attack that nobody leaves in.
+        adversaries: whose rows are computed anew, newcomers behind the others.
         clean: result of `first_updates` for the clean task.
     """
     if not adversaries:
         return clean
     users = np.array(sorted(adversaries), dtype=np.int64)
-    updates = clean.clone()
+    newcomers = clean.new_zeros((task.federation.num_users - len(clean), clean.shape[1]))
+    updates = torch.cat([clean, newcomers])
     updates[torch.from_numpy(users).to(updates.device)] = first_updates(task, users=users).to(
         updates.device, updates.dtype
     )

@@ -45,7 +45,7 @@ class WorstCase(Attack):
 
     def crafter(self, task: Task) -> Craft:
         """Replaces the adversaries' updates by the steepest descent of the margin."""
-        chosen = self._chosen(task.federation)
+        chosen = chosen_inputs(task.federation, self.inputs, self.target)
         device = torch.device(task.device)
         model = task.model.to(device, task.dtype)
         inputs = as_inputs(task.federation.test_features[chosen], device, task.dtype)
@@ -65,21 +65,28 @@ class WorstCase(Attack):
 
     def goal(self, federation: Federation) -> Goal:
         """The chosen test inputs, to be answered with the target class, or with any wrong one."""
-        chosen = self._chosen(federation)
-        inputs, labels = federation.test_features[chosen], federation.test_labels[chosen]
-        if self.target is None:
-            return Goal(inputs=inputs, labels=labels, wanted=False)
-        return Goal(inputs=inputs, labels=np.full_like(labels, self.target))
+        return target_goal(federation, self.inputs, self.target)
 
-    def _chosen(self, federation: Federation) -> NDArray[np.int64]:
-        count = len(federation.test_labels)
-        if self.inputs and max(self.inputs) >= count:
-            raise ValueError(f"inputs = {max(self.inputs)} must be below the number of test inputs = {count}")
-        chosen = np.array(self.inputs or range(count), dtype=np.int64)
-        if self.target is None:
-            return chosen
-        check_class(federation, target=self.target)
-        return np.asarray(chosen[federation.test_labels[chosen] != self.target])
+
+def target_goal(federation: Federation, inputs: tuple[int, ...], target: int | None) -> Goal:
+    """The chosen test inputs, to be answered with the `target` class, or if it is None with any wrong one."""
+    chosen = chosen_inputs(federation, inputs, target)
+    features, labels = federation.test_features[chosen], federation.test_labels[chosen]
+    if target is None:
+        return Goal(inputs=features, labels=labels, wanted=False)
+    return Goal(inputs=features, labels=np.full_like(labels, target))
+
+
+def chosen_inputs(federation: Federation, inputs: tuple[int, ...], target: int | None) -> NDArray[np.int64]:
+    """The test inputs named, or all, but for those that are of the `target` class already."""
+    count = len(federation.test_labels)
+    if inputs and max(inputs) >= count:
+        raise ValueError(f"inputs = {max(inputs)} must be below the number of test inputs = {count}")
+    chosen = np.array(inputs or range(count), dtype=np.int64)
+    if target is None:
+        return chosen
+    check_class(federation, target=target)
+    return np.asarray(chosen[federation.test_labels[chosen] != target])
 
 
 def _steepest(

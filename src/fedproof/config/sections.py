@@ -287,8 +287,8 @@ class AttackSection(Section):
     """`[attack]`: what adversaries do in `fedproof attack`; a key that an attack does not have is refused.
 
     Attributes:
-        kind: `backdoor`, `distributed-backdoor`, `label-flip`, `min-max`, `min-sum`, `worst-case`, `none`,
-            or a function of yours as `package.module:function`.
+        kind: `backdoor`, `distributed-backdoor`, `label-flip`, `min-max`, `min-sum`, `worst-case`, `hostile`,
+            `absent`, `leave`, `none`, or a function of yours as `package.module:function`.
         adversaries: number of poisoned units.
         seed: of who attacks, and which instances are poisoned.
         scale: γ, by which adversaries multiply their updates.
@@ -297,6 +297,11 @@ class AttackSection(Section):
         target: class that the attack is after.
         trigger_size: of backdoors: legs of the trigger in pixels.
         direction: of `min-max` and `min-sum`: along which the updates are moved.
+        values: of `hostile`: which numbers adversaries hold and hand in; all by turns if not given.
+        gain: of `worst-case` where data are poisoned: how loud crafted instances are.
+        spread: at instance level: users that poisoned instances are dealt out to; one if not given.
+        user_instances: at user level: instances that each adversary holds, up to the public limit; as many as
+            it has if not given.
         cost_bound: C̄, to which the attacker's loss is clipped.
     """
 
@@ -309,6 +314,10 @@ class AttackSection(Section):
     target: Annotated[int, Field(ge=0)] | None = None
     trigger_size: Count | None = None
     direction: Literal["inverse-unit-vector", "inverse-std", "inverse-sign"] | None = None
+    values: Literal["huge", "nan", "infinite", "subnormal", "mixed"] | None = None
+    gain: Positive | None = None
+    spread: Count | None = None
+    user_instances: Count | None = None
     cost_bound: Positive = 0.5
 
 

@@ -1,0 +1,155 @@
+"""The federation after an attack, checked: an adversary has the power that is certified, and no more."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof.attacks.attack import Attack, check_users
+from fedproof.attacks.units import has_identities, instance_ids, rows_of_users, user_ids
+from fedproof.federation import Federation
+from fedproof.threat import Relation, Unit
+
+Rows = NDArray[np.int64]
+_AT_ONCE = 4096
+
+
+def poisoned(federation: Federation, attack: Attack) -> Federation:
+    """The federation after `attack`.
+
+    Guarantee: no unit but the attack's own was touched, of which there are `attack.size`. Units are told by
+    their identity, or in the order in which they stand where the federation has none. An attack on users may
+    give its users any instances; one on instances leaves all others of their owners as they are. Only an
+    attack of the relation `join` adds units or takes its own away, and it changes none.
+
+    Raises:
+        ValueError: the attack went beyond its units.
+    """
+    if attack.relation is Relation.REPLACE:
+        check_users(federation, attack.adversaries)
+    after = attack.poison(federation)
+    if after is federation:
+        return federation
+    _check_shapes(federation, after, attack)
+    places = _places(federation, after, attack)
+    _check_honest_users(federation, after, attack, places)
+    if attack.unit is Unit.INSTANCE:
+        _check_instances(federation, after, attack, places)
+    return after
+
+
+def _check_shapes(before: Federation, after: Federation, attack: Attack) -> None:
+    for name in ("test_features", "test_labels", "vectors"):
+        if not _same(getattr(before, name), getattr(after, name)):
+            raise ValueError(f"{_name(attack)} changed {name}, it may change adversaries' instances only")
+    for name in ("features", "labels"):
+        old, new = getattr(before, name), getattr(after, name)
+        if old.dtype != new.dtype or old.shape[1:] != new.shape[1:]:
+            raise ValueError(
+                f"{_name(attack)} turned {name} {old.dtype} {old.shape[1:]} into {new.dtype} {new.shape[1:]}"
+            )
+
+
+def _places(before: Federation, after: Federation, attack: Attack) -> Rows:
+    """Where each user of `before` stands in `after`, -1 if it has left."""
+    if has_identities(before):
+        where = {user: place for place, user in enumerate(user_ids(after).tolist())}
+        return np.array([where.get(user, -1) for user in user_ids(before).tolist()], dtype=np.int64)
+    gone = before.num_users - after.num_users
+    if gone <= 0:
+        return np.arange(before.num_users)
+    stays = ~np.isin(np.arange(before.num_users), attack.adversaries)
+    return np.where(stays, np.cumsum(stays) - 1, -1)
+
+
+def _check_honest_users(before: Federation, after: Federation, attack: Attack, places: Rows) -> None:
+    honest = np.setdiff1d(np.arange(before.num_users), attack.adversaries)
+    if (places[honest] < 0).any() or (places[honest] >= after.num_users).any():
+        raise ValueError(f"{_name(attack)} removed users who are no adversaries")
+    more = after.num_users - int((places >= 0).sum())
+    less = int((places < 0).sum())
+    units = attack.size if attack.unit is Unit.USER else 0
+    if (more or less) and attack.relation is not Relation.JOIN:
+        raise ValueError(
+            f"{_name(attack)} changed the number of users: only attacks of the relation join may"
+        )
+    if more + less > units:
+        raise ValueError(f"{_name(attack)} added {more} and removed {less} users, it may move {units}")
+    if not np.array_equal(before.sizes[honest], after.sizes[places[honest]]):
+        raise ValueError(f"{_name(attack)} changed the number of instances of users who are no adversaries")
+    old = np.concatenate([np.empty(0, np.int64), *_rows(before, honest)])
+    new = np.concatenate([np.empty(0, np.int64), *_rows(after, places[honest])])
+    for name in ("features", "labels"):
+        if not _same_rows(getattr(before, name), old, getattr(after, name), new):
+            raise ValueError(f"{_name(attack)} changed {name} of users who are no adversaries")
+    if has_identities(before) and not _same(instance_ids(before)[old], instance_ids(after)[new]):
+        raise ValueError(f"{_name(attack)} gave instances of users who are no adversaries other identities")
+    if attack.relation is Relation.JOIN and attack.unit is Unit.USER and not (more or less) and attack.size:
+        raise ValueError(f"{_name(attack)} corrupted users, but its relation is join: they come or go")
+
+
+def _check_instances(before: Federation, after: Federation, attack: Attack, places: Rows) -> None:
+    """An attack on instances keeps to so many of them, and leaves their owners' other ones alone."""
+    touched = 0
+    owners = [user for user in attack.adversaries if user < before.num_users]
+    for user in owners:
+        old, new = _rows(before, [user])[0], _rows(after, places[[user]])[0]
+        pairs = _matched(before, after, old, new)
+        changed = sum(not _same_row(before, after, one, other) for one, other in pairs)
+        moved = len(old) + len(new) - 2 * len(pairs)
+        if moved and attack.relation is Relation.REPLACE:
+            raise ValueError(
+                f"{_name(attack)} changed the number of instances of user {user}: only attacks of the "
+                "relation join may"
+            )
+        if changed and attack.relation is Relation.JOIN:
+            raise ValueError(
+                f"{_name(attack)} corrupted instances of user {user}, but its relation is join: they come "
+                "or go"
+            )
+        touched += changed + moved
+    if touched > attack.size:
+        raise ValueError(f"{_name(attack)} touched {touched} instances, it may touch {attack.size}")
+
+
+def _matched(before: Federation, after: Federation, old: Rows, new: Rows) -> list[tuple[int, int]]:
+    """Rows that are the same instance on both sides."""
+    if has_identities(before):
+        where = {one: row for row, one in zip(new.tolist(), instance_ids(after)[new].tolist(), strict=True)}
+        mine = zip(old.tolist(), instance_ids(before)[old].tolist(), strict=True)
+        return [(row, where[one]) for row, one in mine if one in where]
+    if len(new) >= len(old):  # who joins comes last
+        return list(zip(old.tolist(), new.tolist(), strict=False))
+    found, left = [], old.tolist()
+    for row in new.tolist():  # some have left: those that stay are met in their old order
+        while left and not _same_row(before, after, left[0], row):
+            left.pop(0)
+        if left:
+            found.append((left.pop(0), row))
+    return found
+
+
+def _same_row(before: Federation, after: Federation, old: int, new: int) -> bool:
+    return bool(before.labels[old] == after.labels[new]) and _same(before.features[old], after.features[new])
+
+
+def _rows(federation: Federation, users: Rows | list[int]) -> list[Rows]:
+    rows = rows_of_users(federation)
+    return [rows[user] for user in users]
+
+
+def _same_rows(before: NDArray[np.generic], old: Rows, after: NDArray[np.generic], new: Rows) -> bool:
+    if before is after and np.array_equal(old, new):
+        return True
+    parts = range(0, len(old), _AT_ONCE)  # of data that may fill the memory there is no second copy
+    return all(_same(before[old[i : i + _AT_ONCE]], after[new[i : i + _AT_ONCE]]) for i in parts)
+
+
+def _same(one: NDArray[np.generic] | None, other: NDArray[np.generic] | None) -> bool:
+    if one is other:
+        return True
+    if one is None or other is None:
+        return False
+    return np.array_equal(one, other, equal_nan=np.issubdtype(one.dtype, np.floating))
+
+
+def _name(attack: Attack) -> str:
+    return type(attack).__name__

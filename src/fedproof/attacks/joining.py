@@ -1,0 +1,66 @@
+"""Join: adversaries who come as new users, and users who leave."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedproof import check
+from fedproof.attacks.attack import Attack, Craft, Goal, check_users
+from fedproof.attacks.units import with_newcomers, without_users
+from fedproof.ensemble.task import Task
+from fedproof.federation import Federation
+from fedproof.threat import Relation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joining(Attack):
+    """New users, each with an identity of its own, who attack as `base` does; honest ones stay as they are.
+
+    A newcomer brings a copy of somebody's instances for `base` to poison.
+
+    Attributes:
+        base: what the newcomers do; its adversaries are the positions behind the last honest user.
+        seed: chooses whose instances are copied; more newcomers contain fewer.
+        adversaries: those of `base`.
+    """
+
+    base: Attack
+    seed: int = 0
+    adversaries: tuple[int, ...] = ()
+    relation: ClassVar[Relation] = Relation.JOIN
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "adversaries", self.base.adversaries)
+        super().__post_init__()
+        check.not_negative_count(seed=self.seed)
+
+    def poison(self, federation: Federation) -> Federation:
+        """The federation that the newcomers have joined, their data as `base` poisons them."""
+        places = tuple(range(federation.num_users, federation.num_users + self.size))
+        if tuple(sorted(self.adversaries)) != places:
+            raise ValueError(
+                f"adversaries = {self.adversaries} must be the positions behind the last of "
+                f"{federation.num_users} users, where newcomers stand"
+            )
+        if not self.size:
+            return federation
+        return self.base.poison(with_newcomers(federation, self.size, self.seed))
+
+    def crafter(self, task: Task) -> Craft | None:
+        """What `base` hands in."""
+        return self.base.crafter(task)
+
+    def goal(self, federation: Federation) -> Goal:
+        """What `base` wants."""
+        return self.base.goal(federation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaving(Attack):
+    """The adversaries leave: the federation that certificates for `join`, read backwards, speak about."""
+
+    relation: ClassVar[Relation] = Relation.JOIN
+
+    def poison(self, federation: Federation) -> Federation:
+        """The federation without them."""
+        check_users(federation, self.adversaries)
+        return without_users(federation, self.adversaries) if self.adversaries else federation
