@@ -25,9 +25,11 @@ docs: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/fedproof bench --json
 
-# A million hostile inputs for all readers together, and fifty runs killed at random moments.
+# A million hostile inputs for all readers together, and more than a million adversaries, tests and certificates.
 fuzz: $(STAMP)
 	FEDPROOF_FUZZ_EXAMPLES=53000 $(BIN)/python -m pytest -n 2 tests/hostile
+	FEDPROOF_FUZZ_TRIALS=100000 FEDPROOF_FUZZ_SEARCHES=6 $(BIN)/python -m pytest -n 2 --durations=15 \
+		tests/adversary tests/certificates/test_attack_search.py
 
 # A thousand trainings with each planted mistake: how many does the audit catch?
 audit: $(STAMP)
