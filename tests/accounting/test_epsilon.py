@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedproof.accounting import account, account_delta, ensemble_account, event_of, queries_of, user_accounts
 from fedproof.accounting.epsilon import dopamine_epsilon, pld_delta, pld_epsilon, round_up
-from fedproof.accounting.renyi import PAPER_ORDERS, paper_epsilon, poisson_rdp, rdp_epsilon
+from fedproof.accounting.renyi import PAPER_ORDERS, paper_epsilon, poisson_rdp, rdp, rdp_epsilon
 from fedproof.protocol import (
     Everyone,
     FedAvg,
@@ -55,6 +55,25 @@ def test_renyi_divergence_is_the_binomial_sum_at_integer_orders(order, noise, pr
     with mpmath.workdps(50):
         exact = float(mpmath.log(mpmath.fsum(terms)) / (order - 1))
     assert poisson_rdp(probability, noise, order) == pytest.approx(exact, rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize("probability", [1e-8, 1e-4, 0.1, 0.9])
+@pytest.mark.parametrize("noise", [0.3, 1.0, 6.0, 1000.0])
+def test_renyi_divergences_are_rounded_up(probability, noise):
+    q, variance = mpmath.mpf(probability), mpmath.mpf(noise) ** 2
+    orders = [2, 3, 9, 33, 128]
+    found = rdp(user(noise, probability, 1000), [float(order) for order in orders])
+    with mpmath.workdps(50):
+        for order, divergence in zip(orders, found, strict=True):
+            moment = mpmath.fsum(
+                mpmath.binomial(order, j)
+                * q**j
+                * (1 - q) ** (order - j)
+                * mpmath.exp(mpmath.mpf(j * (j - 1)) / (2 * variance))
+                for j in range(order + 1)
+            )
+            exact = 1000 * mpmath.log(moment) / (order - 1)
+            assert exact <= divergence <= exact * (1 + mpmath.mpf(1e-10)) + 1e-10
 
 
 def test_the_papers_orders():
