@@ -5,6 +5,7 @@ A forger can renew checksums, so every forged file here has good ones.
 
 import json
 import zipfile
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from fedproof.certificates import (
 from fedproof.certificates.betting import betting_lower
 from fedproof.certificates.document import checksum
 from fedproof.certificates.order import betting_order, check_copies
-from fedproof.certificates.scores import read_array
+from fedproof.certificates.scores import fingerprint, read_array
 from fedproof.protocol import (
     CohortOnce,
     Everyone,
@@ -145,13 +146,33 @@ def test_the_order_of_bets_depends_on_all_replicas_and_on_no_order():
     assert np.array_equal(betting_order(signed), betting_order(negative))
 
 
+def test_equal_replicas_do_not_stand_together():
+    """Else the order of bets would be one by scores; models of three kinds must mix as by chance."""
+    kinds = np.repeat(np.eye(3), [200, 200, 200], axis=0)[:, None]
+    placed = kinds[betting_order(kinds)][:, 0].argmax(axis=1)
+    # 599 neighbours agree with chance 1/3: five standard deviations are 58
+    assert abs(np.sum(placed[1:] == placed[:-1]) - 599 / 3) < 58
+    shuffled = kinds[np.random.default_rng(0).permutation(600)]
+    assert np.array_equal(shuffled[betting_order(shuffled)], kinds[betting_order(kinds)])
+
+
 def test_copied_replicas_are_refused(scores):
-    for copies in (np.concatenate([scores, scores]), np.repeat(scores[:20], 10, axis=0)):
-        for method in ("margin", "mean", "vote"):
-            with pytest.raises(ValueError, match="copies are no independent trainings"):
-                certify(copies, mechanism=MECHANISM, method=method)
-    few = np.concatenate([scores, scores[:3]])
-    assert certify(few, mechanism=MECHANISM, method="mean").sound
+    thrice = np.repeat(scores[:60], 3, axis=0)
+    twice_and_more = np.concatenate([scores[:100], scores[:100], scores[100:130]])
+    for copies in (np.concatenate([scores, scores]), thrice, twice_and_more):
+        for known in ({"mechanism": MECHANISM}, {"privacy": KNOWN, "method": "mean"}):
+            with pytest.raises(ValueError, match=r"replicas [23] times each, number for number: copies are"):
+                certify(copies, **known)
+    few = np.concatenate([scores, scores[:30]])
+    assert certify(few, mechanism=MECHANISM, method="mean").sound  # a law of few atoms could do that
+
+
+def test_a_file_of_copies_is_not_verified(scores):
+    certificate = certify(scores, mechanism=MECHANISM, method="mean")
+    twice = np.concatenate([scores, scores])
+    text = forged(certificate, num_replicas=400, scores_sha256=fingerprint(twice))
+    [answer] = verify(text, twice)
+    assert answer.startswith("scores hold 200 replicas 2 times each")
 
 
 def honest():
@@ -172,6 +193,11 @@ def honest():
     yield "every third cohort was empty", untrained
     yield "equal inputs, rounded", np.round(np.repeat(both[:, :1], 20, axis=1), 3)
     yield "few replicas", np.round(both[:10], 2)
+    for atoms in (3, 40, 800, 5000):
+        laws = generator.dirichlet([2, 1, 1], size=(atoms, 9))
+        yield f"{atoms} cohorts", laws[generator.integers(atoms, size=2000)]
+        uneven = generator.choice(atoms, size=2000, p=generator.dirichlet(np.full(atoms, 0.3)))
+        yield f"{atoms} uneven cohorts", laws[uneven]
 
 
 @pytest.mark.parametrize(("name", "scores"), [pytest.param(*case, id=case[0]) for case in honest()])
@@ -179,12 +205,19 @@ def test_honest_replicas_are_never_taken_for_copies(name, scores):
     check_copies(scores)
 
 
-def test_copies_are_no_mistake_where_nothing_is_random(scores):
+def test_honest_replicas_are_refused_so_rarely_that_nobody_sees_it():
+    """Laws that make as many replicas as possible occur twice: a mean of √6 each."""
+    generator = np.random.default_rng(6)
+    worst = 0.0
+    for _ in range(200):
+        times = Counter(Counter(generator.integers(1000, size=2449).tolist()).values())
+        worst = max(worst, times[2] / (times[1] + times[3]))
+    assert 0.5 < worst < 0.8  # it takes 2 and twenty more to be refused
+
+
+def test_equal_groups_are_no_mistake(scores):
     twice = np.concatenate([scores[:100], scores[:100]])
-    once = CohortOnce(rounds=1, sampling=FixedSize(cohort=1, users=100))
-    assert certify(twice, mechanism=once, method="vote").sound  # a hundred cohorts of one user each
     assert certify(twice, mechanism=Partition(groups=200), method="vote").sound
-    assert certify(twice, privacy=KNOWN, method="vote").sound
 
 
 # --- words --------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.accounting.events import is_private
 from fedproof.accounting.renyi import rdp
 from fedproof.certificates import version_one
 from fedproof.certificates.betting import MIXTURE
@@ -45,7 +44,7 @@ def outcome_of(settings: Settings, scores: Array) -> Outcome:
     mechanism = settings.mechanism
     if isinstance(mechanism, Partition):
         return _partition(mechanism, settings.max_size, scores)
-    if scores.ndim == 3 and mechanism is not None and is_private(mechanism):
+    if scores.ndim == 3:
         check_copies(scores)
     if settings.method is Method.MARGIN:
         return _margin(settings, scores)
