@@ -15,7 +15,7 @@ import pytest
 from fedproof.accounting import account, tradeoff
 from fedproof.accounting.epsilon import natural_relation, pld_delta, rdp_delta
 from fedproof.accounting.tradeoff import GaussianTradeoff
-from fedproof.certificates.privacy import ApproximateDP, approximate_curve
+from fedproof.certificates.privacy import approximate_curve
 from fedproof.protocol import Everyone, FixedSize, Flat, Poisson, Queries
 from fedproof.threat import Relation
 from tests.adversary.laws import NUMERICAL_ERROR, Group, best_tests, composed, drawn, release, roc
@@ -184,7 +184,7 @@ def test_chains_of_federations_stay_within_group_privacy(size):
     rng = np.random.default_rng(SEED)
     for _ in range(200):
         epsilon, delta = rng.exponential(0.5), np.exp(rng.uniform(np.log(1e-8), np.log(0.1)))
-        curve = approximate_curve(ApproximateDP(epsilon=epsilon, delta=delta), size)
+        curve = approximate_curve(epsilon, delta, size)
         start = rng.uniform(0, 1, 50)
         now = start
         for _ in range(size):

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.attacks.attack import Attack, check_users
-from fedproof.attacks.units import has_identities, instance_ids, rows_of_users, user_ids
+from fedproof.attacks.units import rows_of_users
 from fedproof.federation import Federation
 from fedproof.threat import Relation, Unit
 
@@ -16,7 +16,7 @@ def poisoned(federation: Federation, attack: Attack) -> Federation:
     """The federation after `attack`.
 
     Guarantee: no unit but the attack's own was touched, of which there are `attack.size`. Units are told by
-    their identity, or in the order in which they stand where the federation has none. An attack on users may
+    their identity. An attack on users may
     give its users any instances; one on instances leaves all others of their owners as they are. Only an
     attack of the relation `join` adds units or takes its own away, and it changes none.
 
@@ -29,7 +29,7 @@ def poisoned(federation: Federation, attack: Attack) -> Federation:
     if after is federation:
         return federation
     _check_shapes(federation, after, attack)
-    places = _places(federation, after, attack)
+    places = _places(federation, after)
     _check_honest_users(federation, after, attack, places)
     if attack.unit is Unit.INSTANCE:
         _check_instances(federation, after, attack, places)
@@ -48,16 +48,10 @@ def _check_shapes(before: Federation, after: Federation, attack: Attack) -> None
             )
 
 
-def _places(before: Federation, after: Federation, attack: Attack) -> Rows:
+def _places(before: Federation, after: Federation) -> Rows:
     """Where each user of `before` stands in `after`, -1 if it has left."""
-    if has_identities(before):
-        where = {user: place for place, user in enumerate(user_ids(after).tolist())}
-        return np.array([where.get(user, -1) for user in user_ids(before).tolist()], dtype=np.int64)
-    gone = before.num_users - after.num_users
-    if gone <= 0:
-        return np.arange(before.num_users)
-    stays = ~np.isin(np.arange(before.num_users), attack.adversaries)
-    return np.where(stays, np.cumsum(stays) - 1, -1)
+    where = {user: place for place, user in enumerate(after.who.tolist())}
+    return np.array([where.get(user, -1) for user in before.who.tolist()], dtype=np.int64)
 
 
 def _check_honest_users(before: Federation, after: Federation, attack: Attack, places: Rows) -> None:
@@ -80,7 +74,7 @@ def _check_honest_users(before: Federation, after: Federation, attack: Attack, p
     for name in ("features", "labels"):
         if not _same_rows(getattr(before, name), old, getattr(after, name), new):
             raise ValueError(f"{_name(attack)} changed {name} of users who are no adversaries")
-    if has_identities(before) and not _same(instance_ids(before)[old], instance_ids(after)[new]):
+    if not _same(before.which[old], after.which[new]):
         raise ValueError(f"{_name(attack)} gave instances of users who are no adversaries other identities")
     if attack.relation is Relation.JOIN and attack.unit is Unit.USER and not (more or less) and attack.size:
         raise ValueError(f"{_name(attack)} corrupted users, but its relation is join: they come or go")
@@ -112,19 +106,9 @@ def _check_instances(before: Federation, after: Federation, attack: Attack, plac
 
 def _matched(before: Federation, after: Federation, old: Rows, new: Rows) -> list[tuple[int, int]]:
     """Rows that are the same instance on both sides."""
-    if has_identities(before):
-        where = {one: row for row, one in zip(new.tolist(), instance_ids(after)[new].tolist(), strict=True)}
-        mine = zip(old.tolist(), instance_ids(before)[old].tolist(), strict=True)
-        return [(row, where[one]) for row, one in mine if one in where]
-    if len(new) >= len(old):  # who joins comes last
-        return list(zip(old.tolist(), new.tolist(), strict=False))
-    found, left = [], old.tolist()
-    for row in new.tolist():  # some have left: those that stay are met in their old order
-        while left and not _same_row(before, after, left[0], row):
-            left.pop(0)
-        if left:
-            found.append((left.pop(0), row))
-    return found
+    where = {one: row for row, one in zip(new.tolist(), after.which[new].tolist(), strict=True)}
+    mine = zip(old.tolist(), before.which[old].tolist(), strict=True)
+    return [(row, where[one]) for row, one in mine if one in where]
 
 
 def _same_row(before: Federation, after: Federation, old: int, new: int) -> bool:

@@ -5,7 +5,7 @@ under an identity that nobody had; whoever stays keeps all it has.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,25 +17,9 @@ from fedproof.federation import Federation
 Ids = NDArray[np.int64]
 
 
-def user_ids(federation: Federation) -> Ids:
-    """Identity `(users,)` of each user; its position where the federation has no others."""
-    return np.asarray(getattr(federation, "user_ids", np.arange(federation.num_users)), dtype=np.int64)
-
-
-def instance_ids(federation: Federation) -> Ids:
-    """Identity `(instances,)` of each instance; its row where the federation has no others."""
-    return np.asarray(getattr(federation, "instance_ids", np.arange(len(federation.labels))), dtype=np.int64)
-
-
-def has_identities(federation: Federation) -> bool:
-    """Whether units keep an identity when their position changes."""
-    return hasattr(federation, "user_ids") and hasattr(federation, "instance_ids")
-
-
 def most_instances(federation: Federation) -> int:
     """The public limit of instances that one user may hold; where there is none, what the largest holds."""
-    declared = getattr(federation, "most_instances", None)
-    return int(federation.sizes.max() if declared is None else declared)
+    return federation.most_instances or int(federation.sizes.max())
 
 
 def rows_of_users(federation: Federation) -> list[NDArray[np.int64]]:
@@ -62,35 +46,33 @@ def rearranged(
     """
     order = np.concatenate(rows)
     offsets = np.concatenate(([0], np.cumsum([len(own) for own in rows]))).astype(np.int64)
-    changed: dict[str, Any] = {
-        "features": federation.features[order],
-        "labels": federation.labels[order],
-        "offsets": offsets,
-    }
-    if has_identities(federation):
-        if instances is None:
-            again = np.ones(len(order), dtype=np.bool_)
-            again[np.unique(order, return_index=True)[1]] = False
-            instances = instance_ids(federation)[order]
-            instances[again] = fresh(instance_ids(federation), int(again.sum()))
-        changed |= {"user_ids": users, "instance_ids": instances}
-    return frozen(federation, **changed)
+    if instances is None:
+        again = np.ones(len(order), dtype=np.bool_)
+        again[np.unique(order, return_index=True)[1]] = False
+        instances = federation.which[order]
+        instances[again] = fresh(federation.which, int(again.sum()))
+    return frozen(
+        federation,
+        features=federation.features[order],
+        labels=federation.labels[order],
+        offsets=offsets,
+        user_ids=users,
+        instance_ids=instances,
+    )
 
 
 def frozen(federation: Federation, **arrays: NDArray[Any]) -> Federation:
     """The federation with other arrays, read-only like those it came with."""
-    known = {field.name for field in fields(federation)}
     for array in arrays.values():
         array.setflags(write=False)
-    given: dict[str, Any] = {name: array for name, array in arrays.items() if name in known}
-    return replace(federation, **given)
+    return replace(federation, **arrays)  # type: ignore[arg-type]
 
 
 def with_newcomers(federation: Federation, count: int, seed: int) -> Federation:
     """The federation that `count` users have joined, each with a copy of somebody's instances."""
     models = generator(seed, 3).integers(federation.num_users, size=count)
     rows = rows_of_users(federation)
-    taken = user_ids(federation)
+    taken = federation.who
     return rearranged(
         federation, rows + [rows[user] for user in models], np.concatenate((taken, fresh(taken, count)))
     )
@@ -102,7 +84,7 @@ def without_users(federation: Federation, users: Sequence[int]) -> Federation:
     if not stays:
         raise ValueError(f"adversaries = {len(users)} must leave somebody behind: nobody would train")
     rows = rows_of_users(federation)
-    return rearranged(federation, [rows[user] for user in stays], user_ids(federation)[stays])
+    return rearranged(federation, [rows[user] for user in stays], federation.who[stays])
 
 
 def resized(federation: Federation, users: Sequence[int], counts: Sequence[int]) -> Federation:
@@ -110,7 +92,7 @@ def resized(federation: Federation, users: Sequence[int], counts: Sequence[int])
     rows = rows_of_users(federation)
     for user, count in zip(users, counts, strict=True):
         rows[user] = np.resize(rows[user], count)
-    return rearranged(federation, rows, user_ids(federation))
+    return rearranged(federation, rows, federation.who)
 
 
 def with_copies(federation: Federation, copied: NDArray[np.int64]) -> tuple[Federation, NDArray[np.int64]]:
@@ -119,7 +101,7 @@ def with_copies(federation: Federation, copied: NDArray[np.int64]) -> tuple[Fede
     rows = [
         np.concatenate((own, copied[owner == user])) for user, own in enumerate(rows_of_users(federation))
     ]
-    after = rearranged(federation, rows, user_ids(federation))
+    after = rearranged(federation, rows, federation.who)
     new = [
         np.arange(stop - np.sum(owner == user), stop) for user, stop in enumerate(after.offsets[1:].tolist())
     ]
@@ -135,4 +117,4 @@ def without_rows(federation: Federation, rows: NDArray[np.int64]) -> Federation:
     empty = [user for user, own in enumerate(kept) if not len(own)]
     if empty:
         raise ValueError(f"user {empty[0]} must keep an instance, all of them would leave")
-    return rearranged(federation, kept, user_ids(federation))
+    return rearranged(federation, kept, federation.who)
