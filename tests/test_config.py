@@ -143,6 +143,13 @@ def test_a_joining_user_changes_nobodys_chance_and_no_divisor():
     assert declared.build_mechanism(user_sizes=[1] * 5, num_layers=1).divisor(5) == 2
 
 
+def test_a_population_smaller_than_the_data_is_refused():
+    with pytest.raises(
+        ValueError, match=r"mechanism\.population = 2 must be at least 3, the number of users"
+    ):
+        build("mechanism.cohort=1", "mechanism.population=2", "data.users=3")
+
+
 def test_a_cohort_without_a_population_is_no_rate():
     config = parse("[mechanism]\ncohort = 2\n[data]\nname = 'leaf/femnist'")
     with pytest.raises(ValueError, match=r"mechanism\.cohort = 2 needs mechanism\.population, the declared"):

@@ -427,6 +427,7 @@ def test_instances_are_a_unit_of_their_own(tmp_path, overrides, units):
 
 
 DRAWN = ("mechanism.kind=cohort-once", "mechanism.pooled=true", "threat.unit=instance", "mechanism.cohort=40")
+DRAWN += ("mechanism.population=288",)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def test_nothing_that_is_loaded_can_run_code():
 LAYERS = [
     {"check", "files", "memory", "npz", "secure", "seeds", "threat"},
     {"protocol"},
+    {"lots"},
     {"accounting"},
     {"certificates"},
     {"federation"},

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedproof import data
 from fedproof.accounting import account, ensemble_account, is_private
+from fedproof.accounting.epsilon import natural_relation
 from fedproof.accounting.ledger import Ledger, save_ledger
 from fedproof.aggregation.registry import build_rule
 from fedproof.attacks import accuracy
@@ -35,6 +36,7 @@ from fedproof.ensemble import (
 from fedproof.ensemble import predict as predict_scores
 from fedproof.ensemble.cluster import train_on_cluster
 from fedproof.ensemble.local import plan_for
+from fedproof.ensemble.task import caveats_of
 from fedproof.ensemble.traffic import update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file
@@ -275,6 +277,7 @@ def certify_scores(
         failure_probability=section.failure_probability,
         max_size=section.max_size,
         delta=config.mechanism.delta,
+        caveats=caveats_of(task, config.threat.relation),
         assumptions=_secrets(config, task.mechanism),
     )
 
@@ -329,7 +332,10 @@ def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve,
     if not spent:
         return spent
     exact, sure = (curve.accuracy for curve in curves if curve.method == "paper")
+    relation = natural_relation(task.mechanism)
     return spent | {
+        "epsilon_relation": relation.value,
+        "epsilon_reasons": [*task.mechanism.reasons_under(relation), *caveats_of(task, relation)],
         "paper_largest_size": len(exact) - 2,
         "paper_certified_accuracy": {str(size): share for size, share in enumerate(sure)},
     }

@@ -83,12 +83,12 @@ POISSON = Poisson(probability=0.15)
 ONCE = {"rounds": 2, "sampling": POISSON}
 BAGGED = {**ONCE, "sampling": Poisson(probability=0.1), "pooled": True, "unit": Unit.INSTANCE}
 LAYOUTS = {
-    "users": UserFedAvg(rounds=2, noise_multiplier=1.0, sampling=POISSON),
+    "users": UserFedAvg(rounds=2, noise_multiplier=1.0, sampling=POISSON, population=2 * USERS),
     "once": CohortOnce(**ONCE),
-    "once, noise": CohortOnce(**ONCE, noise_multiplier=1.0),
+    "once, noise": CohortOnce(**ONCE, noise_multiplier=1.0, population=2 * USERS),
     "once, pooled": CohortOnce(**ONCE, pooled=True),
     "once, instances": CohortOnce(**BAGGED),
-    "once, instances, noise": CohortOnce(**BAGGED, noise_multiplier=1.0),
+    "once, instances, noise": CohortOnce(**BAGGED, noise_multiplier=1.0, population=10 * USERS),
     "groups": Partition(groups=6, rounds=2),
     "groups, pooled": Partition(groups=6, rounds=2, pooled=True),
     "groups of instances": Partition(groups=6, rounds=2, pooled=True, unit=Unit.INSTANCE),
@@ -96,7 +96,12 @@ LAYOUTS = {
         rounds=2, noise_multiplier=1.0, sampling=FixedSize(cohort=2, users=USERS), batch_probability=0.3
     ),
     "instance training": InstanceFedAvg(
-        rounds=1, local_steps=2, noise_multiplier=1.0, batch_probability=1.0, sampling=POISSON
+        rounds=1,
+        local_steps=2,
+        noise_multiplier=1.0,
+        batch_probability=1.0,
+        sampling=POISSON,
+        population=2 * USERS,
     ),
 }
 

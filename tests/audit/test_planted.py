@@ -105,8 +105,8 @@ def small_noise_of_instances(monkeypatch):
 def drawn_instances_clipped_to_twice_the_norm(monkeypatch):
     real = cohort_once.clipped_sums
 
-    def longer(setting, params, draw, clip_norm, tally, width):
-        return real(setting, params, draw, 2 * clip_norm, tally, width=width)
+    def longer(*given, clip_norm, **public):
+        return real(*given, clip_norm=2 * clip_norm, **public)
 
     monkeypatch.setattr(cohort_once, "clipped_sums", longer)
 
@@ -155,8 +155,8 @@ def averaged(canary, users=20, chance=0.5, noise=0.5):
 
 
 def no_sampling(monkeypatch):
-    def everyone(drawn, num_users, rounds, seed, replicas, secure):
-        return np.ones((len(replicas), rounds, num_users), dtype=np.bool_)
+    def everyone(drawn, ids, rounds, seed, replicas, secure):
+        return np.ones((len(replicas), rounds, len(ids)), dtype=np.bool_)
 
     monkeypatch.setattr(sampling, "draw_cohorts", everyone)
 

@@ -125,7 +125,6 @@ def test_training_is_the_same_on_any_number_of_threads(on_threads, name, kind):
 def test_attacks_are_the_same_on_any_number_of_threads(on_threads, monkeypatch, name, attack):
     monkeypatch.setattr("fedproof.ensemble.train.sizes_for", lambda task: SIZES)
     monkeypatch.setattr("fedproof.attacks.cost.sizes_for", lambda task: SIZES)
-    monkeypatch.setattr("fedproof.attacks.poisoned_task.sizes_for", lambda task: replace(SIZES, stack=1))
     task = task_of(name, "user-fedavg")
     found, expected = on_threads(lambda: run_attack(task, attack, 4))
     assert found.scores.tobytes() == expected.scores.tobytes()

@@ -48,6 +48,8 @@ _KINDS: dict[str, type] = {
     "approximate-dp": ApproximateDP,
     "threat": ThreatModel,
 }
+# Fields that files of version 1 lack: not written while they say nothing, so that old files stay as they are.
+_LATER = frozenset({"population", "by_size"})
 _NAMES = {cls: kind for kind, cls in _KINDS.items()}
 
 
@@ -60,7 +62,11 @@ def describe(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         if type(value) not in _NAMES:
             raise ValueError(f"{type(value).__name__} cannot be written to a certificate")
-        parts = {field.name: describe(getattr(value, field.name)) for field in fields(value)}
+        parts = {
+            field.name: describe(getattr(value, field.name))
+            for field in fields(value)
+            if field.name not in _LATER or getattr(value, field.name) not in (None, False)
+        }
         if isinstance(value, ApproximateDP) and value.relation is None:
             del parts["relation"]  # as files of version 1 lack it
         return {"kind": _NAMES[type(value)]} | parts

@@ -225,6 +225,7 @@ class Config(Section):
         section, sizes = self.mechanism, list(user_sizes)
         num_units = sum(sizes) if self.draws_instances else len(sizes)
         population = self.population(default_users)
+        self._check_population(population, num_units)
         sampling = self.sampling(num_units, population)
         if isinstance(sampling, FixedSize):
             population = section.population  # if declared, it must be how many there are
@@ -245,6 +246,16 @@ class Config(Section):
                 return self._drawn_once(sampling, num_units, population)
             case "instance-fedsgd" | "instance-fedavg":
                 return self._private_steps(sampling, sizes, population)
+
+    def _check_population(self, population: int | None, num_units: int) -> None:
+        if population is None or population >= num_units:
+            return
+        key = "mechanism.population" if self.mechanism.population is not None else "data.users"
+        what = "instances" if self.draws_instances else "users"
+        raise ValueError(
+            f"{key} = {population} must be at least {num_units}, the number of {what} that the data hold: it "
+            "is a limit that is declared beforehand"
+        )
 
     def _drawn_once(
         self, sampling: Sampling, num_units: int, population: int | None

@@ -23,6 +23,7 @@ from fedproof.models import Model
 from fedproof.protocol import (
     CohortOnce,
     FedAvg,
+    FixedSize,
     InstanceFedAvg,
     InstanceFedSGD,
     LocalTraining,
@@ -32,7 +33,7 @@ from fedproof.protocol import (
     Poisson,
     UserFedAvg,
 )
-from fedproof.threat import Unit
+from fedproof.threat import Relation, Unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +98,6 @@ def _check_mechanism(task: Task) -> None:
         groups_of(mechanism.groups, task.units.who, task.seed)
     else:
         check_users(mechanism.sampling, users)
-    if users > population_of(task):
-        what = (
-            "instances" if mechanism.unit is Unit.INSTANCE and task.units is not task.federation else "users"
-        )
-        raise ValueError(
-            f"population = {population_of(task)} must be at least {users}, the number of {what} that "
-            f"{task.federation.name} holds"
-        )
     if isinstance(mechanism, InstanceFedAvg):
         batch_probabilities(mechanism, task.local, task.federation.sizes)
     clipping = mechanism.clipping if isinstance(mechanism, UserFedAvg) else None
@@ -124,6 +117,30 @@ def _check_mechanism(task: Task) -> None:
         )
 
 
+def caveats_of(task: Task, relation: Relation) -> tuple[str, ...]:
+    """Why this training proves nothing about units that join or leave; nothing about those that are replaced.
+
+    The description of a mechanism says what rates and noise are. Whether they, and everybody's random
+    numbers, stay as they are when a unit joins is a matter of how it is executed, and on what data.
+    """
+    if relation is not Relation.JOIN:
+        return ()
+    found, federation = [], task.federation
+    ids = federation.user_ids if task.mechanism.unit is Unit.USER else federation.instance_ids
+    if ids is None:
+        found.append(
+            f"{task.mechanism.unit}s have no identities, only places in the data, which change when somebody "
+            "joins or leaves: give them identities"
+        )
+    noise = getattr(task.mechanism, "noise_multiplier", 0.0)
+    if noise and declared_population(task) is None:
+        found.append(
+            "sums are divided by a number that follows from how many are there, which whoever joins changes: "
+            "declare a population"
+        )
+    return tuple(found)
+
+
 def is_pooled(task: Task) -> bool:
     """Whether replicas train on the members' instances as one data set."""
     return isinstance(task.mechanism, CohortOnce | Partition) and task.mechanism.pooled
@@ -131,8 +148,14 @@ def is_pooled(task: Task) -> bool:
 
 def population_of(task: Task) -> int:
     """The declared number of units, or how many there are where none is declared."""
-    declared = None if isinstance(task.mechanism, Partition | InstanceFedSGD) else task.mechanism.population
-    return declared or task.units.num_users
+    return declared_population(task) or task.units.num_users
+
+
+def declared_population(task: Task) -> int | None:
+    """The declared number of units; how many there are, where cohorts or groups of a fixed size say so."""
+    if isinstance(task.mechanism, Partition) or isinstance(task.mechanism.sampling, FixedSize):
+        return task.units.num_users
+    return None if isinstance(task.mechanism, InstanceFedSGD) else task.mechanism.population
 
 
 def cohort_size(task: Task) -> float:
