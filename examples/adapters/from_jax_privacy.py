@@ -29,5 +29,6 @@ print("epsilon", fp.account(event, delta=1e-5))
 print("certified accuracy", [round(share, 2) for share in certificate.curve or ()])
 print("sound", certificate.sound)
 
-one_instance = fp.ApproximateDP(epsilon=0.5, delta=1e-5)  # of any mechanism, under the same relation
+# Of any mechanism; jax-privacy accounts instances that are added or removed.
+one_instance = fp.ApproximateDP(epsilon=0.5, delta=1e-5, relation="join")
 print("from epsilon", fp.certify(scores, labels, privacy=one_instance, threat=threat, method="paper").curve)
