@@ -38,7 +38,14 @@ part_size = 10
 [certificate]
 method = "mean"
 """
-OUTPUTS = ("scores.npy", "certificate.json", "metrics.csv", "rounds.csv", "ledger.json", "config.toml")
+OUTPUTS = (
+    "scores.npy",
+    "certificate.json",
+    "metrics.csv",
+    "ledger.json",
+    "config.toml",
+    "private/rounds.csv",
+)
 
 
 def tiny(*overrides):

@@ -82,7 +82,7 @@ LAYERS = [
     {"ensemble"},
     {"attacks", "audit"},
     {"config"},
-    {"folder"},
+    {"folder", "publishing"},
     {"experiment", "pretrain"},
     {"sweep", "robustness", "pilot"},
     {"comparison"},

@@ -14,6 +14,7 @@ import pytest
 
 from fedproof import experiment, lots, seeds
 from fedproof.certificates import verify
+from fedproof.cli.training import show
 from fedproof.comparison import compare
 from fedproof.config import load_config, parse_config
 from fedproof.experiment import SharedWork, make_task, predict, run
@@ -24,6 +25,7 @@ from fedproof.mechanisms import randomness
 from fedproof.mechanisms.augment import Augment
 from fedproof.pilot import pilot
 from fedproof.protocol import Poisson, UserFedAvg
+from fedproof.publishing import UNCOVERED
 from fedproof.report import write_report
 from fedproof.reproduction import load_studies
 from fedproof.reproduction.study import points_of
@@ -46,6 +48,7 @@ part_size = 4
 [certificate]
 method = "mean"
 """
+ONCE = ("mechanism.kind=cohort-once", "mechanism.sampling=fixed", "mechanism.cohort=3")
 
 
 def tiny(*overrides):
@@ -280,7 +283,7 @@ def test_a_sweep_over_seeds_that_are_named_draws_none(tmp_path):
 
 
 def test_mechanisms_are_compared_under_one_fresh_seed(tmp_path):
-    once = ("mechanism.kind=cohort-once", "mechanism.sampling=fixed", "mechanism.cohort=3")
+    once = (*ONCE, "certificate.max_size=10")
     compare({"dp": tiny(), "once": tiny(*once), "named": tiny("ensemble.seed=1")}, tmp_path)
     assert kept_seed(tmp_path / "dp") == kept_seed(tmp_path / "once") == kept_seed(tmp_path)
     assert not (tmp_path / "named" / "private" / "seed").exists()
@@ -299,7 +302,6 @@ def test_a_reproduction_is_repeatable_or_refused(tmp_path):
 # --- what a certificate takes for granted -------------------------------------------------------------------
 
 
-ONCE = ("mechanism.kind=cohort-once", "mechanism.sampling=fixed", "mechanism.cohort=3")
 STEPS = ("mechanism.kind=instance-fedavg", "mechanism.local_steps=2", "mechanism.sampling=none")
 SECRETIVE = {
     "user-fedavg": (),
@@ -380,3 +382,78 @@ def test_a_pilot_is_repeatable_where_its_configuration_is():
     found = [pilot(tiny(f"ensemble.seed={seed}"), cohorts=(2,))[1][2] for seed in (0, 0, 1)]
     np.testing.assert_array_equal(found[0], found[1])
     assert not np.array_equal(found[0], found[2])
+
+
+# --- what may be published ----------------------------------------------------------------------------------
+
+
+def test_what_happened_in_each_round_is_private(fresh):
+    folder, printed = fresh
+    assert not (folder / "rounds.csv").exists()
+    header = (folder / "private" / "rounds.csv").read_text().splitlines()[0]
+    assert "mean_norm,clipped_share" in header
+    page = (folder / "report.html").read_text()
+    assert not any(word in page for word in ("mean norm", "clipped share<", "cohort size"))
+    assert "ε so far" in page
+    assert b"Keep private/ and parts/*.npz to yourself; everything else here may be published." in printed
+    assert "rounds.csv" in (folder / "PUBLISH.txt").read_text()
+
+
+def test_who_trained_may_look_at_every_round(fresh, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(fresh[0], folder)
+    before = (folder / "report.html").read_bytes()
+    page = write_report(folder, private=True)
+    assert page == folder / "private" / "report.html"
+    assert "mean norm" in page.read_text()
+    assert UNCOVERED in page.read_text()
+    assert (folder / "report.html").read_bytes() == before
+    shutil.rmtree(folder / "private")
+    with pytest.raises(ValueError, match=r"private/rounds\.csv is not there"):
+        write_report(folder, private=True)
+
+
+def test_rounds_of_earlier_releases_are_found(fresh, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(fresh[0], folder)
+    (folder / "private" / "rounds.csv").rename(folder / "rounds.csv")
+    assert "mean norm" in write_report(folder, private=True).read_text()
+    assert "mean norm" not in write_report(folder).read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ((), "everything else here may be published"),
+        (("ensemble.seed=0", "ensemble.secure_noise=true"), "everything else here may be published"),
+        (("ensemble.seed=0",), "who knows the seed can take the noise off"),
+        (("mechanism.clip=median",), "median"),
+        ((*ONCE, "mechanism.noise_multiplier=0", "certificate.method=vote"), "No noise was added"),
+        (("mechanism.kind=fedavg",), "No noise was added"),
+    ],
+)
+def test_a_run_says_what_may_be_published(tmp_path, capsys, changes, said):
+    done = run(tiny("ensemble.replicas=4", *changes), tmp_path / "run")
+    first = (done.folder / "PUBLISH.txt").read_text().splitlines()[0]
+    assert said in first
+    show(done.summary, done.folder)
+    assert first in capsys.readouterr().out
+    assert (done.folder / "private" / "rounds.csv").exists()
+
+
+def test_only_what_repeats_is_offered_to_be_repeated(tmp_path):
+    for name, changes, offered in [
+        ("fresh", (), False),
+        ("secure", ("ensemble.seed=0", "ensemble.secure_noise=true"), False),
+        ("named", ("ensemble.seed=0",), True),
+    ]:
+        folder = run(tiny("ensemble.replicas=4", *changes), tmp_path / name).folder
+        assert ("fedproof run config.toml --out AGAIN" in write_report(folder).read_text()) is offered
+
+
+def test_rounds_that_an_earlier_release_left_in_the_open_go(fresh, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(fresh[0], folder)
+    shutil.copy(folder / "private" / "rounds.csv", folder / "rounds.csv")
+    run(tiny(), folder, resume=True)
+    assert not (folder / "rounds.csv").exists()

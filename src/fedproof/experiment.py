@@ -1,7 +1,5 @@
 """One experiment from data to certificate: the pipeline in reading order, and its directory."""
 
-import csv
-import io
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -39,13 +37,14 @@ from fedproof.ensemble.local import plan_for
 from fedproof.ensemble.task import caveats_of
 from fedproof.ensemble.traffic import update_bytes, uploads
 from fedproof.federation import Federation
-from fedproof.files import replace_file
-from fedproof.folder import RunFolder, read_config, seed_of
+from fedproof.files import replace_file, replace_rows
+from fedproof.folder import ROUNDS, RunFolder, read_config, seed_of
 from fedproof.mechanisms.users import as_inputs
 from fedproof.memory import peak_memory
 from fedproof.models.registry import build
 from fedproof.protocol import FedAvg, Mechanism, Partition
-from fedproof.seeds import FRESH, KNOWN, NO_SEED, fresh_seed
+from fedproof.publishing import NOTICE, notice, secrets_of
+from fedproof.seeds import fresh_seed
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage's name, how much is done and how much there is."""
@@ -88,6 +87,7 @@ def run(
         with _timed(seconds, "load"):
             task = shared.task(config, device, folder.seed)
         wanted = ensemble_size(config, task)
+        replace_file(folder.path / NOTICE, notice(config, task.mechanism).encode())
         with _timed(seconds, "train"):
             trainer = _trainer(engine)
             ensemble = trainer(
@@ -278,17 +278,8 @@ def certify_scores(
         max_size=section.max_size,
         delta=config.mechanism.delta,
         caveats=caveats_of(task, config.threat.relation),
-        assumptions=_secrets(config, task.mechanism),
+        assumptions=secrets_of(config, task.mechanism),
     )
-
-
-def _secrets(config: Config, mechanism: Mechanism) -> tuple[str, ...]:
-    """What nobody may have known who was corrupted; votes of a partition are counted, whoever knows what."""
-    if isinstance(mechanism, Partition):
-        return ()
-    if config.ensemble.secure_noise:
-        return (NO_SEED,)
-    return (FRESH if config.ensemble.seed is None else KNOWN,)
 
 
 def _summary(
@@ -361,8 +352,9 @@ def _write(
 ) -> None:
     if certificate is not None:
         replace_file(folder / "certificate.json", dumps(certificate).encode())
-        _write_rows(folder / "metrics.csv", [row for curve in curves for row in curve.rows()])
-    _write_rows(folder / "rounds.csv", _round_rows(ensemble))
+        replace_rows(folder / "metrics.csv", [row for curve in curves for row in curve.rows()])
+    replace_rows(folder / ROUNDS, _round_rows(ensemble))
+    (folder / "rounds.csv").unlink(missing_ok=True)  # where an earlier release has put it, to be published
     replace_file(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
 
 
@@ -373,14 +365,6 @@ def _round_rows(ensemble: Ensemble) -> list[dict[str, Any]]:
     return [
         {"round": i + 1} | {name: float(values[i]) for name, values in means.items()} for i in range(rounds)
     ]
-
-
-def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-    replace_file(path, text.getvalue().encode())
 
 
 @contextmanager

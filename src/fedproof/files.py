@@ -1,8 +1,10 @@
 """Writing files so that a crash, a full disk or Ctrl-C leaves the old file or the new one, never half."""
 
+import csv
 import fcntl
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -37,6 +39,15 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Write `content` as the whole of `path`, with no more permissions than `mode`."""
     with replacing(path, mode=mode) as file:
         file.write(content)
+
+
+def replace_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Write rows with the same keys as the whole of a CSV file."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    replace_file(path, text.getvalue().encode())
 
 
 @contextmanager

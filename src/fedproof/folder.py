@@ -21,6 +21,7 @@ from fedproof.seeds import BITS, fresh_seed
 CONFIG = "config.toml"
 PRIVATE = "private"
 SEED = f"{PRIVATE}/seed"
+ROUNDS = f"{PRIVATE}/rounds.csv"
 _LOCK = ".lock"
 _DIGITS = BITS // 4
 
@@ -61,6 +62,7 @@ class RunFolder:
             _check(path, config, resume=resume)  # again, now that nobody else can change it
             _remove_unfinished(path)
             replace_file(path / CONFIG, config.to_toml().encode())
+            (path / PRIVATE).mkdir(mode=0o700, exist_ok=True)
             if config.ensemble.seed is None and not (path / SEED).exists():
                 _check_nothing_is_trained(path)
                 keep_seed(path, fresh_seed() if seed is None else seed)

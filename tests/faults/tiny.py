@@ -22,7 +22,14 @@ part_size = 4
 method = "mean"
 max_size = 10
 """
-OUTPUTS = ("scores.npy", "certificate.json", "metrics.csv", "rounds.csv", "ledger.json", "config.toml")
+OUTPUTS = (
+    "scores.npy",
+    "certificate.json",
+    "metrics.csv",
+    "ledger.json",
+    "config.toml",
+    "private/rounds.csv",
+)
 
 
 FRESH = TINY.replace("seed = 0\n", "")  # the operating system draws the seed

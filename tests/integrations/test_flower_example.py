@@ -18,6 +18,7 @@ from fedproof.accounting.ledger import load_ledger
 from fedproof.certificates import loads
 from fedproof.data import load
 from fedproof.ensemble import Task, train_replicas
+from fedproof.folder import kept_seed
 from fedproof.models.dense import linear
 from fedproof.protocol import LocalTraining, Poisson, UserFedAvg
 
@@ -153,7 +154,7 @@ def test_a_deployment_survives_a_killed_node(example_path, tmp_path):
     assert certificate.sound
     assert certificate.num_replicas == 60
     assert not fp.verify((out / "certificate.json").read_text(), out / "scores.npy")
-    states = [json.loads(path.read_text()) for path in sorted(out.glob("part-*/state.json"))]
+    states = [json.loads(path.read_text()) for path in sorted(out.glob("part-*/private/state.json"))]
     first, *middle, last = [state["metrics"][0] for state in states]
     assert first["faults"] == 0
     assert any(metrics.get("faults-silent") for metrics in middle)
@@ -168,7 +169,8 @@ def test_a_deployment_goes_on_after_its_superlink_was_killed(example_path, tmp_p
     seen = {}
 
     def look(out):
-        seen.update({path: path.read_bytes() for path in (out / "part-00000").iterdir()})
+        kept = [path for path in (out / "part-00000").rglob("*") if path.is_file()]
+        seen.update({path: path.read_bytes() for path in kept})
         seen["rounds"] = deploy.rounds_done(out)
         seen["ledger"] = load_ledger(out / "ledger.json")
 
@@ -181,11 +183,11 @@ def test_a_deployment_goes_on_after_its_superlink_was_killed(example_path, tmp_p
     assert counted.replicas * counted.queries[0].count >= 8 * rounds
     assert all(path.read_bytes() == content for path, content in seen.items())
     # All nodes came back as who they were: the replicas are those of a training that nobody stopped.
-    states = [json.loads(path.read_text()) for path in sorted(out.glob("part-*/state.json"))]
+    states = [json.loads(path.read_text()) for path in sorted(out.glob("part-*/private/state.json"))]
     assert [metrics["faults"] for state in states for metrics in state["metrics"]] == [0] * 6
     assert all(state["users"] == states[0]["users"] for state in states)
     mechanism = replace(MECHANISM, noise_multiplier=1.0, sampling=Poisson(probability=0.5))
-    scores, labels = local_scores(4, mechanism, 24, int((out / "seed").read_text()))
+    scores, labels = local_scores(4, mechanism, 24, kept_seed(out))
     np.testing.assert_allclose(np.load(out / "scores.npy"), scores, atol=2e-4)
     certificate = loads((out / "certificate.json").read_text())
     assert certificate.sound

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedproof import certify, seeds
 from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.ledger import load_ledger
 from fedproof.integrations import server
@@ -347,9 +348,10 @@ def test_a_round_that_nobody_saw_is_counted_and_played_again(
 @pytest.mark.parametrize("lost", ["all", "last"])
 def test_released_rounds_are_never_played_again(make_strategy, make_grid, nodes, initial, tmp_path, lost):
     make_strategy(folder=tmp_path).start(make_grid(nodes), initial, num_rounds=1)
-    backup = {path: path.read_bytes() for path in tmp_path.iterdir() if path.name != "ledger.json"}
+    kept = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "ledger.json"]
+    backup = {path: path.read_bytes() for path in kept}
     make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
-    (tmp_path / "state.json").unlink()
+    (tmp_path / "private" / "state.json").unlink()
     if lost == "last":  # an old backup came back
         for path, content in backup.items():
             path.write_bytes(content)
@@ -376,6 +378,69 @@ def test_a_user_who_comes_back_as_another_node_keeps_its_number(
     users = {900 - node: node - 100 for node in nodes}
     resumed = make_strategy(folder=tmp_path, users=users).start(make_grid(renamed), initial)
     assert resumed.arrays["fc.weight"].data == whole.arrays["fc.weight"].data
+
+
+# --- what is secret ---------------------------------------------------------------------------------------
+
+
+def everything(message):
+    """All that a message carries, as one text."""
+    return repr((message.metadata.__dict__, message.content)) + "".join(
+        str(array.data) for arrays in message.content.array_records.values() for array in arrays.values()
+    )
+
+
+def test_a_seed_goes_neither_to_nodes_nor_to_files_nor_to_logs(
+    flower, make_strategy, make_grid, nodes, initial, tmp_path, caplog
+):
+    def with_mod(node):
+        return lambda m: [flower.replicas_mod(m, None, lambda message, context: node(message)[0])]
+
+    seed = 0xFEDC_BA98_7654_3210_0123_4567_89AB_CDEF
+    strategy = make_strategy(seed=seed, folder=tmp_path, replicas=range(4))
+    grid = make_grid({node: with_mod(app) for node, app in nodes.items()})
+    with caplog.at_level("DEBUG"):
+        result = strategy.start(grid, initial)
+    with pytest.raises(ValueError, match="holds another training") as refused:
+        make_strategy(seed=seed + 1, folder=tmp_path, replicas=range(4)).start(grid, initial)
+    files_of = [path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()]
+    shown = [caplog.text, str(refused.value), repr(strategy.plan), repr(result), *files_of]
+    shown += [everything(message) for sent in grid.sent for message in sent]
+    for text in shown:
+        for word in (str(seed), f"{seed:x}", f"{seed:X}", f"{seed >> 64:x}", f"{seed & (2**64 - 1):x}"):
+            assert word not in text
+
+
+def test_what_epsilon_does_not_cover_is_kept_apart(make_strategy, make_grid, nodes, initial, tmp_path):
+    make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        ".lock",
+        "PUBLISH.txt",
+        "ledger.json",
+        "models-00003.npz",
+        "private",
+    }
+    assert (tmp_path / "private").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "private" / "state.json").stat().st_mode & 0o777 == 0o600
+    state = (tmp_path / "private" / "state.json").read_text()
+    assert "clipped-share" in state
+    assert "clipped-share" not in (tmp_path / "ledger.json").read_text()
+    note = (tmp_path / "PUBLISH.txt").read_text().splitlines()
+    assert note[0] == "Keep private/ and the seed to yourself; models and ledger.json may be published."
+    make_strategy(folder=tmp_path / "none", seed=None).start(make_grid(nodes), initial)
+    note = (tmp_path / "none" / "PUBLISH.txt").read_text().splitlines()
+    assert note[0] == "Keep private/ to yourself; models and ledger.json may be published."
+
+
+def test_a_strategy_says_what_its_certificate_takes_for_granted(make_strategy):
+    assert make_strategy().assumptions == (seeds.KNOWN,)
+    assert make_strategy(seed=None).assumptions == (seeds.NO_SEED,)
+    together = make_strategy(seed=None, replicas=range(3)).assumptions
+    assert together[0] == seeds.NO_SEED
+    assert "does not depend on what it is sent for another" in together[1]
+    scores = np.tile([[[0.9, 0.1]]], (100, 1, 1))
+    certificate = certify(scores, [0], mechanism=MECHANISM, assumptions=together)
+    assert set(together) <= set(certificate.assumptions)
 
 
 # --- models and nodes -------------------------------------------------------------------------------------

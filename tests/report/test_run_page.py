@@ -125,7 +125,7 @@ def test_other_data_are_not_shown(make_run):
 
 
 def test_a_users_function_is_not_called(make_run, tmp_path):
-    for name in ("summary.json", "certificate.json", "metrics.csv", "rounds.csv"):
+    for name in ("summary.json", "certificate.json", "metrics.csv"):
         (tmp_path / name).write_bytes((make_run() / name).read_bytes())
     config = (make_run() / "config.toml").read_text().replace('name = "digits"', 'name = "os:getcwd"')
     (tmp_path / "config.toml").write_text(config)

@@ -1,7 +1,6 @@
 """The server: trains the replicas part by part, then certifies the ensemble."""
 
 import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,6 +16,7 @@ from fedproof.accounting.ledger import resumed_ledger, save_ledger
 from fedproof.certificates import Certificate, dumps
 from fedproof.data import load
 from fedproof.files import replace_file
+from fedproof.folder import common_seed
 from fedproof.integrations.flower import UserFedAvgStrategy, ask_partitions, stacked_arrays, wait_for_nodes
 
 app = ServerApp()
@@ -74,22 +74,31 @@ def run(grid: Grid, settings: Settings) -> Certificate:
     test = load("digits", classes=CLASSES, users=settings.users)
     users: dict[int, int] = {}
     found = []
+    assumed: dict[str, None] = {}
     for begin in range(0, replicas, settings.part_size):
         part = range(begin, min(begin + settings.part_size, replicas))
         wait_for_nodes(grid, settings.users, timeout=settings.connect_timeout)
         users = users or ask_partitions(grid, timeout=settings.timeout)
         ledger = ledger.spend(max(0, part.stop - ledger.replicas))
         save_ledger(ledger, out / "ledger.json")  # before the part: a crash in it leaves no release uncounted
-        models = train_part(grid, settings, part, users)
+        strategy = strategy_of(settings, part, users)
+        assumed |= dict.fromkeys(strategy.assumptions)
+        models = train_part(grid, settings, strategy)
         found.append(scores(models["fc0.weight"], models["fc0.bias"], np.asarray(test.test_features)))
-    return certify_and_write(out, np.concatenate(found), test.test_labels, settings.mechanism)
+    certificate = certify(
+        np.concatenate(found),
+        test.test_labels,
+        mechanism=settings.mechanism,
+        threat=ThreatModel(),
+        assumptions=tuple(assumed),
+    )
+    write(out, np.concatenate(found), test.test_labels, certificate)
+    return certificate
 
 
-def train_part(
-    grid: Grid, settings: Settings, part: range, users: Mapping[int, int]
-) -> dict[str, np.ndarray[Any, Any]]:
-    """The models `(replicas, ...)` of some replicas: one Flower training of all of them at once."""
-    strategy = UserFedAvgStrategy(
+def strategy_of(settings: Settings, part: range, users: Mapping[int, int]) -> UserFedAvgStrategy:
+    """One Flower training of some replicas, all of them at once."""
+    return UserFedAvgStrategy(
         settings.mechanism,
         num_users=settings.users,
         delta=settings.delta,
@@ -99,33 +108,30 @@ def train_part(
         users=users,
         connect_timeout=0.0,
     )
+
+
+def train_part(
+    grid: Grid, settings: Settings, strategy: UserFedAvgStrategy
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The models `(replicas, ...)` that a strategy trains."""
     config = ConfigRecord({"local-epochs": settings.local_epochs, "learning-rate": settings.learning_rate})
     result = strategy.start(grid, initial_arrays(), timeout=settings.timeout, train_config=config)
     return stacked_arrays(result.arrays)
 
 
 def server_seed(out: Path) -> int:
-    """The server's secret: from FEDPROOF_SEED for repeatable tests, else drawn once and kept beside the run.
+    """The server's secret: from FEDPROOF_SEED for repeatable tests, else drawn once and kept in `private`.
 
     It must not be part of the run's configuration, which every node gets to see.
     """
-    if "FEDPROOF_SEED" in os.environ:
-        return int(os.environ["FEDPROOF_SEED"])
-    path, partial = out / "seed", out / "seed.tmp"
-    if not path.exists():
-        partial.touch(mode=0o600)
-        partial.write_text(str(secrets.randbits(64)))
-        partial.replace(path)  # whole or not there: with another seed a run cannot go on
-    return int(path.read_text())
+    return int(os.environ["FEDPROOF_SEED"]) if "FEDPROOF_SEED" in os.environ else common_seed(out)
 
 
-def certify_and_write(
-    out: Path, found: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], mechanism: UserFedAvg
-) -> Certificate:
-    """The certificate of the ensemble, on disk with the scores it follows from."""
-    certificate = certify(found, labels, mechanism=mechanism, threat=ThreatModel())
+def write(
+    out: Path, found: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], certificate: Certificate
+) -> None:
+    """The certificate of the ensemble, and the scores it follows from."""
     np.save(out / "scores.npy", found)
     np.save(out / "labels.npy", labels)
     replace_file(out / "certificate.json", dumps(certificate).encode())
     print(f"accuracy {certificate.accuracy:.3f}, certified accuracy {certificate.curve}", flush=True)
-    return certificate

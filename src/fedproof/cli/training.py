@@ -11,6 +11,7 @@ import typer
 from fedproof.cli.certificates import say_soundness, thinned
 from fedproof.cli.common import Json, print_json, print_table, progress_bars, say
 from fedproof.config import Config, load_config, parse_config
+from fedproof.publishing import NOTICE
 
 Out = Annotated[Path, typer.Option(help="Directory of the run.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")]
@@ -157,6 +158,7 @@ def show(summary: dict[str, Any], out: Path) -> None:
     if summary["secure_noise"]:
         say("secure noise: its numbers came from the operating system, the seed does not repeat this run")
     say(f"the page to look at is {out / 'report.html'}; everything is in {out}")
+    say((out / NOTICE).read_text(encoding="utf-8").splitlines()[0])
 
 
 def report(
@@ -164,12 +166,18 @@ def report(
     figures: Annotated[
         Path | None, typer.Option(help="Also draw the figures here, with the rows behind each as CSV.")
     ] = None,
+    private: Annotated[
+        bool,
+        typer.Option(
+            "--private", help="Into private/, with norms and clipped shares: ε does not cover them."
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Write the page of a finished run again, and its figures."""
     from fedproof.report import write_report
 
-    page = write_report(folder)
+    page = write_report(folder, private=private)
     drawn: list[str] = []
     if figures is not None:
         from fedproof.report import write_figures

@@ -10,7 +10,7 @@ from fedproof import check, data
 from fedproof.certificates import Certificate, loads
 from fedproof.config import Config
 from fedproof.federation import Federation
-from fedproof.folder import read_config
+from fedproof.folder import ROUNDS, read_config
 
 Row = dict[str, str]
 
@@ -21,7 +21,7 @@ class RunData:
 
     Attributes:
         metrics: rows of `metrics.csv`, the certified-accuracy curves.
-        rounds: rows of `rounds.csv`.
+        rounds: rows of `private/rounds.csv`, which ε does not cover; empty if it is not there.
     """
 
     folder: Path
@@ -77,7 +77,7 @@ def read_run(folder: Path, federation: Federation | None = None, *, pictures: bo
         summary=summary,
         certificate=certificate,
         metrics=_rows(folder / "metrics.csv"),
-        rounds=_rows(folder / "rounds.csv"),
+        rounds=_rows(folder / ROUNDS) or _rows(folder / "rounds.csv"),  # where earlier releases put it
         federation=_matching(federation or (_load(config) if pictures else None), certificate),
     )
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fedproof.certificates import Certificate
 from fedproof.federation import Federation
+from fedproof.folder import PRIVATE, ROUNDS
 from fedproof.report import sections
 from fedproof.report.gallery import gallery
 from fedproof.report.markup import Markup, tag
@@ -16,27 +17,32 @@ from fedproof.report.run_data import RunData, read_run
 from fedproof.threat import Relation
 
 
-def write_report(folder: Path, *, federation: Federation | None = None) -> Path:
+def write_report(folder: Path, *, federation: Federation | None = None, private: bool = False) -> Path:
     """Write `report.html` into a finished run's directory, from its files alone, and return its path.
 
     Args:
         folder: the directory of the run.
         federation: its data, for the gallery, where the caller has loaded them already.
+        private: write `private/report.html` instead, which also shows what ε does not cover: norms, clipped
+            shares and cohorts of every round.
 
     Raises:
-        ValueError: not the directory of a finished run.
+        ValueError: not the directory of a finished run, or what is private is not there.
     """
     run = read_run(folder, federation)
+    if private and not run.rounds:
+        raise ValueError(f"{folder}: {ROUNDS} is not there")
     title = f"fedproof: {run.summary['data']}"
-    return write_page(folder / "report.html", title=title, body=body(run))
+    path = folder / PRIVATE / "report.html" if private else folder / "report.html"
+    return write_page(path, title=title, body=body(run, private=private))
 
 
-def body(run: RunData) -> Markup:
+def body(run: RunData, *, private: bool = False) -> Markup:
     """The page's content."""
-    return tag("main", sections.heading(run), *_parts(run), id="main")
+    return tag("main", sections.heading(run), *_parts(run, private=private), id="main")
 
 
-def _parts(run: RunData) -> Iterator[Markup]:
+def _parts(run: RunData, *, private: bool) -> Iterator[Markup]:
     certificate = run.certificate
     spent: dict[int, dict[str, float]] = {}
     if certificate is not None and certificate.labels is not None:
@@ -56,7 +62,8 @@ def _parts(run: RunData) -> Iterator[Markup]:
         curve = rounds_chart(run, spent)
         drawn = figure(curve) if curve is not None else ""
         yield section("privacy", "Privacy", sections.privacy(run), drawn)
-    made = (sections.rounds(run, spent), sections.cost(run), sections.configuration(run))
+    played = sections.rounds(run, spent) if private else sections.spending(spent)
+    made = (played, sections.cost(run), sections.configuration(run))
     yield section("making", "How it was made", *made)
     yield section("verify", "Check it yourself", sections.verification(run))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fedproof.accounting.epsilon import natural_relation
 from fedproof.certificates import Certificate
+from fedproof.publishing import UNCOVERED
 from fedproof.report import words
 from fedproof.report.markup import Markup, details, join, table, tag
 from fedproof.report.page import section, soundness_box
@@ -209,16 +210,33 @@ def _meter(share: float) -> Markup:
 # --- how it was made, and how to check ----------------------------------------------------------------------
 
 
-def rounds(run: RunData, spent: dict[int, dict[str, float]]) -> Markup:
-    """What happened in each round, on average over the replicas, and ε `spent` after it."""
-    if not run.rounds:
+def spending(spent: dict[int, dict[str, float]]) -> Markup:
+    """ε `spent` after each round: all that may be published of the rounds."""
+    if not spent:
         return Markup("")
+    rows = [(count, rounded_up(epsilon["pld"])) for count, epsilon in spent.items()]
+    note = tag(
+        "p",
+        "Norms, clipped shares and cohorts of each round are not covered by ε, and not shown here: "
+        "fedproof report --private shows them to whoever trained.",
+        class_="note",
+    )
+    return join([table(("Round", "ε so far"), rows, caption="One model, round by round"), note])
+
+
+def rounds(run: RunData, spent: dict[int, dict[str, float]]) -> Markup:
+    """What happened in each round, on average over the replicas, and ε `spent` after it; not to publish."""
     header = [name.replace("_", " ") for name in run.rounds[0]] + ["ε so far"] * bool(spent)
     rows = [[number(float(value)) for value in row.values()] for row in run.rounds]
     if spent:
         so_far = {str(count): rounded_up(epsilon["pld"]) for count, epsilon in spent.items()}
         rows = [[*row, so_far.get(row[0], "")] for row in rows]
-    shown = table(header, rows, caption="Each round, on average over the replicas")
+    shown = join(
+        [
+            table(header, rows, caption="Each round, on average over the replicas"),
+            tag("p", UNCOVERED, class_="note"),
+        ]
+    )
     return shown if len(rows) <= 12 else details(f"What happened in each of {len(rows)} rounds", shown)
 
 
@@ -251,22 +269,31 @@ def _setting(value: object) -> str:
 
 def verification(run: RunData) -> Markup:
     """How anybody can check the numbers without believing this page."""
-    commands = ["fedproof run config.toml --out AGAIN"]
+    commands: dict[str, str] = {}
     prints = [("Configuration", run.config.fingerprint())]
-    text = "The same configuration gives the same replicas, and so the same numbers."
     if run.certificate is not None:
-        commands.insert(0, "fedproof verify certificate.json --scores scores.npy")
+        commands["fedproof verify certificate.json --scores scores.npy"] = (
+            "re-derives every number of the certificate from the replicas' scores"
+        )
         prints.insert(0, ("Scores", run.certificate.scores_sha256))
+    if run.config.ensemble.seed is not None and not run.config.ensemble.secure_noise:
+        commands["fedproof run config.toml --out AGAIN"] = (
+            "trains the replicas again: the same configuration gives the same scores"
+        )
+        text = "In the run's directory:"
+    else:
         text = (
-            "The first command re-derives every number of the certificate from the replicas' scores; the "
-            "second trains them again: the same configuration gives the same scores."
+            "Cohorts and noise are secret, so nobody can train the same replicas again; other ones of the "
+            "same law come from the same configuration."
         )
     rows = [(name, tag("code", digest, class_="digest")) for name, digest in prints]
     return join(
         [
-            tag("p", "In the run's directory:"),
-            tag("pre", tag("code", "\n".join(commands)), tabindex=0),
             tag("p", text),
+            *(
+                join([tag("pre", tag("code", command), tabindex=0), tag("p", f"This {does}.")])
+                for command, does in commands.items()
+            ),
             details("SHA-256 of what was used", table(("Of", "SHA-256"), rows)),
         ]
     )

@@ -1,4 +1,7 @@
-"""A training's folder: its state after every round, whole or as it was before, and its ledger."""
+"""A training's folder: its state after every round, whole or as it was before, and its ledger.
+
+What ε does not cover, metrics of rounds and who is who, lies in `private`.
+"""
 
 import hashlib
 import json
@@ -12,10 +15,18 @@ import numpy as np
 
 from fedproof.accounting.ledger import Ledger, load_ledger, save_ledger
 from fedproof.files import locked, replace_file, replacing
+from fedproof.folder import PRIVATE
 from fedproof.integrations.server import Floats, Params, Plan, State
+from fedproof.publishing import NOTICE
 
-_RECORD = "state.json"
+_RECORD = f"{PRIVATE}/state.json"
 _LEDGER = "ledger.json"
+_NOTE = """\
+Keep {secrets} to yourself; models and ledger.json may be published.
+
+ε covers the models. It does not cover private/state.json: how many took part, replied and were clipped in
+every round, which no noise hides, and which node is which user.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +49,13 @@ def fingerprint(plan: Plan, delta: float, initial: Params) -> str:
     digest = hashlib.sha256(repr((plan, plan.seed, delta, initial.dtype.str, initial.shape)).encode())
     digest.update(np.ascontiguousarray(initial).data)
     return digest.hexdigest()
+
+
+def say_what_is_private(folder: Path, plan: Plan) -> None:
+    """Leave a note in the folder on what of it may be published."""
+    folder.mkdir(parents=True, exist_ok=True)
+    secrets = f"{PRIVATE}/" if plan.seed is None else f"{PRIVATE}/ and the seed"
+    replace_file(folder / NOTICE, _NOTE.format(secrets=secrets).encode())
 
 
 @contextmanager
@@ -70,7 +88,8 @@ def save(folder: Path, mark: str, saved: Saved, ledger: Ledger) -> None:
         "users": {str(node): number for node, number in saved.users.items()},
         "metrics": saved.metrics,
     }
-    replace_file(folder / _RECORD, (json.dumps(record, indent=1) + "\n").encode())
+    (folder / PRIVATE).mkdir(mode=0o700, exist_ok=True)
+    replace_file(folder / _RECORD, (json.dumps(record, indent=1) + "\n").encode(), mode=0o600)
     for old in folder.glob("models-*.npz"):
         if old != models:
             old.unlink()

@@ -25,8 +25,14 @@ from fedproof.integrations.flower.arrays import Layout, flatten, layout_of, reco
 from fedproof.integrations.flower.nodes import REPLICAS, wait_for_nodes
 from fedproof.integrations.flower.replies import Fault, Invitation, Received, receive
 from fedproof.protocol import PerLayer, UserFedAvg
+from fedproof.seeds import KNOWN, NO_SEED
 
 _LOG = logging.getLogger("flwr")
+
+_APART = (
+    "what a corrupted user sends for one replica does not depend on what it is sent for another, though one "
+    "message carries several"
+)
 
 
 class UserFedAvgStrategy(Strategy):
@@ -35,11 +41,12 @@ class UserFedAvgStrategy(Strategy):
     Guarantee: every round is a round of `mechanism` as it is accounted. Cohorts are drawn over all users;
     each contributes at most one update, clipped here; a user that is away, silent or faulty contributes zero;
     noise is added to the sum whoever replied; the divisor is the expected cohort. The guarantee holds for the
-    models. Other metrics and logs are the operator's, and ε does not cover them. Nodes' own metrics are never
-    read, and there is no evaluation on nodes: it would be a release without noise.
+    models. Other metrics and logs are the operator's, and ε does not cover them: `private` in the folder
+    holds them. Nodes' own metrics are never read, and there is no evaluation on nodes: it would be a release
+    without noise.
 
     Assumes: one node is one user (`--enable-supernode-auth` makes the operator register each), and nobody but
-    the server knows the seed, if there is one.
+    the server knows the seed, if there is one. `assumptions` has the sentences for a certificate.
 
     With several `replicas` one message carries a node's models of all replicas that have drawn it; its
     ClientApp needs `replicas_mod`. The result then has the replicas as the first axis of every array.
@@ -116,6 +123,12 @@ class UserFedAvgStrategy(Strategy):
         if not self.rounds_done:
             raise ValueError("no round has been played yet")
         return replace(self.plan.mechanism, rounds=self.rounds_done)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a certificate of the replicas takes for granted about secrets: give it to `certify`."""
+        secret = NO_SEED if self.plan.seed is None else KNOWN
+        return (secret, _APART) if len(self.plan.replicas) > 1 else (secret,)
 
     @property
     def ledger(self) -> Ledger:
@@ -268,6 +281,8 @@ class UserFedAvgStrategy(Strategy):
         flat = flatten(initial, self._layout)
         self._mark = files.fingerprint(self.plan, self.delta, flat)
         saved = None if self.folder is None else files.load(self.folder, self._mark)
+        if self.folder is not None:
+            files.say_what_is_private(self.folder, self.plan)
         if saved is None:
             self._state = server.start(self.plan, flat)
         else:

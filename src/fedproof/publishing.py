@@ -1,0 +1,56 @@
+"""What of a run is secret, and what may leave the machine that trained it, in words.
+
+A note in the run's directory says the latter; its first line is said at the end of a command.
+"""
+
+from fedproof.accounting import is_private
+from fedproof.config import Config
+from fedproof.protocol import Mechanism, Partition
+from fedproof.seeds import FRESH, KNOWN, NO_SEED
+
+NOTICE = "PUBLISH.txt"
+UNCOVERED = (
+    "ε does not cover these numbers: no noise hides them. They are for whoever trained, not to publish."
+)
+
+_COVERED = """\
+ε of the ensemble (ledger.json) covers the models, parts/*.safetensors, and what is computed from them and
+public test inputs: scores.npy, certificate.json, metrics.csv, summary.json, report.html. It does not cover
+how many users there are and how much they hold, what training took, or how the settings were chosen.
+"""
+_PRIVATE = """\
+private/ holds the seed, if the operating system drew one: whoever knows it knows cohorts and noise. Both
+private/rounds.csv and parts/*.npz hold norms of updates, clipped shares and sizes of cohorts, round by round;
+ε does not cover them.
+"""
+_KNOWN = """\
+To publish models, leave ensemble.seed out of the configuration, or set ensemble.secure_noise = true, and
+train again. Where the data are public anyway nothing is lost.
+"""
+
+
+def secrets_of(config: Config, mechanism: Mechanism) -> tuple[str, ...]:
+    """What nobody who was corrupted may have known, as assumptions of a certificate.
+
+    A partition keeps no secret: its votes are counted, and a unit touches one group, whoever knows which.
+    """
+    if isinstance(mechanism, Partition):
+        return ()
+    if config.ensemble.secure_noise:
+        return (NO_SEED,)
+    return (FRESH if config.ensemble.seed is None else KNOWN,)
+
+
+def notice(config: Config, mechanism: Mechanism) -> str:
+    """What may be published of a run of `config`, which executes `mechanism`."""
+    if not is_private(mechanism):
+        first = "No noise was added, so no ε covers anything here; in any case keep private/ to yourself."
+        return f"{first}\n\n{_PRIVATE}"
+    if mechanism.reasons:
+        first = f"Publish nothing of this that shall stay private: {'; '.join(mechanism.reasons)}."
+        return f"{first}\n\n{_PRIVATE}"
+    if config.ensemble.seed is not None and not config.ensemble.secure_noise:
+        first = "Publish nothing of this that shall stay private: who knows the seed can take the noise off."
+        return f"{first}\n\n{_KNOWN}\n{_PRIVATE}"
+    first = "Keep private/ and parts/*.npz to yourself; everything else here may be published."
+    return f"{first}\n\n{_COVERED}\n{_PRIVATE}"
