@@ -9,6 +9,7 @@ from threading import Barrier
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrize
 
@@ -133,6 +134,23 @@ def test_nothing_is_remembered_from_one_call_to_the_next():
         model = from_module(module, CLASSES)
         first, second = (work_of(model, 3) for _ in range(2))
         assert all(map(torch.equal, first, second))
+
+
+class Drops(nn.Module):
+    """Drops out by the function, which no look at the module's parts can see."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, CLASSES)
+
+    def forward(self, images):
+        return self.head(F.dropout(images.flatten(1), training=self.training))
+
+
+def test_a_forward_that_draws_is_refused_in_training_mode():
+    with pytest.raises(ValueError, match=r"forward of Drops draws random numbers.*module\.eval"):
+        work_of(from_module(Drops(), CLASSES), 1)
+    assert work_of(from_module(Drops().eval(), CLASSES), 1)[0].isfinite().all()
 
 
 class Caches(nn.Module):

@@ -106,7 +106,8 @@ class ModuleModel:
         """The module as a function, on a copy that nobody else has and that is thrown away.
 
         Raises:
-            ValueError: `forward` wrote into what all copies share, or used a parameter that is not its own.
+            ValueError: `forward` wrote into what all copies share, used a parameter that is not its own, or
+                drew random numbers.
         """
         _load_batching_rules()
         shared = {id(tensor): tensor for tensor in (*self.original.parameters(), *self.original.buffers())}
@@ -119,7 +120,15 @@ class ModuleModel:
                 logits: Tensor = functional_call(copy, {**weights, **self.frozen}, (batch,))
             return logits
 
-        yield forward
+        try:
+            yield forward
+        except RuntimeError as error:
+            if "random operation" not in str(error):
+                raise
+            raise ValueError(
+                f"forward of {type(copy).__name__} draws random numbers, but local training must be the same "
+                "in all replicas: remove what draws, or hand the module in after module.eval()"
+            ) from error
         changed = [name for name, tensor in lent.items() if _version(tensor) != before[name]]
         if changed:
             raise ValueError(
