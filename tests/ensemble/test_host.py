@@ -242,7 +242,7 @@ def test_a_setting_that_is_changed_during_training_is_an_error():
 
     task = replace(task_of("mlp", "user-fedavg"), attack=changes)
     before = settings()
-    with pytest.raises(RuntimeError, match=r"matmul.fp32_precision was changed during training"):
+    with pytest.raises(ValueError, match=r"matmul\.fp32_precision was changed in the middle of the work"):
         train_replicas(task, range(2))
     assert settings() == before
 
@@ -284,3 +284,13 @@ def test_contradicting_settings_are_put_back_exactly(seed):
         assert settings() == before
         with assigned(torch.backends, "fp32_precision", "ieee"):
             assert settings() == later
+
+
+def test_torch_without_the_newer_settings_is_told_by_the_older(monkeypatch):
+    monkeypatch.setattr("fedproof.models.host._has_tree", lambda: False)
+    with HOSTS["medium"]():
+        before = settings()
+        with all_digits():
+            assert torch.get_float32_matmul_precision() == "highest"
+            assert not torch.backends.cudnn.allow_tf32
+        assert settings() == before

@@ -9,7 +9,9 @@ from threading import Barrier
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import parametrize
 
 from fedproof.models.model import ClippedGradient
 from fedproof.models.module import from_module
@@ -132,6 +134,46 @@ def test_nothing_is_remembered_from_one_call_to_the_next():
         model = from_module(module, CLASSES)
         first, second = (work_of(model, 3) for _ in range(2))
         assert all(map(torch.equal, first, second))
+
+
+class Drops(nn.Module):
+    """Drops out by the function, which no look at the module's parts can see."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, CLASSES)
+
+    def forward(self, images):
+        return self.head(F.dropout(images.flatten(1), training=self.training))
+
+
+def test_a_forward_that_draws_is_refused_in_training_mode():
+    with pytest.raises(ValueError, match=r"forward of Drops draws random numbers.*module\.eval"):
+        work_of(from_module(Drops(), CLASSES), 1)
+    assert work_of(from_module(Drops().eval(), CLASSES), 1)[0].isfinite().all()
+
+
+class Caches(nn.Module):
+    """Computes its weights once for two uses; torch keeps them under the number of the original module."""
+
+    def __init__(self):
+        super().__init__()
+        self.bounded = MODULES["bounded"]()
+
+    def forward(self, images):
+        with parametrize.cached():
+            return self.bounded(images) + self.bounded(2 * images)
+
+
+def test_weights_that_are_kept_for_all_threads_are_refused():
+    model = from_module(Caches(), CLASSES)
+    with pytest.raises(ValueError, match=r"parametrize\.cached"):
+        work_of(model, 1)
+    other = model_of("bounded")
+    expected = work_of(other, 1)
+    with parametrize.cached(), pytest.raises(ValueError, match=r"parametrize\.cached"):
+        work_of(other, 1)
+    assert all(map(torch.equal, work_of(other, 1), expected))
 
 
 class Writes(nn.Module):

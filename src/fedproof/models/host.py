@@ -25,7 +25,7 @@ def all_digits() -> Iterator[None]:
     default. This holds for the thread that entered; `mechanisms.cores` tells the others.
 
     Raises:
-        RuntimeError: at the end, if somebody changed such a setting of the process meanwhile.
+        ValueError: at the end, if somebody changed such a setting of the process meanwhile.
     """
     with _process, _thread():
         yield
@@ -115,9 +115,9 @@ class _Process:
             if not self._inside:
                 self._undo.close()
         if changed and kind is None:
-            raise RuntimeError(
-                f"{', '.join(changed)} was changed during training, by another thread or by a function of "
-                "yours: what was clipped and noised is not what is accounted"
+            raise ValueError(
+                f"{', '.join(changed)} was changed in the middle of the work, by another thread or by a "
+                "function of yours: what was clipped and noised may not be what is accounted"
             )
 
 

@@ -4,12 +4,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cache
+from threading import Lock
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
 from fedproof import check
@@ -103,19 +106,29 @@ class ModuleModel:
         """The module as a function, on a copy that nobody else has and that is thrown away.
 
         Raises:
-            ValueError: `forward` wrote into what all copies share, or used a parameter that is not its own.
+            ValueError: `forward` wrote into what all copies share, used a parameter that is not its own, or
+                drew random numbers.
         """
+        _load_batching_rules()
         shared = {id(tensor): tensor for tensor in (*self.original.parameters(), *self.original.buffers())}
         copy = deepcopy(self.original, shared)  # `functional_call` puts others in their place
         lent = {"its parameters": params, "its inputs": inputs, **self.frozen}
         before = {name: _version(tensor) for name, tensor in lent.items()}
 
         def forward(weights: dict[str, Tensor], batch: Tensor) -> Tensor:
-            with _OwnParameters():
+            with _OwnParameters(copy):
                 logits: Tensor = functional_call(copy, {**weights, **self.frozen}, (batch,))
             return logits
 
-        yield forward
+        try:
+            yield forward
+        except RuntimeError as error:
+            if "random operation" not in str(error):
+                raise
+            raise ValueError(
+                f"forward of {type(copy).__name__} draws random numbers, but local training must be the same "
+                "in all replicas: remove what draws, or hand the module in after module.eval()"
+            ) from error
         changed = [name for name, tensor in lent.items() if _version(tensor) != before[name]]
         if changed:
             raise ValueError(
@@ -131,14 +144,23 @@ class _OwnParameters(TorchFunctionMode):
     """Refuses parameters that `functional_call` did not replace: all replicas would use them as they are.
 
     They come from outside the module's tree: a list of modules, a function that remembers the module it was
-    written for instead of the copy it is called with.
+    written for instead of the copy it is called with, a cache of all copies.
     """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._computed = any(parametrize.is_parametrized(part) for part in module.modules())
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Call `func` unless it is given such a parameter."""
         kwargs = kwargs or {}
+        if self._computed and parametrize._cache_enabled:
+            raise ValueError(
+                "parametrize.cached() keeps the weights of a module for all threads and replicas: call the "
+                "module without it"
+            )
         if any(isinstance(value, nn.Parameter) and value.requires_grad for value in _values((args, kwargs))):
             raise ValueError(
                 "forward uses a parameter that is not registered in the module it is called on, so it would "
@@ -146,6 +168,16 @@ class _OwnParameters(TorchFunctionMode):
                 "requires_grad = False"
             )
         return func(*args, **kwargs)
+
+
+@cache
+def _load_batching_rules() -> None:
+    """Let torch load what `vmap` needs: at first use it does so, but not safely if two threads are first."""
+    with _loading:
+        vmap(torch.neg)(torch.zeros(1, device="cpu"))
+
+
+_loading = Lock()
 
 
 def _values(given: Any) -> Iterator[Any]:

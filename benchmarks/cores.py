@@ -1,0 +1,72 @@
+"""How much faster a network of the user's trains on several cores than on one.
+
+`PYTHONPATH=src python benchmarks/cores.py [CORES] [PAIRS]`, one JSON object. Runs on one and on several cores
+take turns, so that whatever else the machine does meets both alike; the ratio is that of the medians.
+"""
+
+import json
+import sys
+import time
+from statistics import median
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedproof.ensemble import Task, train_replicas
+from fedproof.federation import Federation
+from fedproof.models.module import from_module
+from fedproof.protocol import LocalTraining, Poisson, UserFedAvg
+
+
+def own_cnn() -> nn.Module:
+    """Ordinary: two convolutions with normalisation between them, for images of 28 by 28."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.GroupNorm(4, 16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(1568, 10),
+    )
+
+
+def task() -> Task:
+    rng = np.random.default_rng(0)
+    users, each, inputs = 60, 20, 200
+    data = Federation(
+        features=rng.random((users * each, 1, 28, 28), dtype=np.float32),
+        labels=rng.integers(0, 10, users * each),
+        offsets=np.arange(users + 1) * each,
+        test_features=rng.random((inputs, 1, 28, 28), dtype=np.float32),
+        test_labels=rng.integers(0, 10, inputs),
+        class_names=tuple("0123456789"),
+        name="random",
+    )
+    return Task(
+        federation=data,
+        model=from_module(own_cnn(), 10),
+        mechanism=UserFedAvg(rounds=2, noise_multiplier=1.0, sampling=Poisson(probability=0.2)),
+        local=LocalTraining(epochs=1, batch_size=10),
+    )
+
+
+def speed_up(work: Task, cores: int, pairs: int, replicas: int = 8) -> dict[str, float]:
+    """Seconds of `replicas` on one core and on `cores`, medians of alternating runs, and their ratio."""
+    seconds: dict[int, list[float]] = {1: [], cores: []}
+    for _ in range(pairs + 1):
+        for number, taken in seconds.items():
+            torch.set_num_threads(number)
+            begin = time.perf_counter()
+            train_replicas(work, range(replicas))
+            taken.append(time.perf_counter() - begin)
+    one, several = (median(taken[1:]) for taken in seconds.values())  # the first pair warms up
+    return {"cores": cores, "pairs": pairs, "one": one, "several": several, "ratio": one / several}
+
+
+if __name__ == "__main__":
+    numbers = [int(given) for given in sys.argv[1:]]
+    print(json.dumps(speed_up(task(), *(numbers or (2, 5))[:1], *(numbers[1:2] or (5,)))))
