@@ -8,7 +8,7 @@ from fedproof.certificates.inefficacy import CostMethod, Inefficacy, inefficacy
 from fedproof.certificates.method import Group, Method
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.certificates.sequential import certify_sequentially
-from fedproof.certificates.verify import verify
+from fedproof.certificates.verify import unverified, verify
 
 __all__ = [
     "ApproximateDP",
@@ -27,5 +27,6 @@ __all__ = [
     "inefficacy",
     "loads",
     "loads_inefficacy",
+    "unverified",
     "verify",
 ]

@@ -10,7 +10,7 @@ from fedproof.certificates.compute import outcome_of
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.curves import Source, described, epsilon_delta
 from fedproof.certificates.method import Group, Method
-from fedproof.certificates.privacy import ApproximateDP
+from fedproof.certificates.privacy import ApproximateDP, stated_for
 from fedproof.certificates.scores import (
     Array,
     check_labels,
@@ -49,6 +49,7 @@ def certify(
     max_size: int = 100,
     sequential: bool = False,
     delta: float | None = None,
+    served: float | None = None,
 ) -> Certificate:
     """The certificate of the ensemble whose replicas gave `scores` (replicas, inputs, classes).
 
@@ -65,8 +66,10 @@ def certify(
     >>> result.prediction, result.certified_size, result.sound
     ((0,), (5,), True)
     """
+    if served is not None:
+        raise ValueError(f"served = {served!r} must be None: there is no such certificate yet")
     threat, chosen = threat or ThreatModel(), Method(method)
-    mechanism = described(mechanism, threat)
+    mechanism, privacy = described(mechanism, threat), stated_for(privacy, threat)
     if isinstance(mechanism, Partition):  # votes are counted: there is nothing to be unsure of
         bound, failure_probability = Bound.NONE, 0.0
     settings = Settings(

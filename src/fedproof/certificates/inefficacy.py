@@ -27,7 +27,7 @@ from fedproof.certificates.cost_bounds import (
 )
 from fedproof.certificates.curves import Source, curve_of, described, epsilon_delta
 from fedproof.certificates.fields import become_members, check_columns, check_types
-from fedproof.certificates.privacy import ApproximateDP
+from fedproof.certificates.privacy import ApproximateDP, stated_for
 from fedproof.certificates.scores import Array, fingerprint, load
 from fedproof.certificates.soundness import cost_reasons
 from fedproof.protocol import Mechanism
@@ -151,7 +151,7 @@ def inefficacy(
     ([0.4, 0.3351], 5)
     """
     threat, chosen = threat or ThreatModel(), CostMethod(method)
-    mechanism = described(mechanism, threat)
+    mechanism, privacy = described(mechanism, threat), stated_for(privacy, threat)
     settings = CostSettings(
         cost_bound=cost_bound,
         negative=negative,

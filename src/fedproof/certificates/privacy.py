@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedproof import check
 from fedproof.certificates.closed_form import group
+from fedproof.threat import Relation, ThreatModel
 
 Floats = NDArray[np.float64]
 
@@ -16,19 +17,22 @@ class ApproximateDP:
     """(ε, δ)-differential privacy for one unit, taken as given.
 
     Unit and relation are those for which somebody proved ε and δ; a certificate built on this value states
-    that as an assumption.
+    that as an assumption. `relation` None: the relation of the threat.
 
-    >>> ApproximateDP(epsilon=0.63, delta=0.0029)
-    ApproximateDP(epsilon=0.63, delta=0.0029)
+    >>> ApproximateDP(epsilon=0.63, delta=0.0029).epsilon
+    0.63
     """
 
     epsilon: float
     delta: float
+    relation: Relation | None = None
 
     def __post_init__(self) -> None:
         check.not_negative(epsilon=self.epsilon, delta=self.delta)
         if self.delta >= 1:
             raise ValueError(f"delta = {self.delta!r} must be in [0, 1)")
+        if self.relation is not None:
+            object.__setattr__(self, "relation", Relation(self.relation))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +68,16 @@ class ApproximateTradeoff:
         intercepts = np.array([0.0, -flat * self.delta, 1 - self.delta - steep])
         best = np.argmax(slopes * p[..., None] + intercepts, axis=-1)
         return slopes[best], intercepts[best]
+
+
+def stated_for(privacy: ApproximateDP | None, threat: ThreatModel) -> ApproximateDP | None:
+    """(ε, δ) under the relation of the threat: to replace a unit is to remove it and add another."""
+    if privacy is None or privacy.relation in (None, threat.relation):
+        return privacy
+    if threat.relation is Relation.JOIN:
+        raise ValueError("relation = 'join' does not follow from an epsilon for units that are replaced")
+    epsilon, delta = group(privacy.epsilon, privacy.delta, 2)
+    return ApproximateDP(epsilon=epsilon, delta=min(delta, 1 - 1e-16), relation=threat.relation)
 
 
 def approximate_curve(privacy: ApproximateDP, size: int) -> ApproximateTradeoff:

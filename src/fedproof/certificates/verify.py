@@ -16,7 +16,15 @@ from fedproof.certificates.scores import Array, check_means, check_scores, finge
 _RELATIVE_ERROR = 1e-9  # another processor's logarithm may differ in the last digits
 
 
-def verify(text: str | bytes, scores: ArrayLike | str | Path) -> tuple[str, ...]:
+def unverified(text: str | bytes, labels: ArrayLike | str | Path | None = None) -> tuple[str, ...]:
+    """Fields that `verify` takes from the file as they are: without labels, whatever follows from them."""
+    known = parse(text).get("labels") is not None
+    return ("labels", "accuracy", "certified_accuracy") if known and labels is None else ()
+
+
+def verify(
+    text: str | bytes, scores: ArrayLike | str | Path, labels: ArrayLike | str | Path | None = None
+) -> tuple[str, ...]:
     """What does not hold in a certificate file, one sentence per field that it names; empty if all holds.
 
     Checks the checksum of every field, then computes the certificate again from `scores` and the settings
@@ -41,6 +49,8 @@ def verify(text: str | bytes, scores: ArrayLike | str | Path) -> tuple[str, ...]
         again = document_of(_recompute(certificate, array))
     except ValueError as error:
         return (*altered, str(error))
+    if labels is not None and load(labels, "labels").tolist() != document["labels"]:
+        altered.append("labels: the file holds others than those given")
     return (*altered, *_differences(document, again, name))
 
 
