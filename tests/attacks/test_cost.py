@@ -69,7 +69,9 @@ def test_stored_models_give_the_scores_of_training():
 def test_the_verdict_counts_what_is_kept_and_what_is_lost(method):
     # The attacked ensemble keeps input 0, loses input 1 for sure, and input 2 within its error.
     clean = np.tile([[[0.9, 0.06, 0.04]] * 3], (200, 1, 1))
-    certificate = certify(clean, privacy=ApproximateDP(epsilon=0.1, delta=0.0, relation="replace"), method=method)
+    certificate = certify(
+        clean, privacy=ApproximateDP(epsilon=0.1, delta=0.0, relation="replace"), method=method
+    )
     assert min(certificate.certified_size) >= 1
     rows = {"kept": [0.8, 0.1, 0.1], "lost": [0.1, 0.2, 0.7], "close": [0.49, 0.5, 0.01]}
     attacked = np.tile([list(rows.values())], (200, 1, 1))

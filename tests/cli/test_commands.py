@@ -102,6 +102,8 @@ def test_plan_answers_what_certify_confirms():
         "3",
         "--users",
         "200",
+        "--sampling",
+        "poisson",
         "--rounds",
         "3",
     )
@@ -118,6 +120,8 @@ def test_plan_answers_what_certify_confirms():
         "20",
         "--users",
         "200",
+        "--sampling",
+        "poisson",
     )
     assert private["noise_multiplier"] == 1.8
 
@@ -166,9 +170,12 @@ def test_certify_and_verify_without_training_anything(files):
     assert document["inputs"], document["replicas"] == (30, 400)
     assert document["certified_accuracy"]["5"] == 1.0
     assert document["sound"] is True
-    assert as_json("verify", certificate, "--scores", files / "scores.npy") == {
+    assert as_json(
+        "verify", certificate, "--scores", files / "scores.npy", "--labels", files / "labels.npy"
+    ) == {
         "valid": True,
         "differences": [],
+        "unverified": [],
     }
 
 
@@ -183,10 +190,14 @@ def test_verify_names_what_was_changed(files):
 
 
 def test_only_epsilon_and_delta_are_known(files):
-    known = ("--epsilon", "0.63", "--delta", "0.0029")
-    document = as_json("certify", "--scores", files / "scores.npy", "--labels", files / "labels.npy", *known)
-    assert document["method"] == "paper"
-    assert document["certified_size"]["max"] >= 1
+    known = ("--epsilon", "0.3", "--delta", "0.0029", "--epsilon-relation")
+    scores = ("certify", "--scores", files / "scores.npy", "--labels", files / "labels.npy")
+    replaced = as_json(*scores, *known, "replace")
+    assert replaced["method"] == "paper"
+    assert replaced["certified_size"]["max"] >= 1
+    # ε for one unit added or removed: to replace one is to do both, so half as many are certified.
+    joined = as_json(*scores, *known, "join")
+    assert joined["certified_size"]["max"] <= (replaced["certified_size"]["max"] + 1) // 2
 
 
 def test_inefficacy_bounds_the_attackers_cost(files):
@@ -260,7 +271,11 @@ def test_run_predict_and_verify_the_whole_way(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("account", "--sampling", "none"), "--noise-multiplier is missing"),
+        (("account", "--sampling", "none"), "user-level DP-FedAvg (--unit user) needs --noise-multiplier"),
+        (
+            ("account", "--noise-multiplier", "1"),
+            "how users are drawn is missing: give --sampling-probability",
+        ),
         (
             ("account", "--noise-multiplier", "0", "--sampling", "none"),
             "--noise-multiplier = 0.0 must be a positive",
@@ -272,13 +287,13 @@ def test_run_predict_and_verify_the_whole_way(tmp_path):
         ),
         (("account", "--noise-multiplier", "1", "--sampling", "fixed"), "needs --cohort and --users"),
         (
-            ("account", "--noise-multiplier", "1", "--cohort", "9", "--users", "3"),
-            "cohort = 9 must be at most",
+            ("account", "--noise-multiplier", "1", "--sampling", "fixed", "--cohort", "9", "--users", "3"),
+            "--cohort = 9 must be at most",
         ),
         (("plan",), "give either --size (to certify) or --epsilon (to be private)"),
         (
             ("plan", "--size", "3", "--top", "0.4", "--sampling-probability", "0.1"),
-            "top = 0.4 must be larger than",
+            "--top = 0.4 must be larger than",
         ),
         (
             ("plan", "--size", "3", "--find", "rounds", "--sampling", "none"),
@@ -286,13 +301,24 @@ def test_run_predict_and_verify_the_whole_way(tmp_path):
         ),
         (("plan", "--find", "mechanism"), "--find mechanism needs --size"),
         (("plan", "--find", "mechanism", "--size", "2"), "needs --accuracy (as 10=0.71, several) or --pilot"),
+        (("plan", "--size", "2", "--users", "9", "--accuracy", "0=0.7"), "must be at least 1"),
+        (
+            ("plan", "--size", "2", "--users", "9", "--accuracy", "5=0.7", "--accuracy", "5=0.8"),
+            "--accuracy 5=0.8: there is another one for 5",
+        ),
         (("plan", "--size", "2", "--accuracy", "5=0.7"), "needs --users"),
         (("plan", "--size", "2", "--users", "9", "--accuracy", "five"), "--accuracy 'five' must look like"),
         (("plan", "--size", "2", "--users", "9", "--accuracy", "5=7"), "the accuracy must be in (0, 1)"),
-        (("plan", "--size", "2", "--users", "9", "--accuracy", "10=0.7"), "cohort = 10 must be at most"),
+        (
+            ("plan", "--size", "2", "--users", "9", "--accuracy", "10=0.7"),
+            "--accuracy 10=0.7: 10 must be at most --users 9",
+        ),
         (("compare", "nowhere.toml", "--out", "x"), "nowhere.toml: there is no such file"),
         (("certify", "--scores", "nowhere.npy", *MECHANISM), "nowhere.npy"),
-        (("certify", "--scores", "nowhere.npy", "--epsilon", "1"), "--epsilon needs --delta"),
+        (
+            ("certify", "--scores", "nowhere.npy", "--epsilon", "1"),
+            "--epsilon alone needs --delta and --epsilon-relation join (ε is for one unit added or removed)",
+        ),
         (("verify", "nowhere.json"), "nowhere.json: cannot be read"),
         (("inefficacy", "--costs", "x.npy", "--cost-bound", "1", "--sizes", "a", *MECHANISM), "--sizes 'a'"),
         (("run", "nowhere.toml", "--out", "x"), "nowhere.toml: there is no such file"),

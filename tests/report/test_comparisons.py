@@ -62,7 +62,10 @@ def test_heuristic_attacks_say_why(tmp_path, attack_rows):
 
 def test_inefficacy_from_the_library(tmp_path, hostile):
     result = inefficacy(
-        [0.4] * 9, cost_bound=0.5, privacy=ApproximateDP(epsilon=0.5, delta=0.0, relation="replace"), bound="none"
+        [0.4] * 9,
+        cost_bound=0.5,
+        privacy=ApproximateDP(epsilon=0.5, delta=0.0, relation="replace"),
+        bound="none",
     )
     rows = inefficacy_rows(result)
     chart = inefficacy_chart(rows, cost=result.cost, unit="user")

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedproof import check
 from fedproof.certificates import choosing
 from fedproof.certificates.describe import describe
-from fedproof.cli.common import SamplingOptions, print_json, print_table, progress_bars, say
+from fedproof.cli.common import print_json, print_table, progress_bars, say
+from fedproof.cli.mechanism import SamplingOptions
 from fedproof.config import load_config
 from fedproof.protocol import CohortOnce, Partition
 from fedproof.threat import Relation, ThreatModel, Unit
@@ -19,7 +21,7 @@ _SHOWN = 8
 class Wanted:
     """The options of the question itself."""
 
-    size: int | None
+    size: int
     relation: Relation
     epsilon: float | None
     delta: float
@@ -37,10 +39,6 @@ def choose(
     json: bool,
 ) -> None:
     """Rank the mechanisms and print them."""
-    if wanted.size is None:
-        raise ValueError("--find mechanism needs --size, the poisoned units to certify")
-    if bool(accuracies) == (pilot is not None):
-        raise ValueError("--find mechanism needs --accuracy (as 10=0.71, several) or --pilot, one of the two")
     known, unit = _given(options, accuracies, wanted) if pilot is None else _measured(pilot, device)
     question = choosing.Question(
         size=wanted.size,
@@ -65,21 +63,30 @@ def choose(
 def _given(
     options: SamplingOptions, accuracies: Sequence[str], wanted: Wanted
 ) -> tuple[choosing.Known, Unit]:
-    if options.users is None:
-        raise ValueError("--find mechanism with --accuracy needs --users, or the number of instances")
-    table = dict(map(_accuracy, accuracies))
+    assert options.users is not None, "checked by the table of options"
+    check.count(**{"--users": options.users, "--classes": wanted.classes})
+    table: dict[int, float] = {}
+    for text in accuracies:
+        units, reached = _accuracy(text)
+        if units > options.users:
+            raise ValueError(f"--accuracy {text}: {units} must be at most --users {options.users}")
+        if units in table:
+            raise ValueError(f"--accuracy {text}: there is another one for {units}, give one for each number")
+        table[units] = reached
     shares = {cohort: choosing.spread(reached) for cohort, reached in table.items()}
     known = choosing.Known(units=options.users, num_classes=wanted.classes, shares=shares)
     return known, options.unit
 
 
 def _accuracy(text: str) -> tuple[int, float]:
-    """`10=0.71` as ten users and that accuracy."""
-    users, _, reached = text.partition("=")
+    """`10=0.71` as ten units and that accuracy."""
+    units, _, reached = text.partition("=")
     try:
-        found = int(users), float(reached)
+        found = int(units), float(reached)
     except ValueError as error:
-        raise ValueError(f"--accuracy {text!r} must look like 10=0.71, users and accuracy") from error
+        raise ValueError(f"--accuracy {text!r} must look like 10=0.71, units and accuracy") from error
+    if found[0] < 1:
+        raise ValueError(f"--accuracy {text!r}: the number of units must be at least 1")
     if not 0 < found[1] < 1:
         raise ValueError(f"--accuracy {text!r}: the accuracy must be in (0, 1)")
     return found

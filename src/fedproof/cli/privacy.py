@@ -8,20 +8,23 @@ import typer
 
 from fedproof import check
 from fedproof.certificates import planning
+from fedproof.certificates.describe import describe
 from fedproof.cli import choosing
-from fedproof.cli.common import (
-    Json,
+from fedproof.cli.belonging import Kind, check_options
+from fedproof.cli.common import Json, print_json, print_table, say
+from fedproof.cli.executed import executed
+from fedproof.cli.mechanism import (
+    Given,
     MechanismOptions,
     RelationOption,
     SamplingKind,
     SamplingOptions,
+    mechanism_kinds,
     mechanism_of,
-    print_json,
-    print_table,
-    say,
+    sampling_of,
     unfolded,
 )
-from fedproof.protocol import InstanceFedSGD
+from fedproof.protocol import FixedSize, InstanceFedSGD
 from fedproof.threat import Relation, ThreatModel, Unit
 
 _NAMES = {
@@ -36,26 +39,42 @@ _NAMES = {
 @unfolded
 def account(
     options: MechanismOptions,
-    delta: Annotated[float, typer.Option(help="δ at which ε is stated.")] = 1e-5,
-    epsilon: Annotated[float | None, typer.Option(help="Also δ at this ε.")] = None,
-    replicas: Annotated[int | None, typer.Option(help="Also the cost of so many models together.")] = None,
+    given: Given,
+    delta: Annotated[
+        float, typer.Option(help="δ that ε is computed for; it should be well below 1 / number of units.")
+    ] = 1e-5,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Also the other way round: δ for this ε, by each accountant.")
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option(help="Also ε of publishing so many models, all trained like this.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """ε of one unit under every accountant, and of a whole ensemble."""
+    """ε of one unit under every accountant, and of a whole ensemble.
+
+    It is the ε of your training only if the options describe exactly what it did. Which options describe
+    which training loop is a table in the guide, docs/loops.md.
+    """
     from fedproof import accounting
     from fedproof.accounting.epsilon import dopamine_epsilon, natural_relation
 
+    kinds = mechanism_kinds(options, given)
+    check_options("account", given, kinds)
     check.open_probability(**{"--delta": delta})
-    mechanism, unit = mechanism_of(options), options.unit
+    mechanism, unit = mechanism_of(options, kinds), options.unit
     spent = accounting.account(mechanism, delta, ["paper", "rdp", "rdp-without-replacement", "pld"])
     if isinstance(mechanism, InstanceFedSGD):
         spent["dopamine"] = dopamine_epsilon(mechanism, delta)
+    threat = ThreatModel(unit=unit, relation=natural_relation(mechanism))
     document: dict[str, Any] = {
         "epsilon": spent,
         "delta": delta,
         "unit": unit.value,
-        "relation": natural_relation(mechanism).value,
+        "relation": threat.relation.value,
         "event": str(accounting.event_of(mechanism)),
+        "mechanism": describe(mechanism),
+        "executed": executed(mechanism, threat),
     }
     if replicas is not None:
         document["ensemble_epsilon"] = accounting.ensemble_account(mechanism, delta, replicas)
@@ -64,20 +83,32 @@ def account(
         document["delta_at_epsilon"] = accounting.account_delta(mechanism, epsilon)
     if json:
         print_json(document)
-        return
+    else:
+        _show_account(document, epsilon)
+
+
+def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
+    unit = document["unit"]
+    say(f"taken to be executed: {document['executed']}")
     print_table(
-        f"ε of one {unit} at δ = {delta:g}",
+        f"ε of one {unit} at δ = {document['delta']:g}",
         ("accountant", "ε"),
-        [(_NAMES[name], f"{value:.4f}") for name, value in spent.items()],
+        [(_NAMES[name], f"{value:.4f}") for name, value in document["epsilon"].items()],
     )
-    stated = "added or removed" if document["relation"] == Relation.JOIN else "replaced"
-    say(f"for one {unit} {stated}: {document['event']}")
+    say(f"for one {unit} {_changed(document['relation'])}: {document['event']}")
     if epsilon is not None:
         found = ", ".join(f"{value:.3g} ({name})" for name, value in document["delta_at_epsilon"].items())
         say(f"δ at ε = {epsilon:g}: {found}")
-    if replicas is not None:
+    if "replicas" in document:
         cost = document["ensemble_epsilon"]
-        say(f"{replicas} models together: {cost['pld']:.2f} composed, {cost['paper']:.2f} as a product")
+        say(
+            f"all {document['replicas']} models together: ε = {cost['pld']:.2f} by composition (pld), "
+            f"{cost['paper']:.2f} as a product (paper)"
+        )
+
+
+def _changed(relation: str) -> str:
+    return "added or removed" if relation == Relation.JOIN else "replaced"
 
 
 class Find(StrEnum):
@@ -92,32 +123,58 @@ class Find(StrEnum):
 @unfolded
 def plan(
     options: SamplingOptions,
-    size: Annotated[int | None, typer.Option(help="Poisoned units to certify.")] = None,
-    top: Annotated[float, typer.Option(help="Expected confidence of the predicted class.")] = 0.95,
-    rival: Annotated[float | None, typer.Option(help="Of its strongest rival; default 1 - top.")] = None,
-    find: Annotated[Find, typer.Option(help="What to look for; the rest is given.")] = Find.NOISE,
+    given: Given,
+    size: Annotated[int | None, typer.Option(help="Number of poisoned units to certify.")] = None,
+    top: Annotated[
+        float,
+        typer.Option(help="Confidence in the predicted class that you expect, as a mean over replicas."),
+    ] = 0.95,
+    rival: Annotated[
+        float | None,
+        typer.Option(help="Confidence in its strongest rival that you expect. [default: 1 - top]"),
+    ] = None,
+    find: Annotated[
+        Find | None,
+        typer.Option(
+            help="What to look for, all else being given: the least noise, the most rounds, the largest "
+            "cohort, or the best mechanism. [default: noise; mechanism with --accuracy or --pilot]"
+        ),
+    ] = None,
     epsilon: Annotated[
         float | None,
-        typer.Option(help="Instead of --size: the noise for this ε. --find mechanism: the most ε."),
+        typer.Option(
+            help="--find noise: look for the noise that gives this ε, instead of one that certifies --size. "
+            "--find mechanism: rank private mechanisms of at most this ε."
+        ),
     ] = None,
-    delta: Annotated[float, typer.Option(help="δ, with --epsilon.")] = 1e-5,
+    delta: Annotated[float, typer.Option(help="δ that goes with --epsilon.")] = 1e-5,
     relation: RelationOption = Relation.REPLACE,
     accuracy: Annotated[
         list[str] | None,
         typer.Option(
-            help="--find mechanism: what one model reaches on so many users, as 10=0.71; repeat it."
+            help="--find mechanism: accuracy of one model trained on so many units, as 10=0.71 for ten; "
+            "repeat it for other numbers."
         ),
     ] = None,
     pilot: Annotated[
-        Path | None, typer.Option(help="--find mechanism: an experiment to measure that on, by a few models.")
+        Path | None,
+        typer.Option(help="--find mechanism: an experiment (TOML) to measure those accuracies on, instead."),
     ] = None,
-    replicas: Annotated[int, typer.Option(help="--find mechanism: models of cohorts drawn once.")] = 500,
-    classes: Annotated[int, typer.Option(help="--find mechanism: number of classes.")] = 10,
-    device: Annotated[str, typer.Option(help="--pilot: cpu or cuda.")] = "cpu",
+    replicas: Annotated[
+        int, typer.Option(help="--find mechanism: models in an ensemble whose cohorts are drawn.")
+    ] = 500,
+    classes: Annotated[int, typer.Option(help="--find mechanism with --accuracy: number of classes.")] = 10,
+    device: Annotated[
+        str, typer.Option(help="--find mechanism with --pilot: cpu or cuda, where the pilot trains.")
+    ] = "cpu",
     json: Json = False,
 ) -> None:
     """The least noise, most rounds, largest cohort or best mechanism for k units; or the noise for an ε."""
-    if accuracy or pilot or find == Find.MECHANISM:
+    kinds = _question(options, given, find)
+    check_options("plan", given, kinds)
+    check.count(**{"--rounds": options.rounds, "--steps": options.steps})
+    if Kind.BY_ACCURACY in kinds or Kind.BY_PILOT in kinds:
+        assert size is not None, "checked by the table of options"
         wanted = choosing.Wanted(
             size=size,
             relation=relation,
@@ -128,12 +185,10 @@ def plan(
         )
         choosing.choose(options, wanted, accuracy or (), pilot, device=device, json=json)
         return
-    if (size is None) == (epsilon is None):
-        raise ValueError("give either --size (to certify) or --epsilon (to be private)")
-    if epsilon is not None:
-        _noise_for_epsilon(options, epsilon, delta, json=json)
+    if Kind.NOISE_FOR_EPSILON in kinds:
+        assert epsilon is not None
+        _answer(json, *_noise_for_epsilon(options, epsilon, delta))
         return
-    assert size is not None
     rival = 1 - top if rival is None else rival
     question: dict[str, Any] = {
         "size": size,
@@ -141,60 +196,100 @@ def plan(
         "rival": rival,
         "threat": ThreatModel(unit=options.unit, relation=relation),
     }
+    found, sentence = next(ask(options, question) for kind, ask in _ANSWERS.items() if kind in kinds)
     asked = f"{size} poisoned {options.unit}s ({relation}) at confidences {top:g} against {rival:g}"
-    _answer(json, *_ANSWERS[find](options, question, asked))
+    echo = {"unit": options.unit.value, "relation": relation.value}
+    _answer(json, found | echo, f"{sentence} {asked}")
+
+
+def _question(options: SamplingOptions, given: Given, find: Find | None) -> list[Kind]:
+    """What is looked for, and for which mechanism."""
+    ranked = "accuracy" in given or "pilot" in given
+    match find or (Find.MECHANISM if ranked else Find.NOISE):
+        case Find.MECHANISM:
+            if not ranked:
+                size = "" if "size" in given else "--size and "
+                raise ValueError(f"--find mechanism needs {size}--accuracy (as 10=0.71, several) or --pilot")
+            source = Kind.BY_PILOT if "pilot" in given else Kind.BY_ACCURACY
+            return [source, Kind.PRIVATE] if "epsilon" in given else [source]
+        case Find.COHORT:
+            _check_cohort(options)
+            return [Kind.COHORT]
+        case Find.ROUNDS:
+            return [Kind.ROUNDS, *mechanism_kinds(options, given)]
+    if "size" not in given and "epsilon" not in given:
+        raise ValueError("give either --size (to certify) or --epsilon (to be private)")
+    purpose = Kind.NOISE_FOR_EPSILON if "epsilon" in given else Kind.NOISE_FOR_SIZE
+    return [purpose, *mechanism_kinds(options, given)]
+
+
+def _check_cohort(options: SamplingOptions) -> None:
+    if options.unit == Unit.INSTANCE:
+        raise ValueError(
+            "--unit instance does not belong to --find cohort: which users are drawn does not protect their "
+            "instances, it is for --find noise or --find rounds"
+        )
+    if options.sampling == SamplingKind.NONE:
+        raise ValueError(
+            "--sampling none does not belong to --find cohort: it is for poisson or fixed cohorts"
+        )
 
 
 Answer = tuple[dict[str, Any], str]
 
 
 def _count(options: SamplingOptions) -> int:
-    """Gaussian queries: rounds, or local steps in all rounds."""
-    return options.rounds * (options.steps if options.unit == Unit.INSTANCE else 1)
+    """Noisy sums: rounds, or local steps in all rounds."""
+    return options.rounds * options.steps
 
 
-def _noise_for_epsilon(options: SamplingOptions, epsilon: float, delta: float, *, json: bool) -> None:
+def _noise_for_epsilon(options: SamplingOptions, epsilon: float, delta: float) -> Answer:
+    sampling = sampling_of(options)
     noise = planning.noise_for_epsilon(
-        epsilon=epsilon, delta=delta, sampling=options.drawn(), rounds=_count(options)
+        epsilon=epsilon, delta=delta, sampling=sampling, rounds=_count(options)
     )
-    _answer(
-        json,
-        {"noise_multiplier": noise, "epsilon": epsilon, "delta": delta},
-        f"noise multiplier {noise:g} gives ε <= {epsilon:g} at δ = {delta:g}",
-    )
+    relation = Relation.REPLACE if isinstance(sampling, FixedSize) else Relation.JOIN
+    document = {
+        "noise_multiplier": noise,
+        "epsilon": epsilon,
+        "delta": delta,
+        "unit": options.unit.value,
+        "relation": relation.value,
+    }
+    changed = f"one {options.unit} {_changed(relation)}"
+    return document, f"noise multiplier {noise:g} gives ε <= {epsilon:g} at δ = {delta:g} for {changed}"
 
 
-def _find_noise(options: SamplingOptions, question: dict[str, Any], asked: str) -> Answer:
-    noise = planning.plan(sampling=options.drawn(), rounds=_count(options), **question)
+def _find_noise(options: SamplingOptions, question: dict[str, Any]) -> Answer:
+    noise = planning.plan(sampling=sampling_of(options), rounds=_count(options), **question)
     found = {"noise_multiplier": noise} | {key: question[key] for key in ("size", "top", "rival")}
-    return found, f"noise multiplier {noise:g} certifies {asked}"
+    return found, f"noise multiplier {noise:g} certifies"
 
 
-def _find_rounds(options: SamplingOptions, question: dict[str, Any], asked: str) -> Answer:
-    if options.noise_multiplier is None:
-        raise ValueError("--find rounds needs --noise-multiplier")
-    most = planning.plan_rounds(
-        sampling=options.drawn(), noise_multiplier=options.noise_multiplier, **question
-    )
-    return {"rounds": most, "size": question["size"]}, f"{most} rounds or steps at most certify {asked}"
+def _find_rounds(options: SamplingOptions, question: dict[str, Any]) -> Answer:
+    noise = options.noise_multiplier
+    assert noise is not None, "checked by the table of options"
+    sums = planning.plan_rounds(sampling=sampling_of(options), noise_multiplier=noise, **question)
+    rounds = sums // options.steps
+    steps = f" of {options.steps} steps" * (options.steps > 1)
+    return {"rounds": rounds, "size": question["size"]}, f"{rounds} rounds{steps} at most certify"
 
 
-def _find_cohort(options: SamplingOptions, question: dict[str, Any], asked: str) -> Answer:
-    if options.noise_multiplier is None:
-        raise ValueError("--find cohort needs --noise-multiplier")
-    if options.users is None:
-        raise ValueError("--find cohort needs --users")
+def _find_cohort(options: SamplingOptions, question: dict[str, Any]) -> Answer:
+    noise, users = options.noise_multiplier, options.users
+    assert noise is not None, "checked by the table of options"
+    assert users is not None, "checked by the table of options"
     largest = planning.plan_cohort(
-        users=options.users,
-        noise_multiplier=options.noise_multiplier,
+        users=users,
+        noise_multiplier=noise,
         rounds=_count(options),
         fixed=options.sampling == SamplingKind.FIXED,
         **question,
     )
-    return {"cohort": largest, "size": question["size"]}, f"a cohort of {largest} at most certifies {asked}"
+    return {"cohort": largest, "size": question["size"]}, f"a cohort of {largest} at most certifies"
 
 
-_ANSWERS = {Find.NOISE: _find_noise, Find.ROUNDS: _find_rounds, Find.COHORT: _find_cohort}
+_ANSWERS = {Kind.NOISE_FOR_SIZE: _find_noise, Kind.ROUNDS: _find_rounds, Kind.COHORT: _find_cohort}
 
 
 def _answer(json: bool, document: dict[str, Any], sentence: str) -> None:

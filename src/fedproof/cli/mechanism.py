@@ -1,0 +1,245 @@
+"""The options that describe a mechanism, what they mean together, and the mechanism itself."""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from fedproof import check
+from fedproof.cli.belonging import Kind, flag
+from fedproof.protocol import (
+    Clipping,
+    Everyone,
+    FixedSize,
+    Flat,
+    InstanceFedAvg,
+    InstanceFedSGD,
+    PerLayer,
+    Poisson,
+    Sampling,
+    UserFedAvg,
+)
+from fedproof.threat import Relation, Unit
+
+Given = Mapping[str, Any]
+Executed = UserFedAvg | InstanceFedAvg | InstanceFedSGD
+
+
+class SamplingKind(StrEnum):
+    """How members of a round are drawn."""
+
+    POISSON = "poisson"
+    FIXED = "fixed"
+    NONE = "none"
+
+
+RelationOption = Annotated[
+    Relation,
+    typer.Option(
+        help="What k poisoned units did: replace means that k honest units were corrupted, join that k came "
+        "on top of the honest ones."
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """Who takes part in how many rounds, and with how much noise."""
+
+    noise_multiplier: Annotated[
+        float | None,
+        typer.Option(
+            help="Standard deviation of the Gaussian noise on the SUM of the clipped updates, divided by the "
+            "clip norm. Noise on the mean: multiply by the fixed number you divide by. InsDP-FedSGD: of the "
+            "noise that each user adds to its own sum."
+        ),
+    ] = None
+    sampling: Annotated[
+        SamplingKind | None,
+        typer.Option(
+            help="How the users of a round are drawn: poisson, each by a coin of its own; fixed, exactly "
+            "--cohort of --users; none, all users in every round. [default: poisson with "
+            "--sampling-probability]"
+        ),
+    ] = None
+    sampling_probability: Annotated[
+        float | None,
+        typer.Option(
+            help="Chance that one given user takes part in a round. With --unit instance: chance that one "
+            "given instance enters a batch, the largest over all users."
+        ),
+    ] = None
+    cohort: Annotated[
+        int | None,
+        typer.Option(help="Users in a round, out of --users: the expected number or the exact one."),
+    ] = None
+    users: Annotated[
+        int | None,
+        typer.Option(
+            help="Users that --cohort is drawn from; --find mechanism: users, or instances, in all."
+        ),
+    ] = None
+    rounds: Annotated[int, typer.Option(help="Rounds of training behind one model.")] = 1
+    steps: Annotated[
+        int, typer.Option(help="InsDP-FedAvg: noisy steps that a user takes on its own data in one round.")
+    ] = 1
+    unit: Annotated[
+        Unit,
+        typer.Option(help="What one poisoned unit is: all data of a user, or one labelled instance."),
+    ] = Unit.USER
+
+
+@dataclass(frozen=True, kw_only=True)
+class MechanismOptions(SamplingOptions):
+    """A whole mechanism with noise."""
+
+    per_layer: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of layers, if each layer of an update is clipped to the clip norm by itself: "
+            "together they may reach the square root of this number times the clip norm."
+        ),
+    ] = None
+    batch_probability: Annotated[
+        float | None,
+        typer.Option(
+            help="InsDP-FedSGD (--unit instance): chance that an instance enters the batch of its user, if "
+            "that user is one of the --cohort drawn from --users."
+        ),
+    ] = None
+
+
+# --- a dataclass of options as options of a command ---------------------------------------------------------
+
+# What the library calls an option, where that is not the option's own name.
+_LIBRARY_NAMES = {"num_layers": "per_layer", "local_steps": "steps"}
+
+
+def unfolded(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the fields of its parameter `options`, a dataclass, as options of their own.
+
+    Typer reads options from a signature alone, so the signature is what changes. The command's parameter
+    `given` gets the options that were typed, by name. Where the library refuses a value, the message names
+    the option.
+    """
+    signature, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
+    kind = hints.pop("options")
+    inner = get_type_hints(kind, include_extras=True)
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    own = [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=inner[field.name]
+        )
+        for field in fields(kind)
+    ]
+    kept = [
+        given.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, given in signature.parameters.items()
+        if name not in ("options", "given")
+    ]
+
+    @wraps(command)
+    def called(context: typer.Context, **values: Any) -> None:
+        given = {name: value for name, value in values.items() if _typed(context, name)}
+        options = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+        try:
+            command(options=options, given=given, **values)
+        except ValueError as error:
+            raise ValueError(_as_options(str(error), given)) from error
+
+    called.__signature__ = signature.replace(parameters=[context, *kept, *own])  # type: ignore[attr-defined]
+    called.__annotations__ = {"context": typer.Context} | hints | inner
+    return called
+
+
+def _typed(context: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line, its default value included."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _as_options(message: str, options: Mapping[str, Any]) -> str:
+    """The library's message about a parameter, about the option that it came from."""
+    found = re.match(r"\w+(?= = )", message)
+    word = found[0] if found else ""
+    name = _LIBRARY_NAMES.get(word, word)
+    return f"{flag(name)}{message.removeprefix(word)}" if name in options else message
+
+
+# --- what the options mean ----------------------------------------------------------------------------------
+
+
+def mechanism_kinds(options: SamplingOptions, given: Given) -> list[Kind]:
+    """Which mechanism the options describe, and how its cohorts are drawn."""
+    if options.unit == Unit.INSTANCE:
+        return [Kind.FEDSGD if "batch_probability" in given else Kind.FEDAVG]
+    drawing = _drawing(options, given)
+    return [Kind.USER] if drawing is None else [Kind.USER, drawing]
+
+
+def _drawing(options: SamplingOptions, given: Given) -> Kind | None:
+    """How users are drawn; None if nothing is said about it."""
+    match options.sampling:
+        case SamplingKind.NONE:
+            return Kind.EVERYONE
+        case SamplingKind.FIXED:
+            return Kind.FIXED
+        case SamplingKind.POISSON:
+            return Kind.BY_PROBABILITY if "sampling_probability" in given else Kind.POISSON
+    if "sampling_probability" in given:
+        return Kind.BY_PROBABILITY
+    return None if options.cohort is None and options.users is None else Kind.BY_COUNT
+
+
+def sampling_of(options: SamplingOptions) -> Sampling:
+    """How units are drawn into one noisy sum; at instance level, into a batch."""
+    if options.sampling == SamplingKind.NONE:
+        return Everyone()
+    if options.sampling_probability is not None:
+        check.probability(**{"--sampling-probability": options.sampling_probability})
+        return Poisson(probability=options.sampling_probability)
+    if options.cohort is None:
+        raise ValueError(
+            "how users are drawn is missing: give --sampling-probability, or --sampling poisson or fixed "
+            "with --cohort and --users, or --sampling none if all users take part in every round"
+        )
+    drawn = _cohort(options)
+    return drawn if options.sampling == SamplingKind.FIXED else Poisson(probability=drawn.probability)
+
+
+def _cohort(options: SamplingOptions) -> FixedSize:
+    assert options.cohort is not None, "checked by the table of options"
+    assert options.users is not None, "checked by the table of options"
+    return FixedSize(cohort=options.cohort, users=options.users)
+
+
+def mechanism_of(options: MechanismOptions, kinds: list[Kind]) -> Executed:
+    """The mechanism that the options describe; ValueError names the option that is wrong."""
+    noise = options.noise_multiplier
+    assert noise is not None, "checked by the table of options"
+    check.positive(**{"--noise-multiplier": noise})
+    check.count(**{"--rounds": options.rounds, "--steps": options.steps})
+    if Kind.FEDSGD in kinds:
+        assert options.batch_probability is not None
+        return InstanceFedSGD(
+            rounds=options.rounds,
+            noise_multiplier=noise,
+            sampling=_cohort(options),
+            batch_probability=options.batch_probability,
+        )
+    sampling = sampling_of(options)
+    if Kind.FEDAVG in kinds:
+        return InstanceFedAvg(
+            rounds=options.rounds,
+            local_steps=options.steps,
+            noise_multiplier=noise,
+            batch_probability=sampling.probability,
+        )
+    layers = options.per_layer
+    clipping: Clipping = Flat() if layers is None else PerLayer(num_layers=layers)
+    return UserFedAvg(rounds=options.rounds, noise_multiplier=noise, sampling=sampling, clipping=clipping)

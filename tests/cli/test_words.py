@@ -1,0 +1,247 @@
+"""What commands say in words is what they computed with: mechanism, relation, and what was not checked."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from fedproof.cli.app import app
+
+COMMANDS = typer.main.get_command(app).commands
+TENTH = ("--noise-multiplier", "1.8", "--sampling-probability", "0.1", "--rounds", "3")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 2, 5)
+    scores = generator.uniform(0.9, 1, (60, 5))
+    both = np.stack([scores, 1 - scores], axis=2)
+    both[:, labels == 1] = both[:, labels == 1, ::-1]
+    np.save("scores.npy", both)
+    np.save("labels.npy", labels)
+    np.save("costs.npy", generator.uniform(0.2, 0.5, 60))
+    return tmp_path
+
+
+def printed(*arguments, status=0):
+    done = CliRunner().invoke(app, list(arguments))
+    assert done.exit_code == status, done.output + repr(done.exception)
+    return done.stdout
+
+
+def certified(*arguments):
+    return printed("certify", "--scores", "scores.npy", "--labels", "labels.npy", *arguments)
+
+
+# --- the mechanism, before the result -----------------------------------------------------------------------
+
+CLIPPED = "each update is clipped to norm S as a whole"
+NOISED = "Gaussian noise of standard deviation {}·S is added to the SUM of the clipped {}"
+DIVIDED = "the noisy sum is divided by a number fixed beforehand"
+INSTANCE = "the gradient of each instance is clipped to norm S"
+EXECUTED = [
+    (
+        TENTH,
+        "3 rounds",
+        "in each round, every user takes part independently with probability 0.1",
+        CLIPPED,
+        NOISED.format(1.8, "updates"),
+        DIVIDED,
+    ),
+    (
+        ("--noise-multiplier=2", "--sampling=fixed", "--cohort=20", "--users=200", "--per-layer=4"),
+        "1 round",
+        "in each round, exactly 20 of the 200 users are drawn, all choices of 20 being equally likely",
+        "each of the 4 layers of an update is clipped to norm S by itself",
+        NOISED.format(2, "updates"),
+        DIVIDED,
+    ),
+    (
+        ("--noise-multiplier=9", "--sampling=none"),
+        "1 round",
+        "in each round, every user takes part",
+        CLIPPED,
+        NOISED.format(9, "updates"),
+        DIVIDED,
+    ),
+    (
+        ("--unit=instance", *TENTH, "--steps=5"),
+        "3 rounds in which a user takes 5 steps on its own data",
+        "in each step, every instance of the user enters the batch independently with probability 0.1 "
+        "or less",
+        INSTANCE,
+        NOISED.format(1.8, "gradients"),
+        DIVIDED,
+    ),
+    (
+        ("--unit=instance", "--noise-multiplier=3", "--batch-probability=0.4", "--cohort=9", "--users=30"),
+        "1 round",
+        "in each round, exactly 9 of the 30 users are drawn, all choices of 9 being equally likely",
+        "every instance of a drawn user enters that user's batch independently with probability 0.4",
+        INSTANCE,
+        "each drawn user adds Gaussian noise of standard deviation 3·S to the SUM of its clipped gradients",
+        "only the total over all 9 users is ever seen, divided by a number fixed beforehand",
+    ),
+]
+EXECUTED = [(arguments, "; ".join(parts)) for arguments, *parts in EXECUTED]
+
+
+@pytest.mark.parametrize(("arguments", "words"), EXECUTED)
+def test_certify_says_what_it_takes_to_have_been_executed(arguments, words):
+    trainings = f"60 independent trainings on the same data, each of {words}"
+    text = certified(*arguments)
+    before, after = re.split(r"(?s)┌.*┘", text)
+    assert f"taken to have been executed: {trainings}\n" in before
+    assert f"sound if your training did exactly this: {trainings}\n" in after
+    assert "sound:" not in text
+    document = json.loads(certified(*arguments, "--json"))
+    assert document["executed"] == trainings
+    assert document["sound"] is True
+    assert document["assumptions"]
+
+
+@pytest.mark.parametrize(("arguments", "words"), EXECUTED)
+def test_inefficacy_says_what_it_takes_to_have_been_executed(arguments, words):
+    command = ("inefficacy", "--costs", "costs.npy", "--cost-bound", "0.5", "--sizes", "1", *arguments)
+    trainings = f"60 independent trainings on the same data, each of {words}"
+    text = printed(*command)
+    assert f"taken to have been executed: {trainings}\n" in text.split("attacker's expected cost")[0]
+    assert f"sound if your training did exactly this: {trainings}\n" in text
+    document = json.loads(printed(*command, "--json"))
+    assert (document["executed"], document["relation"]) == (trainings, "replace")
+
+
+def test_account_says_what_it_takes_to_be_executed():
+    arguments, words = EXECUTED[0]
+    assert printed("account", *arguments).startswith(f"taken to be executed: {words}; none of these numbers")
+    document = json.loads(printed("account", *arguments, "--json"))
+    assert document["executed"].startswith(words)
+    assert document["mechanism"]["noise_multiplier"] == 1.8
+
+
+def test_who_joins_changes_no_number():
+    assert "none of these numbers changes when users join" in certified(*TENTH, "--relation", "join")
+
+
+def test_echoed_numbers_are_not_rounded():
+    text = certified("--noise-multiplier", "1.23456789", "--sampling-probability", "0.0123456789")
+    assert "1.23456789·S" in text
+    assert "probability 0.0123456789;" in text
+
+
+def test_a_heuristic_certificate_is_not_called_sound():
+    text = certified(*TENTH, "--method", "paper", "--delta", "0.001")
+    assert "heuristic, not a proof, because:" in text
+    assert "sound" not in text
+
+
+def test_certify_says_which_reading_of_the_theorem_is_meant():
+    assert "add --served" in certified(*TENTH)
+
+
+def test_the_confidence_is_said_in_plain_english():
+    text = " ".join(certified(*TENTH, "--failure-probability", "0.05").split())
+    assert "60 replicas, 5 inputs; against k replaced users, with 95 % confidence for each input" in text
+    assert "confidence" not in certified(*TENTH, "--method", "mean", "--bound", "none").split("┘")[0]
+
+
+# --- ε and δ alone ------------------------------------------------------------------------------------------
+
+
+def test_an_epsilon_says_what_it_takes_for_granted():
+    known = ("--epsilon", "0.2", "--delta", "0.001", "--epsilon-relation")
+    text = certified(*known, "join")
+    assert "(0.2, 0.001)-differentially private for one user added or removed" in text
+    assert "a user that is replaced counts as one removed and one added" in text
+    text = certified(*known, "replace", "--unit", "instance")
+    assert "(0.2, 0.001)-differentially private for one instance replaced by another" in text
+    assert "counts as" not in text
+
+
+def test_an_epsilon_for_joined_units_counts_twice_for_replaced_ones():
+    known = ("--epsilon", "0.2", "--delta", "0.001", "--json", "--epsilon-relation")
+    sizes = [
+        json.loads(certified(*known, relation))["certified_size"]["max"] for relation in ("join", "replace")
+    ]
+    assert 0 < 2 * sizes[0] <= sizes[1]
+
+
+def test_an_epsilon_for_replaced_units_says_nothing_about_joined_ones():
+    known = ("--epsilon", "0.2", "--delta", "0.001", "--epsilon-relation", "replace", "--relation", "join")
+    done = CliRunner().invoke(app, ["certify", "--scores", "scores.npy", *known])
+    assert "--relation = 'join'" in str(done.exception)
+
+
+# --- verify -------------------------------------------------------------------------------------------------
+
+
+def test_accuracy_is_not_verified_without_labels():
+    certified(*TENTH, "--out", "c.json")
+    text = printed("verify", "c.json")
+    assert text.count("\n") == 1
+    assert text.startswith("c.json: every number holds (5 inputs) but these, not verified without --labels: ")
+    assert "accuracy" in text
+    assert "accuracy" in json.loads(printed("verify", "c.json", "--json"))["unverified"]
+
+
+def test_labels_are_verified_where_they_are_given():
+    certified(*TENTH, "--out", "c.json")
+    assert printed("verify", "c.json", "--labels", "labels.npy") == "c.json: every number holds (5 inputs)\n"
+    np.save("others.npy", 1 - np.load("labels.npy"))
+    text = printed("verify", "c.json", "--labels", "others.npy", status=1)
+    assert "does not hold" in text
+    assert "labels" in text
+    document = json.loads(printed("verify", "c.json", "--labels", "others.npy", "--json", status=1))
+    assert document["valid"] is False
+    assert document["unverified"] == []
+
+
+def test_labels_that_nothing_is_checked_with_are_refused():
+    printed("certify", "--scores", "scores.npy", *TENTH, "--out", "c.json")
+    done = CliRunner().invoke(app, ["verify", "c.json", "--labels", "labels.npy"])
+    assert (
+        str(done.exception) == "--labels labels.npy does not belong to c.json, which holds no labels to check"
+    )
+    assert printed("verify", "c.json") == "c.json: every number holds (5 inputs)\n"
+
+
+def test_the_command_that_is_printed_verifies_the_labels_too():
+    text = certified(*TENTH, "--out", "c.json")
+    command = re.search(r"check it with: fedproof (.*)", text)[1]
+    assert printed(*command.split()) == "c.json: every number holds (5 inputs)\n"
+
+
+# --- help ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["account", "certify", "inefficacy", "plan", "verify"])
+def test_every_option_has_a_help_text(command):
+    for parameter in COMMANDS[command].params:
+        assert parameter.help is not None, parameter.name
+        assert len(parameter.help.split()) > 3, parameter.name
+        assert parameter.help.endswith((".", "]", "?")), parameter.name
+
+
+@pytest.mark.parametrize("command", ["account", "certify", "inefficacy"])
+def test_help_leads_to_the_table_of_training_loops(command):
+    assert "docs/loops.md" in " ".join(printed(command, "--help").split())
+
+
+def test_the_help_of_epsilon_relation_says_what_the_two_are():
+    text = " ".join(printed("certify", "--help").split())
+    assert "join if for one unit added or removed" in text
+    assert "replace if for one unit replaced" in text
+
+
+# --- numbers that JSON does not have ------------------------------------------------------------------------
+
+
+def test_an_infinite_epsilon_is_null():
+    found = json.loads(printed("account", "--noise-multiplier", "0.001", "--sampling", "none", "--json"))
+    assert found["epsilon"]["pld"] is None
