@@ -32,7 +32,8 @@ class DataSection(Section):
         degree: of `degree`: share of each class that goes to the class's own group of users.
         minimum: of `dirichlet` and `natural`: instances that each user has at least.
         most_instances: that any user may hold, a public limit; it makes training quicker, because batches
-            need not be wider, and a user who holds more is refused. No limit if not given.
+            need not be wider, and a user who holds more is refused. If not given, what dealing out evenly
+            gives to each where `partition` is iid, else there is no limit.
         seed: of who gets what, where instances are dealt out; public, nothing else follows from it.
         test_limit: at most so many test inputs, drawn once for all.
         vectors: of text: a GloVe file, a path or a name in the folder `glove`.

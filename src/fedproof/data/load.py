@@ -51,7 +51,8 @@ def load(
         dirichlet_alpha: of `dirichlet`; smaller is more unequal.
         degree: of `degree`; share of each class that goes to the class's own group of users.
         minimum: of `dirichlet` and `natural`; instances that each user has at least.
-        most_instances: that any user may hold, see `Federation`; None: no limit.
+        most_instances: that any user may hold, see `Federation`; None: what dealing out evenly gives to each
+            where `partition` is iid, else no limit.
         seed: of the partition. The same seed gives the same users anywhere.
         data_dir: folder of all data sets; None: FEDPROOF_DATA, else the platform's cache folder.
         test_limit: at most so many test inputs, drawn once for all.
@@ -77,6 +78,9 @@ def load(
         partition = "iid" if arrays.owners is None else "natural"
     if users is None and partition != "natural":
         users = _default_users(name, arrays)
+    if partition == "iid" and most_instances is None:
+        assert users is not None
+        most_instances = -(-len(arrays.labels) // users)  # of the size of what is published, and of no user's
     generator = np.random.default_rng(seed)
     split = _partition(arrays, partition, users, dirichlet_alpha, degree, minimum, generator)
     if partition == "natural":
