@@ -38,7 +38,7 @@ def test_sums_of_losses_are_those_of_dp_accounting(size, count):
 def release(noise, probability, size=1, relation=Relation.JOIN):
     query = Query(noise_multiplier=noise, sampling=Poisson(probability=probability), count=1)
     pair = dominating_pair(query, relation, size)
-    return pair.discretise(grid_step(pair, 40.0)).forward
+    return pair.discretise(grid_step([pair], 40.0)).forward
 
 
 # --- rounding ----------------------------------------------------------------------------------------------

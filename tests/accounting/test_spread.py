@@ -198,8 +198,8 @@ def test_one_instance_costs_what_its_user_costs(relation):
     (query,) = fedsgd(1.0, 10, 100, 0.4).queries
     pair = dominating_pair(query, relation, 1)
     alone = poisson_pair(query, relation, 1)
-    step = grid_step(pair, 40.0)
-    assert step == grid_step(alone, 40.0)
+    step = grid_step([pair], 40.0)
+    assert step == grid_step([alone], 40.0)
     found, expected = pair.discretise(step), alone.discretise(step)
     for way in ("forward", "backward"):
         ours, theirs = (getattr(one, way).divergences() for one in (found, expected))

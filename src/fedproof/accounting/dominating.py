@@ -1,5 +1,8 @@
 """Which dominating pair belongs to a query, and how fine a grid it needs."""
 
+import math
+from collections.abc import Sequence
+
 from fedproof.accounting.pairs import FixedSizePair, MonotonePair, fixed_size_pair, poisson_pair
 from fedproof.accounting.spread import SpreadPair
 from fedproof.protocol import FixedSize, Query
@@ -21,8 +24,14 @@ def dominating_pair(query: Query, relation: Relation, size: int) -> Pair:
     return poisson_pair(query, relation, size)
 
 
-def grid_step(pair: Pair, resolution: float) -> float:
-    """Grid of `resolution` points per standard deviation of the loss, within what memory allows."""
-    spread, reach = pair.spread_and_reach()
-    most_cells = min(_MOST_CELLS, _MOST_WORK // pair.num_components)
-    return max(spread / resolution, 2 * reach / most_cells, 1e-12)
+def grid_step(pairs: Sequence[Pair], resolution: float) -> float:
+    """The common grid of pairs that are composed: any step is sound, a small one is tight.
+
+    `resolution` points per standard deviation of the narrowest loss, as far as memory allows for the widest.
+    """
+    wanted, least = math.inf, 1e-12
+    for pair in pairs:
+        spread, reach = pair.spread_and_reach()
+        most_cells = min(_MOST_CELLS, _MOST_WORK // pair.num_components)
+        wanted, least = min(wanted, spread / resolution), max(least, 2 * reach / most_cells)
+    return max(wanted, least)

@@ -267,7 +267,7 @@ def composed_losses(
 ) -> tuple[LossDistribution, LossDistribution]:
     """Losses of all queries together: log(P/Q) under P and log(Q/P) under Q."""
     pairs = [dominating_pair(query, relation, size) for query in queries]
-    step = min(grid_step(pair, resolution) for pair in pairs)
+    step = grid_step(pairs, resolution)
     discrete = [pair.discretise(step) for pair in pairs]
     counts = [query.count for query in queries]
     forward = _one_after_another([pair.forward for pair in discrete], counts)
