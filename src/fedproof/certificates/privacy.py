@@ -77,7 +77,7 @@ def stated_for(privacy: ApproximateDP | None, threat: ThreatModel) -> Approximat
     if threat.relation is Relation.JOIN:
         raise ValueError("relation = 'join' does not follow from an epsilon for units that are replaced")
     epsilon, delta = group(privacy.epsilon, privacy.delta, 2)
-    return ApproximateDP(epsilon=epsilon, delta=min(delta, 1 - 1e-16), relation=threat.relation)
+    return ApproximateDP(epsilon=epsilon, delta=delta if delta < 1 else 1 - 1e-16, relation=threat.relation)
 
 
 def approximate_curve(privacy: ApproximateDP, size: int) -> ApproximateTradeoff:
