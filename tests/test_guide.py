@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-QUICK = ["index", "certify", "plan", "audit"]
+QUICK = ["index", "certify", "loops", "plan", "audit"]
 TRAINING = ["train", "serve", "extending"]
 SHOWN = ["certificates", "choosing", "reproduction", "theory", "numerics", "ray", "configuration", "api"]
 

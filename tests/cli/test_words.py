@@ -1,6 +1,7 @@
 """What commands say in words is what they computed with: mechanism, relation, and what was not checked."""
 
 import json
+import math
 import re
 
 import numpy as np
@@ -9,6 +10,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from fedproof.cli.app import app
+from fedproof.cli.common import print_json
 
 COMMANDS = typer.main.get_command(app).commands
 TENTH = ("--noise-multiplier", "1.8", "--sampling-probability", "0.1", "--rounds", "3")
@@ -36,7 +38,9 @@ def printed(*arguments, status=0):
 
 
 def certified(*arguments):
-    return printed("certify", "--scores", "scores.npy", "--labels", "labels.npy", *arguments)
+    return printed(
+        "certify", "--scores", "scores.npy", "--labels", "labels.npy", "--max-size", "9", *arguments
+    )
 
 
 # --- the mechanism, before the result -----------------------------------------------------------------------
@@ -147,7 +151,7 @@ def test_certify_says_which_reading_of_the_theorem_is_meant():
 
 def test_the_confidence_is_said_in_plain_english():
     text = " ".join(certified(*TENTH, "--failure-probability", "0.05").split())
-    assert "60 replicas, 5 inputs; against k replaced users, with 95 % confidence for each input" in text
+    assert "60 replicas, 5 inputs; k users replaced; 95 % confidence for each input" in text
     assert "confidence" not in certified(*TENTH, "--method", "mean", "--bound", "none").split("┘")[0]
 
 
@@ -158,7 +162,7 @@ def test_an_epsilon_says_what_it_takes_for_granted():
     known = ("--epsilon", "0.2", "--delta", "0.001", "--epsilon-relation")
     text = certified(*known, "join")
     assert "(0.2, 0.001)-differentially private for one user added or removed" in text
-    assert "a user that is replaced counts as one removed and one added" in text
+    assert "each user that is replaced counts as one removed and one added" in text
     text = certified(*known, "replace", "--unit", "instance")
     assert "(0.2, 0.001)-differentially private for one instance replaced by another" in text
     assert "counts as" not in text
@@ -243,5 +247,7 @@ def test_the_help_of_epsilon_relation_says_what_the_two_are():
 
 
 def test_an_infinite_epsilon_is_null():
-    found = json.loads(printed("account", "--noise-multiplier", "0.001", "--sampling", "none", "--json"))
-    assert found["epsilon"]["pld"] is None
+    runner = typer.Typer()
+    runner.command()(lambda: print_json({"epsilon": {"pld": math.inf}, "lower": (1.0, -math.inf)}))
+    document = json.loads(CliRunner().invoke(runner, []).stdout)
+    assert document == {"epsilon": {"pld": None}, "lower": [1.0, None]}

@@ -22,13 +22,14 @@ from fedproof.certificates import inefficacy as certify_costs
 from fedproof.certificates import verify as verify_text
 from fedproof.certificates.document import parse, source_of
 from fedproof.cli.belonging import Kind, check_options
-from fedproof.cli.common import Json, print_json, print_table, say, sizes_of
+from fedproof.cli.common import Json, check_written, print_json, print_table, say, sizes_of
 from fedproof.cli.executed import executed
 from fedproof.cli.mechanism import (
     Executed,
     Given,
     MechanismOptions,
     RelationOption,
+    check_relation,
     mechanism_kinds,
     mechanism_of,
     unfolded,
@@ -64,8 +65,8 @@ Out = Annotated[Path | None, typer.Option(help="Also write the result to this fi
 
 # Scores of a trained ensemble say which label is expected; who retrains under attack needs more.
 _READING = (
-    "certified is the label that the expected confidence gives, the expectation being over trainings like "
-    "these; for an ensemble of so many replicas that is itself retrained under attack, add --served"
+    "what is certified is the label with the highest expected confidence, the expectation being over "
+    "trainings like these; for a finite ensemble that is itself retrained under attack, add --served"
 )
 
 
@@ -115,8 +116,9 @@ def certify(
     served: Annotated[
         float | None,
         typer.Option(
-            help="Certify the finite ensemble that is served, even if it is retrained under attack: the "
-            "chance, for each input, that so few replicas then decide otherwise than expected. Sizes shrink."
+            help="For a finite ensemble that is itself retrained under attack: the chance, for each input, "
+            "that its replicas then decide otherwise than is expected of them. It adds to the failure "
+            "probability, and certified sizes shrink."
         ),
     ] = None,
     max_size: MaxSize = 100,
@@ -133,6 +135,8 @@ def certify(
     if chosen is not Method.MARGIN:
         kinds.append(Kind.UNBOUNDED if bound is Bound.NONE else Kind.BOUNDED)
     check_options("certify", given, kinds)
+    check_relation(relation, kinds)
+    check_written("--out", out)
     check.open_probability(**{"--failure-probability": failure_probability})
     if served is not None:
         check.open_probability(**{"--served": served})
@@ -211,8 +215,8 @@ def show(certificate: Certificate, words: str) -> None:
     summary = summary_of(certificate)
     changed = "replaced" if certificate.threat.relation is Relation.REPLACE else "joining"
     title = (
-        f"{certificate.num_replicas} replicas, {certificate.num_inputs} inputs; against k {changed} "
-        f"{certificate.threat.unit}s{_confidence(certificate)}"
+        f"{certificate.num_replicas} replicas, {certificate.num_inputs} inputs; k {certificate.threat.unit}s "
+        f"{changed}{_confidence(certificate)}"
     )
     size = summary["certified_size"]
     rows: list[tuple[str, str]] = [("abstained on", f"{size['abstained']} inputs")]
@@ -228,7 +232,7 @@ def show(certificate: Certificate, words: str) -> None:
 def _confidence(certificate: Certificate) -> str:
     if certificate.settings.bound is Bound.NONE:
         return ""
-    return f", with {100 * (1 - certificate.failure_probability):.4g} % confidence for each input"
+    return f"; {100 * (1 - certificate.failure_probability):.4g} % confidence for each input"
 
 
 def thinned(count: int) -> list[int]:
@@ -301,6 +305,9 @@ def inefficacy(
     chosen = method or (CostMethod.MEAN if epsilon is None else CostMethod.PAPER)
     kinds = _guarantee_kinds(options, given, chosen)
     check_options("inefficacy", given, kinds)
+    check_relation(relation, kinds)
+    check_written("--out", out)
+    check_written("--page", page)
     threat = ThreatModel(unit=options.unit, relation=relation)
     source = _source_of_guarantee(options, kinds, epsilon, delta, epsilon_relation)
     result = certify_costs(
@@ -364,6 +371,7 @@ def _show_bounds(result: Inefficacy, words: str) -> None:
     say_soundness(result.sound, result.reasons, words)
 
 
+@unfolded
 def verify(
     certificate: Annotated[
         Path, typer.Argument(help="A file that certify, inefficacy, run or the Flower strategy wrote.")
@@ -392,7 +400,10 @@ def verify(
         text = certificate.read_bytes()
     except OSError as error:
         raise ValueError(f"{certificate}: cannot be read: {error.strerror}") from error
-    document = parse(text)
+    try:
+        document = parse(text)
+    except ValueError as error:
+        raise ValueError(f"{certificate}: {error}") from error
     source = _source(certificate, source_of(document), {"scores": scores, "costs": costs})
     if labels is not None and document.get("labels") is None:
         raise ValueError(

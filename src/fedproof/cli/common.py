@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -71,6 +72,14 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
             progress.update(tasks[stage], completed=done, total=total, rate=rate)
 
         yield update
+
+
+def check_written(option: str, path: Path | None) -> None:
+    """Refuse a file that could not be written, before anything is computed for it."""
+    if path is not None and path.is_dir():
+        raise ValueError(f"{option} {path} is a folder, must be a file")
+    if path is not None and not path.parent.is_dir():
+        raise ValueError(f"{option} {path}: there is no folder {path.parent}")
 
 
 def sizes_of(text: str, option: str = "--sizes") -> list[int]:

@@ -29,13 +29,13 @@ def executed(
     >>> executed(tenth, ThreatModel()).split("; ")[1]
     'in each round, every user takes part independently with probability 0.1'
     """
-    trainings = "" if replicas is None else f"{replicas} independent trainings on the same data, each of "
-    return trainings + _of_one_model(source, threat)
+    trainings = "" if replicas is None else f"{replicas} independent trainings on the same data, each "
+    if isinstance(source, ApproximateDP):
+        return trainings + _known_by_epsilon(source, threat)
+    return f"{trainings}{'of ' * bool(trainings)}{'; '.join(_parts(source, threat))}"
 
 
-def _of_one_model(
-    source: UserFedAvg | InstanceFedAvg | InstanceFedSGD | ApproximateDP, threat: ThreatModel
-) -> str:
+def _parts(source: UserFedAvg | InstanceFedAvg | InstanceFedSGD, threat: ThreatModel) -> list[str]:
     match source:
         case UserFedAvg():
             parts = _user_fedavg(source)
@@ -43,11 +43,9 @@ def _of_one_model(
             parts = _instance_fedavg(source)
         case InstanceFedSGD():
             parts = _instance_fedsgd(source)
-        case ApproximateDP():
-            return _known_by_epsilon(source, threat)
     if threat.relation is Relation.JOIN:
         parts.append(f"none of these numbers changes when {threat.unit}s join")
-    return "; ".join(parts)
+    return parts
 
 
 def _user_fedavg(mechanism: UserFedAvg) -> list[str]:
@@ -89,11 +87,11 @@ def _known_by_epsilon(privacy: ApproximateDP, threat: ThreatModel) -> str:
     unit = threat.unit
     stated = "added or removed" if privacy.relation is Relation.JOIN else "replaced by another"
     text = (
-        f"something that is ({_number(privacy.epsilon)}, {_number(privacy.delta)})-differentially private "
-        f"for one {unit} {stated}, the whole model included"
+        f"({_number(privacy.epsilon)}, {_number(privacy.delta)})-differentially private for one {unit} "
+        f"{stated}, in everything by which one {unit} can influence the model"
     )
     if privacy.relation is Relation.JOIN and threat.relation is Relation.REPLACE:
-        text += f"; a {unit} that is replaced counts as one removed and one added"
+        text += f"; each {unit} that is replaced counts as one removed and one added"
     return text
 
 

@@ -1,7 +1,6 @@
 """The options that describe a mechanism, what they mean together, and the mechanism itself."""
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -25,6 +24,8 @@ from fedproof.protocol import (
     UserFedAvg,
 )
 from fedproof.threat import Relation, Unit
+
+_MOST_NOISE = 1e6
 
 Given = Mapping[str, Any]
 Executed = UserFedAvg | InstanceFedAvg | InstanceFedSGD
@@ -55,8 +56,7 @@ class SamplingOptions:
         float | None,
         typer.Option(
             help="Standard deviation of the Gaussian noise on the SUM of the clipped updates, divided by the "
-            "clip norm. Noise on the mean: multiply by the fixed number you divide by. InsDP-FedSGD: of the "
-            "noise that each user adds to its own sum."
+            "clip norm. Noise on the mean: multiply by the fixed number you divide by."
         ),
     ] = None
     sampling: Annotated[
@@ -80,9 +80,7 @@ class SamplingOptions:
     ] = None
     users: Annotated[
         int | None,
-        typer.Option(
-            help="Users that --cohort is drawn from; --find mechanism: users, or instances, in all."
-        ),
+        typer.Option(help="Number of users that --cohort is drawn from."),
     ] = None
     rounds: Annotated[int, typer.Option(help="Rounds of training behind one model.")] = 1
     steps: Annotated[
@@ -98,6 +96,14 @@ class SamplingOptions:
 class MechanismOptions(SamplingOptions):
     """A whole mechanism with noise."""
 
+    noise_multiplier: Annotated[
+        float | None,
+        typer.Option(
+            help="Standard deviation of the Gaussian noise on the SUM of the clipped updates, divided by the "
+            "clip norm. Noise on the mean: multiply by the fixed number you divide by. InsDP-FedSGD: of the "
+            "noise that each user adds to its own sum of clipped gradients."
+        ),
+    ] = None
     per_layer: Annotated[
         int | None,
         typer.Option(
@@ -114,6 +120,19 @@ class MechanismOptions(SamplingOptions):
     ] = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(SamplingOptions):
+    """What is known of a mechanism before training."""
+
+    users: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of users that a cohort is drawn from. --find mechanism: of all users, or of all "
+            "instances with --unit instance."
+        ),
+    ] = None
+
+
 # --- a dataclass of options as options of a command ---------------------------------------------------------
 
 # What the library calls an option, where that is not the option's own name.
@@ -125,32 +144,38 @@ def unfolded(command: Callable[..., None]) -> Callable[..., None]:
 
     Typer reads options from a signature alone, so the signature is what changes. The command's parameter
     `given` gets the options that were typed, by name. Where the library refuses a value, the message names
-    the option.
+    the option; that is all that happens to a command without `options`.
     """
     signature, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
-    kind = hints.pop("options")
-    inner = get_type_hints(kind, include_extras=True)
-    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    kind = hints.pop("options", None)
+    inner = {} if kind is None else get_type_hints(kind, include_extras=True)
+    names = [] if kind is None else [field.name for field in fields(kind)]
+    defaults = {} if kind is None else {field.name: field.default for field in fields(kind)}
     own = [
         inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=inner[field.name]
+            name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=inner[name]
         )
-        for field in fields(kind)
+        for name in names
     ]
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     kept = [
-        given.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, given in signature.parameters.items()
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in signature.parameters.items()
         if name not in ("options", "given")
     ]
 
     @wraps(command)
     def called(context: typer.Context, **values: Any) -> None:
         given = {name: value for name, value in values.items() if _typed(context, name)}
-        options = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+        if kind is not None:
+            values["options"] = kind(**{name: values.pop(name) for name in names})
+            values["given"] = given
         try:
-            command(options=options, given=given, **values)
+            command(**values)
         except ValueError as error:
             raise ValueError(_as_options(str(error), given)) from error
+        except ArithmeticError as error:
+            raise ValueError(f"numbers too large or too small to compute with: {_numbers(given)}") from error
 
     called.__signature__ = signature.replace(parameters=[context, *kept, *own])  # type: ignore[attr-defined]
     called.__annotations__ = {"context": typer.Context} | hints | inner
@@ -163,12 +188,22 @@ def _typed(context: typer.Context, name: str) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
-def _as_options(message: str, options: Mapping[str, Any]) -> str:
-    """The library's message about a parameter, about the option that it came from."""
-    found = re.match(r"\w+(?= = )", message)
-    word = found[0] if found else ""
+def _as_options(message: str, given: Given) -> str:
+    """The library's message about a parameter, about the option that it came from.
+
+    >>> _as_options("num_layers = 0 must be a whole number", {"per_layer": 0})
+    '--per-layer = 0 must be a whole number'
+    """
+    word, _, rest = message.partition(" ")
     name = _LIBRARY_NAMES.get(word, word)
-    return f"{flag(name)}{message.removeprefix(word)}" if name in options else message
+    if name not in given:
+        return message
+    return f"{flag(name)} {rest}" if rest.startswith("= ") else f"{flag(name)} {given[name]}: {message}"
+
+
+def _numbers(given: Given) -> str:
+    numbers = {name: value for name, value in given.items() if type(value) in (int, float)}
+    return ", ".join(f"{flag(name)} {value}" for name, value in numbers.items())
 
 
 # --- what the options mean ----------------------------------------------------------------------------------
@@ -196,6 +231,15 @@ def _drawing(options: SamplingOptions, given: Given) -> Kind | None:
     return None if options.cohort is None and options.users is None else Kind.BY_COUNT
 
 
+def check_relation(relation: Relation, kinds: list[Kind]) -> None:
+    """Refuse units that join where that has no meaning, even if no number would show it."""
+    if relation is Relation.JOIN and Kind.FIXED in kinds:
+        raise ValueError(
+            "--relation = 'join' is not defined for cohorts of fixed size: use --relation replace with "
+            "--sampling fixed"
+        )
+
+
 def sampling_of(options: SamplingOptions) -> Sampling:
     """How units are drawn into one noisy sum; at instance level, into a batch."""
     if options.sampling == SamplingKind.NONE:
@@ -218,11 +262,18 @@ def _cohort(options: SamplingOptions) -> FixedSize:
     return FixedSize(cohort=options.cohort, users=options.users)
 
 
+def check_noise(multiplier: float, least: float = 1e-3) -> None:
+    """Noise in a range in which it makes a difference and can be computed with."""
+    check.positive(**{"--noise-multiplier": multiplier})
+    if not least <= multiplier <= _MOST_NOISE:
+        raise ValueError(f"--noise-multiplier = {multiplier:g} must be between {least:g} and {_MOST_NOISE:g}")
+
+
 def mechanism_of(options: MechanismOptions, kinds: list[Kind]) -> Executed:
     """The mechanism that the options describe; ValueError names the option that is wrong."""
     noise = options.noise_multiplier
     assert noise is not None, "checked by the table of options"
-    check.positive(**{"--noise-multiplier": noise})
+    check_noise(noise)
     check.count(**{"--rounds": options.rounds, "--steps": options.steps})
     if Kind.FEDSGD in kinds:
         assert options.batch_probability is not None

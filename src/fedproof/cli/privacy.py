@@ -16,9 +16,12 @@ from fedproof.cli.executed import executed
 from fedproof.cli.mechanism import (
     Given,
     MechanismOptions,
+    PlanOptions,
     RelationOption,
     SamplingKind,
     SamplingOptions,
+    check_noise,
+    check_relation,
     mechanism_kinds,
     mechanism_of,
     sampling_of,
@@ -27,6 +30,8 @@ from fedproof.cli.mechanism import (
 from fedproof.protocol import FixedSize, InstanceFedSGD
 from fedproof.threat import Relation, ThreatModel, Unit
 
+_LEAST_ACCOUNTED = 0.05  # where ε is in the hundreds, and accountants take minutes to say so
+_MOST_UNITS, _MOST_REPLICAS = 100_000, 1_000_000  # more take minutes, and all memory
 _NAMES = {
     "paper": "paper (Rényi, its orders, classical conversion)",
     "rdp": "rdp (Rényi, improved conversion)",
@@ -62,6 +67,8 @@ def account(
     kinds = mechanism_kinds(options, given)
     check_options("account", given, kinds)
     check.open_probability(**{"--delta": delta})
+    if options.noise_multiplier is not None:
+        check_noise(options.noise_multiplier, _LEAST_ACCOUNTED)
     mechanism, unit = mechanism_of(options, kinds), options.unit
     spent = accounting.account(mechanism, delta, ["paper", "rdp", "rdp-without-replacement", "pld"])
     if isinstance(mechanism, InstanceFedSGD):
@@ -111,6 +118,13 @@ def _changed(relation: str) -> str:
     return "added or removed" if relation == Relation.JOIN else "replaced"
 
 
+def _check_most(**limits: tuple[int, int]) -> None:
+    """Refuse a number that is too large to compute with."""
+    for option, (number, most) in limits.items():
+        if number > most:
+            raise ValueError(f"{option} = {number} must be at most {most}")
+
+
 class Find(StrEnum):
     """What `plan` looks for."""
 
@@ -122,7 +136,7 @@ class Find(StrEnum):
 
 @unfolded
 def plan(
-    options: SamplingOptions,
+    options: PlanOptions,
     given: Given,
     size: Annotated[int | None, typer.Option(help="Number of poisoned units to certify.")] = None,
     top: Annotated[
@@ -172,7 +186,11 @@ def plan(
     """The least noise, most rounds, largest cohort or best mechanism for k units; or the noise for an ε."""
     kinds = _question(options, given, find)
     check_options("plan", given, kinds)
+    check_relation(relation, kinds)
     check.count(**{"--rounds": options.rounds, "--steps": options.steps})
+    if options.noise_multiplier is not None:
+        check_noise(options.noise_multiplier)
+    _check_most(**{"--size": (size or 1, _MOST_UNITS), "--replicas": (replicas, _MOST_REPLICAS)})
     if Kind.BY_ACCURACY in kinds or Kind.BY_PILOT in kinds:
         assert size is not None, "checked by the table of options"
         wanted = choosing.Wanted(
@@ -189,7 +207,7 @@ def plan(
         assert epsilon is not None
         _answer(json, *_noise_for_epsilon(options, epsilon, delta))
         return
-    rival = 1 - top if rival is None else rival
+    rival = round(1 - top, 12) if rival is None else rival
     question: dict[str, Any] = {
         "size": size,
         "top": top,
@@ -231,7 +249,7 @@ def _check_cohort(options: SamplingOptions) -> None:
         )
     if options.sampling == SamplingKind.NONE:
         raise ValueError(
-            "--sampling none does not belong to --find cohort: it is for poisson or fixed cohorts"
+            "--sampling none does not belong to --find cohort: it draws no cohort, give poisson or fixed"
         )
 
 
