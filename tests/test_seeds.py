@@ -457,3 +457,16 @@ def test_rounds_that_an_earlier_release_left_in_the_open_go(fresh, tmp_path):
     shutil.copy(folder / "private" / "rounds.csv", folder / "rounds.csv")
     run(tiny(), folder, resume=True)
     assert not (folder / "rounds.csv").exists()
+
+
+def test_who_picks_a_run_after_looking_is_told_what_that_costs(tmp_path):
+    config = tmp_path / "tiny.toml"
+    config.write_text(TINY)
+    vary = ("--vary", "mechanism.noise_multiplier=2,4", "--set", "ensemble.replicas=4")
+    command = [sys.executable, "-m", "fedproof", "sweep", config, "--out", tmp_path / "out", *vary]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    for text in (done.stdout, (tmp_path / "out" / "sweep.html").read_text()):
+        assert "picks one of 2 runs after looking" in text
+        assert "a failure probability divided by 2" in text
+    assert "PUBLISH.txt" in done.stdout

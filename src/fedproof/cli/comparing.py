@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from fedproof.cli.common import Json, print_json, print_table, progress_bars, say, sizes_of
-from fedproof.cli.training import Device, Engine, Out, Set, report_once, training
+from fedproof.cli.training import EACH_SAYS, Device, Engine, Out, Set, report_once, training
 from fedproof.config import load_config
 
 
@@ -46,7 +46,7 @@ def compare(
 def _show(rows: list[Any], sizes: list[int], title: str) -> None:
     """Two tables, each narrow enough for a terminal: what is certified, and what it costs."""
     from fedproof.report.compare_page import certified_at, headline
-    from fedproof.report.words import data_size, duration, rounded_up
+    from fedproof.report.words import data_size, duration, picked, rounded_up
 
     names = [
         f"{row['name']}{', paper' * (row['certificate'] == 'paper')}{' *' * (not row['sound'])}"
@@ -78,3 +78,5 @@ def _show(rows: list[Any], sizes: list[int], title: str) -> None:
     if not all(row["sound"] for row in rows):
         say("* not a proof; the page says why")
     say("sent up: updates of all replicas, in bytes; pooled training counted as FedSGD, at most")
+    say(picked(len({row["name"] for row in rows})))
+    say(EACH_SAYS)

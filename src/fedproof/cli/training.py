@@ -17,6 +17,7 @@ Out = Annotated[Path, typer.Option(help="Directory of the run.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")]
 Engine = Annotated[str, typer.Option(help="local, or ray for a cluster.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+EACH_SAYS = f"what may be published of a run says {NOTICE} in its directory; keep private/ to yourself"
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change the configuration: section.key=value.")]
 
 
@@ -59,6 +60,7 @@ def sweep(
     training()
     from fedproof import sweep as sweeping
     from fedproof.report import write_sweep_page
+    from fedproof.report.words import picked
 
     runs = sweeping.points(load_config(config, changes or ()), vary or ())
     with progress_bars() as progress:
@@ -90,6 +92,8 @@ def sweep(
         ],
     )
     say(f"the page to look at is {page}")
+    say(picked(len(rows)))
+    say(EACH_SAYS)
 
 
 def report_once(folder: Path) -> None:

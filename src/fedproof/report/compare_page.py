@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 from fedproof.report.chart import TONES, Chart, Line, Tone, check_rows, numbers
 from fedproof.report.markup import Markup, join, table, tag
 from fedproof.report.page import figure, section, write_simple_page
-from fedproof.report.words import chosen_size, data_size, duration, percent, plural, rounded_up
+from fedproof.report.words import chosen_size, data_size, duration, percent, picked, plural, rounded_up
 
 _COUNTED = (
     "Time is that of training and certifying the whole ensemble, loading not counted. Sent up counts every "
@@ -108,7 +108,9 @@ def write_compare_page(
     """
     charts = compare_charts(rows)
     shown = table_sizes(rows) if sizes is None else list(sizes)
-    note = tag("p", f"Bold: the most of all proved rows of that unit. {_COUNTED}", class_="note")
+    bold = "Bold: the most of all proved rows of that unit."
+    runs = len({row["name"] for row in rows})
+    note = tag("p", f"{bold} {_COUNTED} {picked(runs)}", class_="note")
     return write_simple_page(
         path,
         title,

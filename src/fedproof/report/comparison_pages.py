@@ -15,7 +15,7 @@ from fedproof.report.comparison_charts import (
 )
 from fedproof.report.markup import Markup, table, tag
 from fedproof.report.page import figure, section, soundness_box, write_simple_page
-from fedproof.report.words import number, percent, plural, rounded_up
+from fedproof.report.words import number, percent, picked, plural, rounded_up
 
 
 def write_inefficacy_page(
@@ -72,7 +72,8 @@ def write_sweep_page(rows: Sequence[SweepRow], path: Path, *, title: str = "Swee
         title: what the page is called.
     """
     chart, sizes = sweep_chart(rows), shown_sizes(rows)
-    note = tag("p", "Bold: the best run for that k. The points in the figure mark the same.", class_="note")
+    bold = "Bold: the best run for that k. The points in the figure mark the same."
+    note = tag("p", f"{bold} {picked(len(rows))}", class_="note")
     return write_simple_page(
         path,
         title,

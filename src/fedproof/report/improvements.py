@@ -26,7 +26,7 @@ def _method(run: RunData, size: int, now: float) -> Iterator[str]:
     if then is not None and then > now:
         yield (
             f'certificate.method = "mean" certifies {percent(then)} instead of {percent(now)} at '
-            f"k = {size}, from the same replicas."
+            f"k = {size}, from replicas like these; name it before they are trained, not after looking."
         )
 
 

@@ -139,6 +139,18 @@ def headline(summary: Mapping[str, Any]) -> str:
     return f"With {sure} confidence for each, {share} of the test inputs {verb} their correct label {who}."
 
 
+def picked(count: int) -> str:
+    """What it costs to choose among certified runs by what they certify.
+
+    >>> picked(3)[:52]
+    'Each certificate holds for its own run. Who picks on'
+    """
+    return (
+        f"Each certificate holds for its own run. Who picks one of {count} runs after looking at them trains "
+        f"it again with another seed, or certifies all of them at a failure probability divided by {count}."
+    )
+
+
 def _whatever(summary: Mapping[str, Any], size: int) -> str:
     """What the adversaries may do."""
     unit, relation = summary["threat"]["unit"], summary["threat"]["relation"]
