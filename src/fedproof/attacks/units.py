@@ -19,12 +19,14 @@ Ids = NDArray[np.int64]
 
 def user_ids(federation: Federation) -> Ids:
     """Identity `(users,)` of each user; its position where the federation has no others."""
-    return np.asarray(getattr(federation, "user_ids", np.arange(federation.num_users)), dtype=np.int64)
+    given = getattr(federation, "user_ids", None)
+    return np.asarray(np.arange(federation.num_users) if given is None else given, dtype=np.int64)
 
 
 def instance_ids(federation: Federation) -> Ids:
     """Identity `(instances,)` of each instance; its row where the federation has no others."""
-    return np.asarray(getattr(federation, "instance_ids", np.arange(len(federation.labels))), dtype=np.int64)
+    given = getattr(federation, "instance_ids", None)
+    return np.asarray(np.arange(len(federation.labels)) if given is None else given, dtype=np.int64)
 
 
 def has_identities(federation: Federation) -> bool:
