@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ from fedproof.models.registry import build
 from fedproof.protocol import FedAvg, Mechanism, Partition
 from fedproof.publishing import NOTICE, notice, secrets_of
 from fedproof.seeds import fresh_seed
+from fedproof.threat import Unit
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage's name, how much is done and how much there is."""
@@ -163,6 +164,9 @@ def make_task(
         seed = fresh_seed() if config.ensemble.seed is None else config.ensemble.seed
     if federation is None:
         federation = data.load(**config.data.model_dump())
+    if config.threat.unit is Unit.USER and federation.most_instances is None:
+        share = data.even_share(federation, config.data.name, config.data.partition)
+        federation = replace(federation, most_instances=share)
     model = build(
         config.model.name,
         federation,

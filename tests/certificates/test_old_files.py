@@ -10,6 +10,8 @@ import pytest
 
 from fedproof.certificates import dumps, loads, loads_inefficacy, verify
 
+# Certified too much when it was written: k instances spread over users were not counted (theory, section 3).
+CORRECTED = {"two-mean-instances": ("certified_size: the file says 24 at index 3, the scores give 23",)}
 FILES = sorted((Path(__file__).parent / "old").glob("*.json"))
 
 
@@ -28,7 +30,7 @@ def test_there_are_files_of_all_kinds():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_old_files_load_and_verify(path):
     assert read(path).sound == ('"sound": true' in path.read_text())
-    assert verify(path.read_text(), source(path)) == ()
+    assert verify(path.read_text(), source(path)) == CORRECTED.get(path.stem, ())
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

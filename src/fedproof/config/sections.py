@@ -33,7 +33,7 @@ class DataSection(Section):
         minimum: of `dirichlet` and `natural`: instances that each user has at least.
         most_instances: that any user may hold, a public limit; it makes training quicker, because batches
             need not be wider, and a user who holds more is refused. If not given, what dealing out evenly
-            gives to each where `partition` is iid, else there is no limit.
+            gives to each where users are poisoned and `partition` is iid, else there is no limit.
         seed: of who gets what, where instances are dealt out; public, nothing else follows from it.
         test_limit: at most so many test inputs, drawn once for all.
         vectors: of text: a GloVe file, a path or a name in the folder `glove`.

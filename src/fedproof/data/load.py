@@ -51,8 +51,7 @@ def load(
         dirichlet_alpha: of `dirichlet`; smaller is more unequal.
         degree: of `degree`; share of each class that goes to the class's own group of users.
         minimum: of `dirichlet` and `natural`; instances that each user has at least.
-        most_instances: that any user may hold, see `Federation`; None: what dealing out evenly gives to each
-            where `partition` is iid, else no limit.
+        most_instances: that any user may hold, see `Federation`; None: no limit.
         seed: of the partition. The same seed gives the same users anywhere.
         data_dir: folder of all data sets; None: FEDPROOF_DATA, else the platform's cache folder.
         test_limit: at most so many test inputs, drawn once for all.
@@ -78,9 +77,6 @@ def load(
         partition = "iid" if arrays.owners is None else "natural"
     if users is None and partition != "natural":
         users = _default_users(name, arrays)
-    if partition == "iid" and most_instances is None:
-        assert users is not None
-        most_instances = -(-len(arrays.labels) // users)  # of the size of what is published, and of no user's
     generator = np.random.default_rng(seed)
     split = _partition(arrays, partition, users, dirichlet_alpha, degree, minimum, generator)
     if partition == "natural":
@@ -156,6 +152,15 @@ def _as_it_is(
     if most_instances is None:
         return federation
     return replace(federation, most_instances=most_instances)
+
+
+def even_share(federation: Federation, name: str, partition: str | None) -> int | None:
+    """The most that anybody got where instances were dealt out evenly; None where they were not.
+
+    It follows from the size of what is published and from the number of users, and from nobody's data.
+    """
+    dealt = partition == "iid" or (partition is None and name in USERS)
+    return -(-len(federation.labels) // federation.num_users) if dealt else None
 
 
 def default_users(name: str, partition: str | None) -> int | None:
