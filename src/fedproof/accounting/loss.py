@@ -155,6 +155,8 @@ class LossDistribution:
         Guarantee: `self.delta(ε) <= delta`, to the last digit. The cell is found by the values of δ on the
         grid, which fall; the root inside it is kept in it and moved up until it passes.
         """
+        if delta >= 1:
+            return 0.0
         losses, deltas, slopes = self._cells
         if not deltas[-1] <= delta:
             return float("inf")
