@@ -25,7 +25,7 @@ from fedproof.mechanisms.augment import Augment
 from fedproof.mechanisms.randomness import Purpose
 from fedproof.mechanisms.sampling import draw_cohorts
 from fedproof.pilot import pilot
-from fedproof.protocol import Poisson, UserFedAvg
+from fedproof.protocol import FixedSize, Poisson, UserFedAvg
 from fedproof.publishing import UNCOVERED
 from fedproof.report import write_report
 from fedproof.reproduction import load_studies
@@ -468,3 +468,15 @@ def test_who_picks_a_run_after_looking_is_told_what_that_costs(tmp_path):
         assert "picks one of 2 runs after looking" in text
         assert "a failure probability divided by 2" in text
     assert "PUBLISH.txt" in done.stdout
+
+
+def test_who_knows_the_seed_needs_far_fewer_units():
+    # Why all this: 500 replicas on 5 of 1000 users each. Unknown, 125 users leave most replicas untouched.
+    users, replicas, certified = 1000, 500, 125
+    assert (1 - certified / users) ** 5 > 0.5
+    drawn = draw_cohorts(FixedSize(cohort=5, users=users), users, 1, 0, range(replicas))[:, 0]
+    untouched, chosen = np.ones(replicas, dtype=bool), 0
+    while untouched.sum() > replicas / 2:
+        untouched &= ~drawn[:, drawn[untouched].sum(axis=0).argmax()]
+        chosen += 1
+    assert chosen < 60
