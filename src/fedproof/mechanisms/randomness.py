@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.secure import SecureGenerator
-from fedproof.seeds import sequence
+from fedproof.seeds import common_half, sequence
 
 Numbers = np.random.Generator | SecureGenerator
 """What uniform and normal numbers are drawn from."""
@@ -48,6 +48,9 @@ class Purpose(IntEnum):
     AUGMENT = 5
     GROUP = 6
     START = 7
+
+
+_SECRET = (Purpose.COHORT, Purpose.NOISE, Purpose.BATCH)
 
 
 class Stream:
@@ -123,4 +126,4 @@ def _private_numbers(seed: int, purpose: Purpose, replica: int, *, secure: bool)
 
 
 def _sequence(seed: int, purpose: Purpose, *path: int) -> np.random.SeedSequence:
-    return sequence(seed, int(purpose), *path)
+    return sequence(seed if purpose in _SECRET else common_half(seed), int(purpose), *path)
