@@ -44,8 +44,12 @@ from fedproof.memory import peak_memory
 from fedproof.models.registry import build
 from fedproof.protocol import FedAvg, Mechanism, Partition
 from fedproof.publishing import NOTICE, notice, secrets_of
+<<<<<<< HEAD
 from fedproof.seeds import fresh_seed
 from fedproof.threat import Unit
+=======
+from fedproof.seeds import common_half, fresh_seed
+>>>>>>> e2473dffa10527e7a6bb81375688a004aeaff343
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage's name, how much is done and how much there is."""
@@ -132,9 +136,9 @@ class SharedWork:
     """
 
     federations: dict[str, Federation] = field(default_factory=dict)
-    updates: dict[str, Tensor] = field(default_factory=dict)
+    updates: dict[str, Tensor] = field(default_factory=dict, repr=False)  # its keys hold seeds
     wanted: bool = False  # whether a later run may use the updates of this one
-    seed: int | None = field(default=None, repr=False)  # of new runs whose configuration names none
+    seed: int | None = field(default=None, repr=False)  # common half, where a configuration names no seed
 
     def task(self, config: Config, device: str, seed: int | None = None) -> Task:
         """The task of a configuration, on data that are loaded once."""
@@ -147,7 +151,7 @@ class SharedWork:
         """Everybody's update in round one, kept for the runs that share it; None where nothing is shared."""
         if not self.wanted or not shares_first_round(task):
             return None
-        key = repr((config.data, config.model, task.local, task.seed, task.device))
+        key = repr((config.data, config.model, task.local, common_half(task.seed), task.device))
         if key not in self.updates:
             self.updates = {key: first_updates(task)}  # one at a time: they can be large
         return self.updates[key]

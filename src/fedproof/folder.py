@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedproof.config import Config, load_config
 from fedproof.files import locked, replace_file, replacing
-from fedproof.seeds import BITS, fresh_seed
+from fedproof.seeds import BITS, common_half, fresh_seed, paired_seed
 
 CONFIG = "config.toml"
 PRIVATE = "private"
@@ -46,7 +46,7 @@ class RunFolder:
         """The directory of a run of `config`, locked while it is used.
 
         Where `config` has no seed, the run has the one that is kept in the directory. A new directory gets
-        `seed`, or one of the operating system.
+        one of the operating system, with `seed` as its common half if that is given.
 
         Raises:
             ValueError: it belongs to another configuration, is no run directory, holds a run that was not to
@@ -65,7 +65,7 @@ class RunFolder:
             (path / PRIVATE).mkdir(mode=0o700, exist_ok=True)
             if config.ensemble.seed is None and not (path / SEED).exists():
                 _check_nothing_is_trained(path)
-                keep_seed(path, fresh_seed() if seed is None else seed)
+                keep_seed(path, fresh_seed() if seed is None else paired_seed(seed))
             yield cls(path=path, seed=seed_of(path, config))
 
     def write_scores(
@@ -134,19 +134,20 @@ def kept_seed(folder: Path) -> int:
         raise ValueError(
             f"{folder}: {SEED} is missing, by which the run's models are known: put it back"
         ) from None
-    if not re.fullmatch(rb"[0-9a-f]{%d}\n?" % _DIGITS, text):
-        raise ValueError(f"{folder / SEED}: is no seed of {_DIGITS} hexadecimal digits")
+    if not re.fullmatch(rb"([0-9a-f]{%d}){1,2}\n?" % _DIGITS, text):
+        raise ValueError(f"{folder / SEED}: is no seed of {_DIGITS} or {2 * _DIGITS} hexadecimal digits")
     return int(text, 16)
 
 
 def keep_seed(folder: Path, seed: int) -> None:
     """Keep a seed in a directory, for the eyes of its owner alone."""
     (folder / PRIVATE).mkdir(mode=0o700, exist_ok=True)
-    replace_file(folder / SEED, f"{seed:0{_DIGITS}x}\n".encode(), mode=0o600)
+    digits = _DIGITS if seed == common_half(seed) else 2 * _DIGITS
+    replace_file(folder / SEED, f"{seed:0{digits}x}\n".encode(), mode=0o600)
 
 
 def common_seed(out: Path) -> int:
-    """The seed that all runs under `out` have in common: drawn once, and kept there as in each of them."""
+    """The half of a seed that all runs under `out` have in common: drawn once, and kept there."""
     with locked(out / _LOCK, f"--out {out}"):
         if not (out / SEED).exists():
             keep_seed(out, fresh_seed())

@@ -28,6 +28,23 @@ def fresh_seed() -> int:
     return secrets.randbits(BITS)
 
 
+def paired_seed(common: int) -> int:
+    """A fresh seed whose `common_half` is `common`: for runs that start alike, each with noise of its own.
+
+    Models with the same noise give it away: two of one kind less one with twice the noise have none.
+    """
+    return common << BITS | fresh_seed()
+
+
+def common_half(seed: int) -> int:
+    """What initial model and order follow from; cohorts and noise follow from the whole seed.
+
+    >>> common_half(7), common_half(paired_seed(fresh_seed())) < 2**BITS
+    (7, True)
+    """
+    return seed >> BITS if seed.bit_length() > BITS else seed
+
+
 def derived_seed(seed: int, purpose: str) -> int:
     """A seed of 128 bits for another purpose; what is drawn from the two has nothing in common.
 

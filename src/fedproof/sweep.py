@@ -101,7 +101,8 @@ def run_all(
     """The summary of each run as it is finished, in a directory of its own name under `out`.
 
     A finished run is read, not done again, so that its seconds are those it took. Without `share` no run uses
-    updates that another one computed. Runs whose configuration names no seed have one fresh seed in common.
+    updates that another one computed. Runs whose configuration names no seed start from the same model and
+    see data in the same order, but each draws cohorts and noise of its own.
     """
     out.mkdir(parents=True, exist_ok=True)
     fresh = any(config.ensemble.seed is None for config in configs.values())
