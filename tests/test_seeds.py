@@ -283,7 +283,7 @@ def test_engine_and_flower_draw_the_same_from_a_secret_seed():
 def opened(monkeypatch):
     """States of all secret streams that are opened, by the name under which a test collects them."""
     found = {}
-    original = randomness._sequence
+    original = randomness.sequence
 
     def recorded(seed, purpose, *path):
         made = original(seed, purpose, *path)
@@ -291,7 +291,8 @@ def opened(monkeypatch):
             found.setdefault(found["now"], set()).add(made.generate_state(8).tobytes())
         return made
 
-    monkeypatch.setattr(randomness, "_sequence", recorded)
+    monkeypatch.setattr(randomness, "sequence", recorded)
+    monkeypatch.setattr(lots, "sequence", recorded)
     return found
 
 
@@ -400,26 +401,6 @@ def test_a_partition_keeps_no_secret(tmp_path, seed):
 # --- what is looked at beforehand ---------------------------------------------------------------------------
 
 
-<<<<<<< HEAD
-@pytest.fixture
-def opened(monkeypatch):
-    """States of all secret streams that are opened, by the name under which a test collects them."""
-    found = {}
-    original = randomness.sequence
-
-    def recorded(seed, purpose, *path):
-        made = original(seed, purpose, *path)
-        if purpose in (Purpose.COHORT, Purpose.NOISE, Purpose.BATCH):
-            found.setdefault(found["now"], set()).add(made.generate_state(8).tobytes())
-        return made
-
-    monkeypatch.setattr(randomness, "sequence", recorded)
-    monkeypatch.setattr(lots, "sequence", recorded)
-    return found
-
-
-=======
->>>>>>> e2473dffa10527e7a6bb81375688a004aeaff343
 @pytest.mark.parametrize("seed", [(), ("ensemble.seed=0",)], ids=["fresh", "named"])
 def test_a_pilot_trains_none_of_the_replicas_that_are_certified(opened, tmp_path, seed):
     for kind, changes in {"once": ONCE, "dp": ()}.items():

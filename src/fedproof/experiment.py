@@ -44,12 +44,8 @@ from fedproof.memory import peak_memory
 from fedproof.models.registry import build
 from fedproof.protocol import FedAvg, Mechanism, Partition
 from fedproof.publishing import NOTICE, notice, secrets_of
-<<<<<<< HEAD
-from fedproof.seeds import fresh_seed
-from fedproof.threat import Unit
-=======
 from fedproof.seeds import common_half, fresh_seed
->>>>>>> e2473dffa10527e7a6bb81375688a004aeaff343
+from fedproof.threat import Unit
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage's name, how much is done and how much there is."""

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproof import seeds
 from fedproof.protocol import Everyone, FixedSize, Poisson, Sampling
 from fedproof.secure import SecureGenerator
-from fedproof.seeds import sequence
 
 # Constants of SplitMix64 as signed numbers: arithmetic of int64 wraps around in NumPy and torch alike.
 _GAMMA = 0x9E3779B97F4A7C15 - 2**64
@@ -30,6 +30,17 @@ class Purpose(IntEnum):
     AUGMENT = 5
     GROUP = 6
     START = 7
+
+
+_SECRET = (Purpose.COHORT, Purpose.NOISE, Purpose.BATCH)
+
+
+def sequence(seed: int, purpose: Purpose, *path: int) -> np.random.SeedSequence:
+    """What the random numbers of a purpose, of a replica, round or unit, start from.
+
+    What privacy rests on follows from the whole seed; the rest from the half that runs may have in common.
+    """
+    return seeds.sequence(seed if purpose in _SECRET else seeds.common_half(seed), int(purpose), *path)
 
 
 class Lots:

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check, lots
-from fedproof.lots import Purpose
+from fedproof.lots import Purpose, sequence
 from fedproof.protocol import FixedSize, Flat, PerLayer, Quantile, Sampling, UserFedAvg
 from fedproof.secure import SecureGenerator
-from fedproof.seeds import sequence
 
 Floats = NDArray[np.float64]
 Params = NDArray[np.floating]

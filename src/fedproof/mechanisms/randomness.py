@@ -31,33 +31,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.lots import Lots, Purpose, element
+from fedproof.lots import Lots, Purpose, element, sequence
 from fedproof.secure import SecureGenerator
-from fedproof.seeds import common_half, sequence
 
 Numbers = np.random.Generator | SecureGenerator
 """What uniform and normal numbers are drawn from."""
 
 
-<<<<<<< HEAD
-=======
-class Purpose(IntEnum):
-    """First entry of the key."""
-
-    INITIAL = 0
-    ORDER = 1
-    COHORT = 2
-    NOISE = 3
-    BATCH = 4
-    AUGMENT = 5
-    GROUP = 6
-    START = 7
-
-
-_SECRET = (Purpose.COHORT, Purpose.NOISE, Purpose.BATCH)
-
-
->>>>>>> e2473dffa10527e7a6bb81375688a004aeaff343
 class Stream:
     """The random numbers of one replica for one purpose, on one device."""
 
@@ -136,12 +116,4 @@ def data_order(
 
 
 def _private_numbers(seed: int, purpose: Purpose, replica: int, *, secure: bool) -> Numbers:
-<<<<<<< HEAD
     return SecureGenerator() if secure else np.random.default_rng(sequence(seed, purpose, replica))
-=======
-    return SecureGenerator() if secure else np.random.default_rng(_sequence(seed, purpose, replica))
-
-
-def _sequence(seed: int, purpose: Purpose, *path: int) -> np.random.SeedSequence:
-    return sequence(seed if purpose in _SECRET else common_half(seed), int(purpose), *path)
->>>>>>> e2473dffa10527e7a6bb81375688a004aeaff343
