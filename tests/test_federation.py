@@ -1,0 +1,85 @@
+"""Units have identities and a public limit; what is wrong with them is named in one line."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedproof.ensemble.task import Task, caveats_of
+from fedproof.federation import Federation, identities
+from fedproof.models import build
+from fedproof.protocol import CohortOnce, LocalTraining, Partition, Poisson, UserFedAvg
+from fedproof.threat import Relation
+
+
+def federation(sizes=(2, 3, 1), **more):
+    many = sum(sizes)
+    return Federation(
+        features=np.zeros((many, 4), dtype=np.float32),
+        labels=np.arange(many) % 2,
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        test_features=np.zeros((2, 4), dtype=np.float32),
+        test_labels=np.zeros(2, dtype=np.int64),
+        class_names=("a", "b"),
+        name="tiny",
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"user_ids": np.array([5, 7, 5])}, "tiny: users 0 and 2 have the same identity 5"),
+        ({"user_ids": np.array([5, 7])}, r"identities of users have shape \(2,\).*must be \(3,\)"),
+        ({"user_ids": np.array([5.0, 7.0, 8.0])}, "type float64, must be .* int64"),
+        ({"user_ids": np.array([5, -7, 8])}, "identities of users must be 0 or above, found -7"),
+        ({"instance_ids": np.array([1, 2, 3, 3, 4, 5])}, "instances 2 and 3 have the same identity 3"),
+        ({"most_instances": 2}, "user 1 holds 3 instances, more than most_instances = 2"),
+        ({"most_instances": 0}, "most_instances = 0 must be a whole number of at least 1"),
+    ],
+)
+def test_what_is_wrong_with_units_is_named(more, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        federation(**more)
+    assert "\n" not in str(caught.value)
+
+
+def test_positions_are_identities_where_the_data_tell_none():
+    plain = federation()
+    assert plain.who.tolist() == [0, 1, 2]
+    grown = federation((2, 5, 1))
+    kept = np.isin(grown.which, plain.which)
+    assert kept.tolist() == [True] * 5 + [False] * 2 + [True]  # what others hold moves nobody's instances
+    assert plain.by_instance().who.tolist() == plain.which.tolist()
+
+
+def test_hashed_users_have_instances_of_their_own():
+    named = federation(user_ids=identities(["ann", "bob", "eve"]))
+    assert len(set(named.which.tolist())) == 6
+    again = federation((3, 1), user_ids=identities(["bob", "eve"]))
+    assert again.which.tolist() == named.which[2:].tolist()
+
+
+def task(data, mechanism):
+    return Task(
+        federation=data, model=build("linear", data), mechanism=mechanism, local=LocalTraining(batch_size=2)
+    )
+
+
+def test_what_data_or_rates_cannot_give_is_said_of_join_alone():
+    noisy = UserFedAvg(rounds=1, noise_multiplier=1.0, sampling=Poisson(probability=0.5))
+    named = federation(user_ids=np.arange(3), instance_ids=np.arange(6))
+    declared = replace(noisy, population=3)
+    assert caveats_of(task(named, declared), Relation.JOIN) == ()
+    assert caveats_of(task(federation(), noisy), Relation.REPLACE) == ()
+    (no_identity,) = caveats_of(task(federation(), declared), Relation.JOIN)
+    assert "users have no identities" in no_identity
+    (no_population,) = caveats_of(task(named, noisy), Relation.JOIN)
+    assert "declare a population" in no_population
+    (instances,) = caveats_of(
+        task(federation(user_ids=np.arange(3)), Partition(groups=2, pooled=True, unit="instance")),
+        Relation.JOIN,
+    )
+    assert "instances have no identities" in instances
+    alone = CohortOnce(rounds=1, sampling=Poisson(probability=0.5))  # nothing is summed and divided
+    assert caveats_of(task(named, alone), Relation.JOIN) == ()
