@@ -7,9 +7,12 @@ import shlex
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+import typer.main
+from click.testing import CliRunner
 
 from fedproof.cli.app import app
+
+MAIN = typer.main.get_command(app)
 
 CERTIFY = "certify --scores scores.npy"
 TENTH = "--noise-multiplier 1.8 --sampling-probability 0.1"
@@ -169,7 +172,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(("line", "answer"), MISTAKES, ids=[line for line, _ in MISTAKES])
 def test_a_mistake_is_answered_by_one_line(line, answer, folder):
     before = sorted(path.name for path in folder.iterdir())
-    done = CliRunner().invoke(app, shlex.split(line))
+    done = CliRunner().invoke(MAIN, shlex.split(line))
     assert isinstance(done.exception, ValueError), repr(done.exception)
     assert answer in str(done.exception)
     assert "\n" not in str(done.exception)
@@ -191,6 +194,6 @@ def test_a_mistake_is_answered_by_one_line(line, answer, folder):
     ],
 )
 def test_wrong_usage_names_what_is_allowed(line, answer):
-    done = CliRunner().invoke(app, shlex.split(line))
+    done = CliRunner().invoke(MAIN, shlex.split(line))
     assert done.exit_code == 2
     assert answer in done.stderr.splitlines()[-1]

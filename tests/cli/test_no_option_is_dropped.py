@@ -11,13 +11,14 @@ import re
 import numpy as np
 import pytest
 import typer.main
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from fedproof.accounting.epsilon import ACCOUNTANTS
 from fedproof.accounting.renyi import paper_delta, paper_epsilon
 from fedproof.cli.app import app
 
-COMMANDS = typer.main.get_command(app).commands
+MAIN = typer.main.get_command(app)  # built once, which takes longer than most commands
+COMMANDS = MAIN.commands
 
 DRAWN = {
     "by probability": {"sampling": "poisson", "sampling_probability": "0.1"},
@@ -174,7 +175,7 @@ def typed(command, options):
     words = [command, "--json"]
     for name, value in options.items():
         words += [flag(name)] if value is True else [flag(name), value]
-    done = CliRunner().invoke(app, words)
+    done = CliRunner().invoke(MAIN, words)
     if done.exception is None:
         return json.loads(done.stdout)
     assert isinstance(done.exception, ValueError), (words, done.output, done.exception)
@@ -395,7 +396,7 @@ def test_an_option_of_another_question_is_refused(command, arguments, option, ki
 
 def refused(command, data, arguments, option, kind):
     words = [word for name, value in data.items() for word in (flag(name), value)]
-    done = CliRunner().invoke(app, [command, *words, *arguments])
+    done = CliRunner().invoke(MAIN, [command, *words, *arguments])
     message = str(done.exception)
     assert re.match(rf"{re.escape(option)} does not belong to .*{re.escape(kind)}", message), message
     assert "it is for" in message
@@ -409,7 +410,7 @@ def test_a_cohort_out_of_users_says_how_it_is_drawn(command):
     data = {"certify": SCORES, "inefficacy": COSTS, "account": {}, "plan": {"size": "3"}}[command]
     noise = () if command == "plan" else BASE
     words = [word for name, value in data.items() for word in (flag(name), value)]
-    message = str(CliRunner().invoke(app, [command, *words, *noise, *COUNTED]).exception)
+    message = str(CliRunner().invoke(MAIN, [command, *words, *noise, *COUNTED]).exception)
     assert re.match(".*--cohort and --users needs --sampling poisson .* or --sampling fixed", message)
 
 

@@ -7,12 +7,13 @@ import re
 import numpy as np
 import pytest
 import typer.main
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from fedproof.cli.app import app
 from fedproof.cli.common import print_json
 
-COMMANDS = typer.main.get_command(app).commands
+MAIN = typer.main.get_command(app)  # built once, which takes longer than most commands
+COMMANDS = MAIN.commands
 TENTH = ("--noise-multiplier", "1.8", "--sampling-probability", "0.1", "--rounds", "3")
 
 
@@ -32,7 +33,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def printed(*arguments, status=0):
-    done = CliRunner().invoke(app, list(arguments))
+    done = CliRunner().invoke(MAIN, list(arguments))
     assert done.exit_code == status, done.output + repr(done.exception)
     return done.stdout
 
@@ -178,7 +179,7 @@ def test_an_epsilon_for_joined_units_counts_twice_for_replaced_ones():
 
 def test_an_epsilon_for_replaced_units_says_nothing_about_joined_ones():
     known = ("--epsilon", "0.2", "--delta", "0.001", "--epsilon-relation", "replace", "--relation", "join")
-    done = CliRunner().invoke(app, ["certify", "--scores", "scores.npy", *known])
+    done = CliRunner().invoke(MAIN, ["certify", "--scores", "scores.npy", *known])
     assert "--relation = 'join'" in str(done.exception)
 
 
@@ -208,7 +209,7 @@ def test_labels_are_verified_where_they_are_given():
 
 def test_labels_that_nothing_is_checked_with_are_refused():
     printed("certify", "--scores", "scores.npy", *TENTH, "--out", "c.json")
-    done = CliRunner().invoke(app, ["verify", "c.json", "--labels", "labels.npy"])
+    done = CliRunner().invoke(MAIN, ["verify", "c.json", "--labels", "labels.npy"])
     assert (
         str(done.exception) == "--labels labels.npy does not belong to c.json, which holds no labels to check"
     )
@@ -249,5 +250,5 @@ def test_the_help_of_epsilon_relation_says_what_the_two_are():
 def test_an_infinite_epsilon_is_null():
     runner = typer.Typer()
     runner.command()(lambda: print_json({"epsilon": {"pld": math.inf}, "lower": (1.0, -math.inf)}))
-    document = json.loads(CliRunner().invoke(runner, []).stdout)
+    document = json.loads(CliRunner().invoke(typer.main.get_command(runner), []).stdout)
     assert document == {"epsilon": {"pld": None}, "lower": [1.0, None]}
