@@ -82,7 +82,6 @@ def test_without_noise_there_is_nothing_to_hold(config):
 
 def test_instances_of_one_user(config):
     instance = ("mechanism.kind=instance-fedavg", "mechanism.local_steps=3", "mechanism.sampling=none")
-    instance += ("mechanism.batch_probability=0.5",)  # declared: an instance that joins changes no chance
     changes = [part for key in (*instance, "threat.unit=instance") for part in ("--set", key)]
     done = fedproof("attack", config, "--attack", "label-flip", "--adversaries", "2", *changes, "--json")
     (row,) = json.loads(done.stdout)["rows"]
@@ -110,6 +109,7 @@ def test_users_who_join_and_leave(config):
 @pytest.mark.parametrize("relation", ["replace", "join"])
 def test_the_worst_instances_are_dealt_out(config, relation):
     instance = ("mechanism.kind=instance-fedavg", "mechanism.local_steps=3", "mechanism.sampling=none")
+    instance += ("mechanism.batch_probability=0.5",)  # declared: an instance that joins changes no chance
     more = changed(*instance, "threat.unit=instance", f"threat.relation={relation}", "attack.spread=3")
     done = fedproof("attack", config, "--attack", "worst-case", "--adversaries", "1:2", *more, "--json")
     rows = json.loads(done.stdout)["rows"]
