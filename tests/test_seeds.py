@@ -512,7 +512,7 @@ def test_who_knows_the_seed_needs_far_fewer_units():
     # Why all this: 500 replicas on 5 of 1000 users each. Unknown, 125 users leave most replicas untouched.
     users, replicas, certified = 1000, 500, 125
     assert (1 - certified / users) ** 5 > 0.5
-    drawn = draw_cohorts(FixedSize(cohort=5, users=users), users, 1, 0, range(replicas))[:, 0]
+    drawn = draw_cohorts(FixedSize(cohort=5, users=users), np.arange(users), 1, 0, range(replicas))[:, 0]
     untouched, chosen = np.ones(replicas, dtype=bool), 0
     while untouched.sum() > replicas / 2:
         untouched &= ~drawn[:, drawn[untouched].sum(axis=0).argmax()]
