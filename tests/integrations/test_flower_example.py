@@ -109,7 +109,7 @@ def test_certificates_agree_within_monte_carlo_error(simulated):
     error = np.sqrt(np.log(4 * inputs / FALSE_ALARM) / 2 * (1 / len(flower) + 1 / len(local)))
     assert np.abs(flower.mean(axis=0) - local.mean(axis=0)).max() < error
     # Power: half the noise is another mechanism, and is seen; a hundred replicas would not be enough.
-    wrong, _ = local_scores(USERS, replace(MECHANISM, noise_multiplier=1.5), 600, SEED + 1)
+    wrong, _ = local_scores(USERS, replace(MECHANISM, noise_multiplier=1.5), 2400, SEED + 1)
     assert disagreement(flower, wrong) < FALSE_ALARM / inputs
     # What is certified for one ensemble, the other does not contradict.
     ours = loads((simulated / "certificate.json").read_text())
