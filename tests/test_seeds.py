@@ -218,7 +218,8 @@ def test_what_is_no_seed_is_refused_and_not_repeated(fresh, tmp_path, content):
     (folder / "private" / "seed").write_bytes(content.encode("latin-1"))
     with pytest.raises(ValueError, match="private/seed: is no seed of 32 or 64 hexadecimal digits") as caught:
         run(tiny(), folder, resume=True)
-    assert not content or content not in str(caught.value)
+    said = str(caught.value).removeprefix(str(folder))  # where the run lies may well hold the same two digits
+    assert not content or content not in said
 
 
 def test_what_holds_a_seed_does_not_show_it(tmp_path):
