@@ -28,7 +28,7 @@ bench: $(STAMP)
 # A million hostile inputs for all readers together, more than a million adversaries, tests and certificates, and
 # twenty thousand hostile federations whose other models must not change by one bit.
 fuzz: $(STAMP)
-	FEDPROOF_ISOLATION_EXAMPLES=600 $(BIN)/python -m pytest -n 2 tests/mechanisms/test_isolation.py
+	FEDPROOF_ISOLATION_EXAMPLES=600 $(BIN)/python -m pytest -n 2 tests/rounds/test_isolation.py
 	FEDPROOF_FUZZ_EXAMPLES=53000 $(BIN)/python -m pytest -n 2 tests/hostile
 	FEDPROOF_FUZZ_TRIALS=100000 FEDPROOF_FUZZ_SEARCHES=6 $(BIN)/python -m pytest -n 2 --durations=15 \
 		tests/adversary tests/certificates/test_attack_search.py

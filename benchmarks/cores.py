@@ -15,8 +15,8 @@ from torch import nn
 
 from fedproof.ensemble import Task, train_replicas
 from fedproof.federation import Federation
+from fedproof.mechanisms import LocalTraining, Poisson, UserFedAvg
 from fedproof.models.module import from_module
-from fedproof.protocol import LocalTraining, Poisson, UserFedAvg
 
 
 def own_cnn() -> nn.Module:

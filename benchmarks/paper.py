@@ -12,8 +12,8 @@ from pathlib import Path
 from federations import cifar, mnist
 
 from fedproof.ensemble import Task, first_updates, shares_first_round, train_replicas
+from fedproof.mechanisms import Everyone, InstanceFedAvg, LocalTraining, Poisson, UserFedAvg
 from fedproof.models import build
-from fedproof.protocol import Everyone, InstanceFedAvg, LocalTraining, Poisson, UserFedAvg
 
 
 def mnist_task(folder: Path) -> Task:

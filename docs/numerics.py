@@ -15,7 +15,7 @@ from fedproof.accounting.pairs import Mixture, MonotonePair, poisson_pair
 from fedproof.accounting.renyi import poisson_rdp
 from fedproof.accounting.tradeoff import GaussianTradeoff
 from fedproof.certificates.confidence import binomial_lower, empirical_bernstein_width, hoeffding_width
-from fedproof.protocol import Poisson, Query
+from fedproof.mechanisms import Poisson, Query
 from fedproof.threat import Relation
 
 PAGE = Path(__file__).parent / "numerics.md"

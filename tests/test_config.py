@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedproof.config import Config, load_config, parse_config
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     Everyone,
     FedAvg,
     FixedSize,

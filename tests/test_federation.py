@@ -7,8 +7,8 @@ import pytest
 
 from fedproof.ensemble.task import Task, caveats_of
 from fedproof.federation import Federation, identities
+from fedproof.mechanisms import CohortOnce, LocalTraining, Partition, Poisson, UserFedAvg
 from fedproof.models import build
-from fedproof.protocol import CohortOnce, LocalTraining, Partition, Poisson, UserFedAvg
 from fedproof.threat import Relation
 
 

@@ -15,8 +15,8 @@ from fedproof.certificates import certify, certify_means
 from fedproof.ensemble import Task, train_replicas
 from fedproof.ensemble.task import start_of
 from fedproof.federation import Federation
+from fedproof.mechanisms import CohortOnce, FixedSize, LocalTraining, Partition, Poisson
 from fedproof.models import build
-from fedproof.protocol import CohortOnce, FixedSize, LocalTraining, Partition, Poisson
 from fedproof.threat import ThreatModel
 
 VALUES = list(itertools.product((-1.0, 1.0), (0, 1)))  # all instances there are

@@ -6,8 +6,8 @@ import torch
 from scipy.stats import kstest
 
 from fedproof.lots import Lots, Purpose, _mixed, draw_cohorts, scattered
-from fedproof.mechanisms.randomness import draw
-from fedproof.protocol import Everyone, Poisson
+from fedproof.mechanisms import Everyone, Poisson
+from fedproof.rounds.randomness import draw
 
 FALSE_ALARM = 1e-6
 

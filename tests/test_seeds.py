@@ -21,14 +21,14 @@ from fedproof.experiment import SharedWork, make_task, predict, run
 from fedproof.folder import RunFolder, read_config
 from fedproof.integrations import server
 from fedproof.lots import Purpose, draw_cohorts
-from fedproof.mechanisms import randomness
-from fedproof.mechanisms.augment import Augment
+from fedproof.mechanisms import FixedSize, Poisson, UserFedAvg
 from fedproof.pilot import pilot
-from fedproof.protocol import FixedSize, Poisson, UserFedAvg
 from fedproof.publishing import UNCOVERED
 from fedproof.report import write_report
 from fedproof.reproduction import load_studies
 from fedproof.reproduction.study import points_of
+from fedproof.rounds import randomness
+from fedproof.rounds.augment import Augment
 from fedproof.sweep import points, sweep
 
 TINY = """

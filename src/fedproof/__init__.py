@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedproof.certificates.sequential import certify_sequentially
     from fedproof.certificates.verify import verify
     from fedproof.federation import Federation
-    from fedproof.protocol import (
+    from fedproof.mechanisms import (
         CohortOnce,
         Everyone,
         FedAvg,
@@ -56,7 +56,7 @@ _HOME = {
     "fedproof.certificates.sequential": ("certify_sequentially",),
     "fedproof.certificates.verify": ("verify",),
     "fedproof.federation": ("Federation",),
-    "fedproof.protocol": (
+    "fedproof.mechanisms": (
         "CohortOnce",
         "Everyone",
         "FedAvg",

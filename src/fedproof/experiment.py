@@ -39,11 +39,11 @@ from fedproof.ensemble.traffic import update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
 from fedproof.folder import ROUNDS, RunFolder, read_config, seed_of
-from fedproof.mechanisms.users import as_inputs
+from fedproof.mechanisms import FedAvg, Mechanism, Partition
 from fedproof.memory import peak_memory
 from fedproof.models.registry import build
-from fedproof.protocol import FedAvg, Mechanism, Partition
 from fedproof.publishing import NOTICE, notice, secrets_of
+from fedproof.rounds.users import as_inputs
 from fedproof.seeds import common_half, fresh_seed
 from fedproof.threat import Unit
 

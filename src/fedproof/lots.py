@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import seeds
-from fedproof.protocol import Everyone, FixedSize, Poisson, Sampling
+from fedproof.mechanisms import Everyone, FixedSize, Poisson, Sampling
 from fedproof.secure import SecureGenerator
 
 # Constants of SplitMix64 as signed numbers: arithmetic of int64 wraps around in NumPy and torch alike.

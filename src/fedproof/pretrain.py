@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from fedproof import data
 from fedproof.config import PretrainConfig, validated
 from fedproof.federation import Federation
-from fedproof.mechanisms.users import as_inputs
 from fedproof.models.layout import load
 from fedproof.models.precision import all_digits
 from fedproof.models.registry import build
+from fedproof.rounds.users import as_inputs
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage's name, epochs done and epochs in all."""

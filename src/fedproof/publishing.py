@@ -5,7 +5,7 @@ A note in the run's directory says the latter; its first line is said at the end
 
 from fedproof.accounting import is_private
 from fedproof.config import Config
-from fedproof.protocol import Mechanism, Partition
+from fedproof.mechanisms import Mechanism, Partition
 from fedproof.seeds import FRESH, KNOWN, NO_SEED
 
 NOTICE = "PUBLISH.txt"

@@ -12,7 +12,7 @@ from fedproof.certificates import Certificate
 from fedproof.config import Config
 from fedproof.ensemble import Task
 from fedproof.experiment import certify_scores, ensemble_size, make_task
-from fedproof.protocol import FedAvg
+from fedproof.mechanisms import FedAvg
 
 Progress = Callable[[str, int, int], None]
 

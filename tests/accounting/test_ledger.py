@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fedproof.accounting.ledger import Ledger, load_ledger, resumed_ledger, save_ledger
-from fedproof.protocol import FixedSize, InstanceFedSGD, Poisson, UserFedAvg
+from fedproof.mechanisms import FixedSize, InstanceFedSGD, Poisson, UserFedAvg
 
 MECHANISM = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
 

@@ -13,7 +13,7 @@ from fedproof.accounting.dominating import dominating_pair, grid_step
 from fedproof.accounting.epsilon import pld_epsilon
 from fedproof.accounting.loss import ROUNDING, LossDistribution, self_convolve
 from fedproof.accounting.tradeoff import composed_losses
-from fedproof.protocol import Everyone, FixedSize, Poisson, Query, UserFedAvg
+from fedproof.mechanisms import Everyone, FixedSize, Poisson, Query, UserFedAvg
 from fedproof.threat import Relation
 
 

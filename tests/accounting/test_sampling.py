@@ -17,7 +17,7 @@ from fedproof.accounting import account, event_of, queries_of, tradeoff
 from fedproof.accounting.sampling import adversaries_drawn, joined_drawn
 from fedproof.accounting.tradeoff import GaussianTradeoff
 from fedproof.certificates import certify_means
-from fedproof.protocol import CohortOnce, Everyone, FixedSize, Poisson, Query, UserFedAvg
+from fedproof.mechanisms import CohortOnce, Everyone, FixedSize, Poisson, Query, UserFedAvg
 from fedproof.threat import Relation, ThreatModel
 
 PROBABILITIES = np.linspace(0, 1, 201)

@@ -16,7 +16,7 @@ from fedproof.accounting.dominating import dominating_pair, grid_step
 from fedproof.accounting.pairs import poisson_pair
 from fedproof.accounting.spread import SpreadPair, envelope, pair_of_profiles
 from fedproof.accounting.tradeoff import composed_losses, curve_of
-from fedproof.protocol import FixedSize, InstanceFedSGD, Poisson, Query
+from fedproof.mechanisms import FixedSize, InstanceFedSGD, Poisson, Query
 from fedproof.threat import Relation, ThreatModel
 
 PROBABILITIES = np.linspace(0, 1, 201)

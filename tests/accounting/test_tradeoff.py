@@ -16,7 +16,15 @@ from scipy import stats
 
 from fedproof.accounting import tradeoff
 from fedproof.accounting.tradeoff import GaussianTradeoff, curve_of
-from fedproof.protocol import Everyone, FixedSize, InstanceFedAvg, InstanceFedSGD, Poisson, Query, UserFedAvg
+from fedproof.mechanisms import (
+    Everyone,
+    FixedSize,
+    InstanceFedAvg,
+    InstanceFedSGD,
+    Poisson,
+    Query,
+    UserFedAvg,
+)
 from fedproof.threat import Relation, ThreatModel
 
 PROBABILITIES = np.linspace(0, 1, 401)
@@ -372,7 +380,7 @@ def test_sixty_curves_take_two_seconds(relation):
 def test_the_largest_curves_need_less_than_a_gigabyte():
     code = (
         "from fedproof.accounting.tradeoff import curve_of; from fedproof.memory import peak_memory\n"
-        "from fedproof.protocol import *; from fedproof.threat import Relation\n"
+        "from fedproof.mechanisms import *; from fedproof.threat import Relation\n"
         "for noise in (0.3, 7.0):\n"
         "    query = Query(noise_multiplier=noise, sampling=Poisson(probability=0.1), count=2000)\n"
         "    curve_of((query,), Relation.REPLACE, 500, 40.0)\n"

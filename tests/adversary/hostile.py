@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from fedproof.attacks import units
 from fedproof.ensemble import Task, train_replicas
 from fedproof.federation import Federation
-from fedproof.models import build
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     CohortOnce,
     FixedSize,
     InstanceFedAvg,
@@ -25,6 +24,7 @@ from fedproof.protocol import (
     Poisson,
     UserFedAvg,
 )
+from fedproof.models import build
 from fedproof.threat import Unit
 
 USERS, CLASSES, SHAPE, LIMIT = 12, 3, (5,), 9

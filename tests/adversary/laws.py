@@ -15,7 +15,7 @@ import numpy as np
 from scipy.signal import fftconvolve
 from scipy.special import gammaln, ndtr, ndtri, xlog1py, xlogy
 
-from fedproof.protocol import Everyone, FixedSize, Poisson
+from fedproof.mechanisms import Everyone, FixedSize, Poisson
 from fedproof.threat import Relation
 
 # What is stated as the error of every chance here: cumulated rounding and weights that were left out.

@@ -16,7 +16,7 @@ from fedproof.accounting import account, tradeoff
 from fedproof.accounting.epsilon import natural_relation, pld_delta, rdp_delta
 from fedproof.accounting.tradeoff import GaussianTradeoff
 from fedproof.certificates.privacy import approximate_curve
-from fedproof.protocol import Everyone, FixedSize, Flat, Poisson, Queries
+from fedproof.mechanisms import Everyone, FixedSize, Flat, Poisson, Queries
 from fedproof.threat import Relation
 from tests.adversary.laws import NUMERICAL_ERROR, Group, best_tests, composed, drawn, release, roc
 from tests.adversary.search import search

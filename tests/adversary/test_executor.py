@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from fedproof.attacks import build_series, run_attack, train, units, verdict
 from fedproof.certificates import certify
-from fedproof.protocol import CohortOnce, FixedSize, Partition
+from fedproof.mechanisms import CohortOnce, FixedSize, Partition
 from fedproof.threat import Relation, ThreatModel, Unit
 from tests.adversary.hostile import (
     CLASSES,

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import chi2
 
 from fedproof.accounting import account, tradeoff
-from fedproof.protocol import FixedSize, InstanceFedAvg, InstanceFedSGD, Poisson, UserFedAvg
+from fedproof.mechanisms import FixedSize, InstanceFedAvg, InstanceFedSGD, Poisson, UserFedAvg
 from fedproof.threat import Relation, ThreatModel, Unit
 from tests.adversary.laws import (
     Pair,

@@ -7,7 +7,7 @@ import pytest
 
 from fedproof.certificates import certify, certify_means
 from fedproof.certificates.partition import partition_costs
-from fedproof.protocol import CohortOnce, FixedSize, Partition, Poisson
+from fedproof.mechanisms import CohortOnce, FixedSize, Partition, Poisson
 from fedproof.threat import Relation, ThreatModel
 
 SEED = 19

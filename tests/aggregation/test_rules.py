@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedproof.aggregation.contributions import Contributions
 from fedproof.aggregation.registry import RULES, build_rule
-from fedproof.protocol import FixedSize, InstanceFedSGD, UserFedAvg
+from fedproof.mechanisms import FixedSize, InstanceFedSGD, UserFedAvg
 
 LEAST = {
     "krum": lambda f: 2 * f + 3,

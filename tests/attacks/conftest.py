@@ -5,8 +5,8 @@ import torch
 from fedproof import data
 from fedproof.ensemble import Task
 from fedproof.federation import Federation
+from fedproof.mechanisms import LocalTraining, Poisson, UserFedAvg
 from fedproof.models import build
-from fedproof.protocol import LocalTraining, Poisson, UserFedAvg
 
 
 @pytest.fixture(autouse=True)

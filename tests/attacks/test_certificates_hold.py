@@ -23,8 +23,8 @@ from fedproof.attacks import (
 )
 from fedproof.certificates import certify
 from fedproof.ensemble import first_updates
+from fedproof.mechanisms import CohortOnce, FedAvg, FixedSize, InstanceFedAvg, LocalTraining, Poisson
 from fedproof.models import build
-from fedproof.protocol import CohortOnce, FedAvg, FixedSize, InstanceFedAvg, LocalTraining, Poisson
 from fedproof.threat import Relation, ThreatModel, Unit
 from tests.attacks.conftest import demo_task
 

@@ -21,8 +21,7 @@ from fedproof.attacks import (
 from fedproof.attacks.attack import rows_of
 from fedproof.ensemble import fingerprint, first_updates, train_replicas
 from fedproof.federation import Federation
-from fedproof.models import build
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     CohortOnce,
     Everyone,
     FedAvg,
@@ -35,6 +34,7 @@ from fedproof.protocol import (
     Quantile,
     UserFedAvg,
 )
+from fedproof.models import build
 from fedproof.threat import Relation, Unit
 from tests.attacks.conftest import demo_task, random_federation
 

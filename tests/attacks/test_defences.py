@@ -8,7 +8,7 @@ import pytest
 from fedproof.aggregation.registry import RULES, build_rule
 from fedproof.attacks import accuracy, attacked_first_updates, build_attack, choose_adversaries, under_attack
 from fedproof.ensemble import first_updates, train_replicas
-from fedproof.protocol import FedAvg, FixedSize
+from fedproof.mechanisms import FedAvg, FixedSize
 from tests.attacks.conftest import demo_task
 
 COHORT, REPLICAS = 40, 20

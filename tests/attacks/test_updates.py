@@ -20,9 +20,9 @@ from fedproof.attacks import (
 from fedproof.attacks.coalition import coalition_of
 from fedproof.attacks.worst_case import _steepest
 from fedproof.ensemble import first_updates, train_replicas
-from fedproof.mechanisms.rounds import State
+from fedproof.mechanisms import Flat, PerLayer, Poisson, Quantile
 from fedproof.models import build
-from fedproof.protocol import Flat, PerLayer, Poisson, Quantile
+from fedproof.rounds.state import State
 from tests.attacks.conftest import demo_task, random_federation
 
 ADVERSARIES = (1, 3, 4, 8, 11)

@@ -7,7 +7,7 @@ from scipy.stats import norm
 from fedproof.accounting import account, tradeoff
 from fedproof.accounting.tradeoff import GaussianTradeoff
 from fedproof.audit import audit, canary_pair, dependence, evidence, noise_rows, statistics
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     CohortOnce,
     Everyone,
     FixedSize,

@@ -22,9 +22,7 @@ from fedproof.audit import audit, dependence, noise_rows
 from fedproof.certificates.confidence import binomial_lower
 from fedproof.ensemble import train
 from fedproof.lots import Purpose
-from fedproof.mechanisms import cohort_once, instance, sampling, user_fedavg
-from fedproof.mechanisms.randomness import Stream
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     CohortOnce,
     Everyone,
     FixedSize,
@@ -35,6 +33,8 @@ from fedproof.protocol import (
     Poisson,
     UserFedAvg,
 )
+from fedproof.rounds import cohort_once, instance, sampling, user_fedavg
+from fedproof.rounds.randomness import Stream
 from fedproof.threat import Relation, ThreatModel
 
 FALSE_ALARM = 1e-6

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from fedproof.protocol import Everyone, Poisson, UserFedAvg
+from fedproof.mechanisms import Everyone, Poisson, UserFedAvg
 from fedproof.threat import ThreatModel
 
 REPLACE = ThreatModel(unit="user", relation="replace")

@@ -8,7 +8,7 @@ import pytest
 
 from fedproof.certificates import ApproximateDP, Bound, Method, certify, certify_means, dumps
 from fedproof.certificates.closed_form import real_size
-from fedproof.protocol import FedAvg, FixedSize, InstanceFedSGD, Median, Poisson, UserFedAvg
+from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedSGD, Median, Poisson, UserFedAvg
 from fedproof.threat import ThreatModel
 from tests.certificates.conftest import JOIN, REPLACE
 

@@ -25,7 +25,7 @@ from fedproof.certificates import certify, certify_means
 from fedproof.certificates.curves import curve_of
 from fedproof.certificates.margin import _band_holds, levels
 from fedproof.certificates.tight import ranking, walk
-from fedproof.protocol import CohortOnce, Everyone, FixedSize, Poisson, UserFedAvg
+from fedproof.mechanisms import CohortOnce, Everyone, FixedSize, Poisson, UserFedAvg
 from fedproof.threat import Relation, ThreatModel
 
 EDGES = np.linspace(-9, 9, 37)

@@ -9,7 +9,7 @@ import dp_accounting as dp
 import numpy as np
 import pytest
 
-from fedproof import protocol
+from fedproof import mechanisms
 from fedproof.certificates import (
     ApproximateDP,
     Bound,
@@ -26,16 +26,16 @@ from fedproof.certificates import (
 )
 from fedproof.certificates.describe import describe, restore
 from fedproof.certificates.document import checksum
-from fedproof.protocol import Everyone, FixedSize, InstanceFedAvg, InstanceFedSGD, Poisson, UserFedAvg
+from fedproof.mechanisms import Everyone, FixedSize, InstanceFedAvg, InstanceFedSGD, Poisson, UserFedAvg
 from fedproof.threat import ThreatModel
 
 LABELS = [0] * 10 + [1, 2]
 CLIPPINGS = [
-    protocol.Flat(),
-    protocol.PerLayer(num_layers=4),
-    protocol.Median(),
-    protocol.PerLayerMedian(num_layers=2),
-    protocol.Quantile(target=0.4),
+    mechanisms.Flat(),
+    mechanisms.PerLayer(num_layers=4),
+    mechanisms.Median(),
+    mechanisms.PerLayerMedian(num_layers=2),
+    mechanisms.Quantile(target=0.4),
 ]
 VALUES = [
     *[
@@ -50,12 +50,12 @@ VALUES = [
         rounds=5, noise_multiplier=1.5, sampling=FixedSize(cohort=3, users=9), batch_probability=0.1
     ),
     InstanceFedAvg(rounds=5, local_steps=7, noise_multiplier=1.5, batch_probability=0.1),
-    protocol.CohortOnce(rounds=2, sampling=FixedSize(cohort=3, users=9), pooled=True),
-    protocol.Partition(groups=5),
-    protocol.FedAvg(rounds=2, sampling=Everyone()),
+    mechanisms.CohortOnce(rounds=2, sampling=FixedSize(cohort=3, users=9), pooled=True),
+    mechanisms.Partition(groups=5),
+    mechanisms.FedAvg(rounds=2, sampling=Everyone()),
     ApproximateDP(epsilon=0.63, delta=0.0029, relation="replace"),
     ThreatModel(unit="instance", relation="join"),
-    protocol.Queries(queries=(protocol.Query(noise_multiplier=1.0, sampling=Everyone(), count=3),)),
+    mechanisms.Queries(queries=(mechanisms.Query(noise_multiplier=1.0, sampling=Everyone(), count=3),)),
 ]
 
 
@@ -64,10 +64,10 @@ def test_descriptions_come_back_exactly(value):
     assert restore(json.loads(json.dumps(describe(value))), name="value") == value
 
 
-def test_every_mechanism_of_the_protocol_can_be_written():
+def test_every_mechanism_can_be_written():
     kinds = {type(value) for value in VALUES}
-    assert set(protocol.Mechanism.__args__) <= kinds
-    assert {type(clipping) for clipping in CLIPPINGS} == set(protocol.Clipping.__args__)
+    assert set(mechanisms.Mechanism.__args__) <= kinds
+    assert {type(clipping) for clipping in CLIPPINGS} == set(mechanisms.Clipping.__args__)
 
 
 def test_numpy_numbers_are_written_as_numbers():

@@ -13,7 +13,7 @@ from fedproof.certificates.choosing import (
     spread,
     votes_needed,
 )
-from fedproof.protocol import CohortOnce, FixedSize, Partition, UserFedAvg
+from fedproof.mechanisms import CohortOnce, FixedSize, Partition, UserFedAvg
 from fedproof.threat import ThreatModel
 
 QUESTION = Question(size=4, threat=ThreatModel(), replicas=200)

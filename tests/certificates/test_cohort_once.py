@@ -7,7 +7,7 @@ import pytest
 from dp_accounting import UnsupportedEventError
 
 from fedproof.certificates import certify, dumps, loads, verify
-from fedproof.protocol import CohortOnce, FixedSize, Poisson
+from fedproof.mechanisms import CohortOnce, FixedSize, Poisson
 from fedproof.threat import ThreatModel
 
 ALONE = CohortOnce(rounds=2, sampling=FixedSize(cohort=5, users=1000))

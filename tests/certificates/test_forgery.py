@@ -26,7 +26,7 @@ from fedproof.certificates.betting import betting_lower
 from fedproof.certificates.document import checksum
 from fedproof.certificates.order import betting_order, check_copies
 from fedproof.certificates.scores import fingerprint, read_array
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     CohortOnce,
     Everyone,
     FixedSize,

@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from fedproof.certificates import ApproximateDP, CostMethod, inefficacy
 from fedproof.certificates.closed_form import inefficacy_bounds
-from fedproof.protocol import Everyone, FixedSize, UserFedAvg
+from fedproof.mechanisms import Everyone, FixedSize, UserFedAvg
 from tests.certificates.conftest import REPLACE
 
 POINTS = norm.ppf((np.arange(100_000) + 0.5) / 100_000)

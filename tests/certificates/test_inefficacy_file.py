@@ -17,7 +17,7 @@ from fedproof.certificates import (
 )
 from fedproof.certificates.document import checksum
 from fedproof.certificates.version_one import check_order
-from fedproof.protocol import Poisson, UserFedAvg
+from fedproof.mechanisms import Poisson, UserFedAvg
 
 COSTS = np.random.default_rng(0).uniform(0.1, 0.3, size=400)
 MECHANISM = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))

@@ -9,8 +9,8 @@ from dp_accounting import UnsupportedEventError
 from fedproof.accounting import account, tradeoff
 from fedproof.certificates import certify, certify_means, dumps, loads, verify
 from fedproof.certificates.partition import partition_costs, partition_sizes
-from fedproof.mechanisms.sampling import groups_of
-from fedproof.protocol import Partition
+from fedproof.mechanisms import Partition
+from fedproof.rounds.sampling import groups_of
 from fedproof.threat import ThreatModel
 
 

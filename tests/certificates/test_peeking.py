@@ -15,7 +15,7 @@ from fedproof.certificates.betting import betting_rejects, log_capital
 from fedproof.certificates.confidence import Bound
 from fedproof.certificates.margin_betting import margin_sizes_by_betting
 from fedproof.certificates.tight import class_bounds, mean_sizes
-from fedproof.protocol import Everyone, UserFedAvg
+from fedproof.mechanisms import Everyone, UserFedAvg
 
 FAILURE_PROBABILITY = 0.05
 LOOKS = np.unique(np.round(np.geomspace(4, 1000, 77)).astype(int))[-60:]

@@ -8,7 +8,7 @@ from fedproof.accounting import account
 from fedproof.accounting.epsilon import pld_epsilon
 from fedproof.certificates import certify_means
 from fedproof.certificates.planning import noise_for_epsilon, plan, plan_cohort, plan_rounds
-from fedproof.protocol import Everyone, FixedSize, Poisson, UserFedAvg
+from fedproof.mechanisms import Everyone, FixedSize, Poisson, UserFedAvg
 from fedproof.threat import ThreatModel
 
 TENTH = Poisson(probability=0.1)

@@ -9,7 +9,7 @@ import pytest
 from fedproof.certificates import ApproximateDP, certify, certify_means, dumps, inefficacy, verify
 from fedproof.certificates.document import checksum
 from fedproof.certificates.privacy import approximate_curve
-from fedproof.protocol import Poisson, UserFedAvg
+from fedproof.mechanisms import Poisson, UserFedAvg
 from fedproof.threat import Relation, ThreatModel
 from tests.certificates.conftest import JOIN, REPLACE
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedproof.certificates import certify, certify_means
-from fedproof.protocol import Everyone, Poisson, UserFedAvg
+from fedproof.mechanisms import Everyone, Poisson, UserFedAvg
 
 SHARP = UserFedAvg(rounds=1, noise_multiplier=20.0, sampling=Everyone())
 POISSON = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))

@@ -16,7 +16,7 @@ from fedproof.certificates import ApproximateDP, certify, certify_sequentially, 
 from fedproof.certificates.document import checksum
 from fedproof.certificates.served import served_gap
 from fedproof.certificates.tight import mean_sizes
-from fedproof.protocol import CohortOnce, Everyone, FixedSize, Partition, UserFedAvg
+from fedproof.mechanisms import CohortOnce, Everyone, FixedSize, Partition, UserFedAvg
 
 SIGMA = 40.0
 MECHANISM = UserFedAvg(rounds=1, noise_multiplier=SIGMA, sampling=Everyone())

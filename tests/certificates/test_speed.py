@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from fedproof.certificates import certify_means
-from fedproof.protocol import Poisson, UserFedAvg
+from fedproof.mechanisms import Poisson, UserFedAvg
 
 SHAPE = (1000, 10_000, 10)
 CHILD = """
 import json, sys, time
 from fedproof.certificates import certify
 from fedproof.memory import peak_memory
-from fedproof.protocol import Poisson, UserFedAvg
+from fedproof.mechanisms import Poisson, UserFedAvg
 
 mechanism = UserFedAvg(rounds=3, noise_multiplier=12.0, sampling=Poisson(probability=0.1))
 start = time.perf_counter()

@@ -11,7 +11,7 @@ from fedproof.certificates.closed_form import certified_size
 from fedproof.certificates.confidence import Bound, mean_lower, mean_upper
 from fedproof.certificates.privacy import ApproximateTradeoff, approximate_curve
 from fedproof.certificates.tight import class_bounds, mean_sizes, walk
-from fedproof.protocol import Everyone, InstanceFedAvg, Poisson, UserFedAvg
+from fedproof.mechanisms import Everyone, InstanceFedAvg, Poisson, UserFedAvg
 from fedproof.threat import ThreatModel
 from tests.certificates.conftest import JOIN, REPLACE, WorstCase
 

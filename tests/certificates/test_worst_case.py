@@ -10,7 +10,7 @@ from scipy.special import expit
 from scipy.stats import binom, norm
 
 from fedproof.certificates import certify
-from fedproof.protocol import Poisson, UserFedAvg
+from fedproof.mechanisms import Poisson, UserFedAvg
 from tests.certificates.conftest import JOIN
 
 SIGMA, PROBABILITY = 4.0, 0.2

@@ -12,8 +12,8 @@ import pytest
 
 from fedproof.ensemble import Task, train_ensemble
 from fedproof.federation import Federation
+from fedproof.mechanisms import LocalTraining, Poisson, UserFedAvg
 from fedproof.models import build
-from fedproof.protocol import LocalTraining, Poisson, UserFedAvg
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

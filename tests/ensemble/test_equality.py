@@ -11,10 +11,7 @@ from fedproof.ensemble import Sizes, Task, train_replicas
 from fedproof.ensemble.naive import score_one, train_one
 from fedproof.ensemble.task import fingerprint, shares_first_round, start_of
 from fedproof.federation import Federation
-from fedproof.mechanisms.randomness import initial_seed
-from fedproof.models import Model, build
-from fedproof.models.module import from_module
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     CohortOnce,
     Everyone,
     FedAvg,
@@ -31,6 +28,9 @@ from fedproof.protocol import (
     Quantile,
     UserFedAvg,
 )
+from fedproof.models import Model, build
+from fedproof.models.module import from_module
+from fedproof.rounds.randomness import initial_seed
 from fedproof.threat import Unit
 
 REPLICAS = 2

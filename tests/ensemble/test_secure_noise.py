@@ -9,9 +9,7 @@ import torch
 
 from fedproof.ensemble import fingerprint, first_updates, naive, store, train, train_ensemble, train_replicas
 from fedproof.lots import Purpose
-from fedproof.mechanisms.randomness import Stream
-from fedproof.mechanisms.sampling import cohorts_of
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     CohortOnce,
     FixedSize,
     InstanceFedAvg,
@@ -21,6 +19,8 @@ from fedproof.protocol import (
     Quantile,
     UserFedAvg,
 )
+from fedproof.rounds.randomness import Stream
+from fedproof.rounds.sampling import cohorts_of
 
 CPU = torch.device("cpu")
 POISSON, FIXED = Poisson(probability=0.5), FixedSize(cohort=3, users=6)

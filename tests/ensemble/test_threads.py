@@ -14,11 +14,7 @@ from fedproof.attacks.outcome import run_attack
 from fedproof.ensemble import Sizes, Task, predict, sizes_for, train_ensemble, train_replicas
 from fedproof.ensemble.task import start_of
 from fedproof.federation import Federation
-from fedproof.mechanisms import user_fedavg
-from fedproof.mechanisms.cores import free_cores
-from fedproof.models import build
-from fedproof.models.module import from_module
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     CohortOnce,
     FixedSize,
     InstanceFedAvg,
@@ -28,6 +24,10 @@ from fedproof.protocol import (
     Poisson,
     UserFedAvg,
 )
+from fedproof.models import build
+from fedproof.models.module import from_module
+from fedproof.rounds import user_fedavg
+from fedproof.rounds.cores import free_cores
 from tests.models.brought import CLASSES, MODULES, SHAPE
 
 SIZES = Sizes(stack=3, block=3, cells=17)

@@ -14,8 +14,8 @@ from fedproof.ensemble import (
     train_ensemble,
     train_replicas,
 )
+from fedproof.mechanisms import FixedSize, InstanceFedAvg, PerLayer, Quantile
 from fedproof.models import build
-from fedproof.protocol import FixedSize, InstanceFedAvg, PerLayer, Quantile
 
 
 def assert_same(found, expected, **tolerance):

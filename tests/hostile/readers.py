@@ -19,9 +19,9 @@ from fedproof.certificates.scores import check_scores, read_array
 from fedproof.config import load_config, parse_config
 from fedproof.data import archive, cifar, leaf, mnist, sent140, text
 from fedproof.ensemble import store
+from fedproof.mechanisms import FixedSize, Poisson, Quantile, UserFedAvg
 from fedproof.models.dense import linear
 from fedproof.models.weights import with_weights
-from fedproof.protocol import FixedSize, Poisson, Quantile, UserFedAvg
 from fedproof.report.run_data import read_run
 from tests.hostile.mutate import mutate, mutate_json
 

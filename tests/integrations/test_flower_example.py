@@ -19,8 +19,8 @@ from fedproof.certificates import loads
 from fedproof.data import load
 from fedproof.ensemble import Task, train_replicas
 from fedproof.folder import kept_seed
+from fedproof.mechanisms import LocalTraining, Poisson, UserFedAvg
 from fedproof.models.dense import linear
-from fedproof.protocol import LocalTraining, Poisson, UserFedAvg
 
 FALSE_ALARM = 1e-6
 USERS, REPLICAS, SEED = 24, 200, 5
@@ -192,7 +192,7 @@ def test_a_deployment_goes_on_after_its_superlink_was_killed(example_path, tmp_p
     np.testing.assert_allclose(kept, scores, atol=2e-4)
     certificate = loads((out / "certificate.json").read_text())
     assert certificate.sound
-    # From the kept scores: their order in the bets is a hash of their bits, and those are not the local training's.
+    # From the kept scores: bets are ordered by a hash of their bits, which a local training does not share.
     assert certificate.prediction == fp.certify(kept, labels, mechanism=mechanism).prediction
     assert load_ledger(out / "ledger.json") == fp.Ledger.of(mechanism, 0.005).spend(24)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedproof as fp
-from fedproof.protocol import FixedSize, Flat, Poisson, Quantile, UserFedAvg
+from fedproof.mechanisms import FixedSize, Flat, Poisson, Quantile, UserFedAvg
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from fedproof import certify, seeds
 from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.ledger import load_ledger
 from fedproof.integrations import server
-from fedproof.protocol import Everyone, FixedSize, PerLayer, Poisson, UserFedAvg
+from fedproof.mechanisms import Everyone, FixedSize, PerLayer, Poisson, UserFedAvg
 
 MECHANISM = UserFedAvg(rounds=3, noise_multiplier=1.5, sampling=Poisson(probability=0.5), clip_norm=0.8)
 ALL = replace(MECHANISM, sampling=Everyone())

@@ -13,11 +13,11 @@ from fedproof.aggregation import mean
 from fedproof.integrations import server
 from fedproof.integrations.server import Plan
 from fedproof.lots import Purpose, draw_cohorts
-from fedproof.mechanisms import clipping as engine_clipping
-from fedproof.mechanisms.noise import add_noise
-from fedproof.mechanisms.randomness import Stream
-from fedproof.mechanisms.rounds import contributions_of
-from fedproof.protocol import Everyone, FixedSize, Flat, Median, PerLayer, Poisson, Quantile, UserFedAvg
+from fedproof.mechanisms import Everyone, FixedSize, Flat, Median, PerLayer, Poisson, Quantile, UserFedAvg
+from fedproof.rounds import clipping as engine_clipping
+from fedproof.rounds.noise import add_noise
+from fedproof.rounds.randomness import Stream
+from fedproof.rounds.state import contributions_of
 
 FALSE_ALARM = 1e-6
 SAMPLINGS = [Poisson(probability=0.3), FixedSize(cohort=4, users=10), Everyone()]

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from fedproof.certificates.planning import certifies, plan
-from fedproof.protocol import Everyone, FixedSize, InstanceFedSGD, Poisson, Query, UserFedAvg
+from fedproof.mechanisms import Everyone, FixedSize, InstanceFedSGD, Poisson, Query, UserFedAvg
 from fedproof.report.planner import make_plan, query_at, sizes_along
 from fedproof.report.run_data import read_run
 from fedproof.threat import ThreatModel

@@ -7,7 +7,7 @@ import pytest
 from fedproof.certificates import Bound, Group, Method, Spending
 from fedproof.certificates.certificate import Settings
 from fedproof.certificates.soundness import reasons_of
-from fedproof.protocol import FedAvg, FixedSize, InstanceFedSGD, Median, PerLayerMedian, Poisson, UserFedAvg
+from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedSGD, Median, PerLayerMedian, Poisson, UserFedAvg
 from fedproof.report.words import chosen_size, headline, remedy
 from fedproof.threat import ThreatModel
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from fedproof.accounting.pairs import FixedSizePair, MonotonePair, fixed_size_pair, poisson_pair
 from fedproof.accounting.spread import SpreadPair
-from fedproof.protocol import FixedSize, Query
+from fedproof.mechanisms import FixedSize, Query
 from fedproof.threat import Relation
 
 # Cells of the grid times components of the mixture: bounds the memory of one pair to some 100 MB.

@@ -16,7 +16,7 @@ from fedproof.accounting.renyi import (
     without_replacement_epsilon,
 )
 from fedproof.accounting.tradeoff import composed_losses
-from fedproof.protocol import FixedSize, InstanceFedAvg, InstanceFedSGD, Mechanism, Queries
+from fedproof.mechanisms import FixedSize, InstanceFedAvg, InstanceFedSGD, Mechanism, Queries
 from fedproof.threat import Relation
 
 # ε is rounded up to the next of these, so that a printed number is never below the computed one.
@@ -34,7 +34,7 @@ def natural_relation(source: Mechanism | DpEvent) -> Relation:
 def pld_epsilon(source: Mechanism | DpEvent, delta: float) -> float:
     """The tightest known ε: privacy-loss distributions, composed.
 
-    >>> from fedproof.protocol import Poisson, UserFedAvg
+    >>> from fedproof.mechanisms import Poisson, UserFedAvg
     >>> mechanism = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
     >>> round(pld_epsilon(mechanism, delta=0.0029), 3)
     0.211
@@ -75,7 +75,7 @@ def account(
     Guarantee: `rdp` and `pld` are (ε, δ)-DP for one unit added or removed (replaced, for cohorts of fixed
     size). `paper` reproduces published tables.
 
-    >>> from fedproof.protocol import Poisson, UserFedAvg
+    >>> from fedproof.mechanisms import Poisson, UserFedAvg
     >>> mechanism = UserFedAvg(rounds=1, noise_multiplier=6, sampling=Poisson(probability=0.2))
     >>> {name: round(value, 3) for name, value in account(mechanism, delta=0.0029).items()}
     {'paper': 0.145, 'rdp': 0.056, 'pld': 0.036}
@@ -90,7 +90,7 @@ def account(
 def account_delta(source: Mechanism | DpEvent, epsilon: float) -> dict[str, float]:
     """δ of one unit for a given ε under each accountant.
 
-    >>> from fedproof.protocol import Poisson, UserFedAvg
+    >>> from fedproof.mechanisms import Poisson, UserFedAvg
     >>> mechanism = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
     >>> {name: round(value, 4) for name, value in account_delta(mechanism, epsilon=0.6298).items()}
     {'paper': 0.0029, 'rdp': 0.0001, 'pld': 0.0}

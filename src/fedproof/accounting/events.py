@@ -8,7 +8,7 @@ import math
 import dp_accounting as dp
 from dp_accounting import DpEvent, UnsupportedEventError
 
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     CohortOnce,
     Everyone,
     FedAvg,
@@ -27,7 +27,7 @@ def event_of(mechanism: Mechanism) -> DpEvent:
     A user selection that the observer may know (InsDP-FedSGD) has no event of its own; it is left out, which
     is Dopamine's bound and never too small.
 
-    >>> from fedproof.protocol import UserFedAvg
+    >>> from fedproof.mechanisms import UserFedAvg
     >>> event_of(UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))).count
     3
     """

@@ -12,7 +12,7 @@ from fedproof import check
 from fedproof.accounting.epsilon import ensemble_account, pld_epsilon, round_up
 from fedproof.accounting.events import queries_of
 from fedproof.files import replace_file
-from fedproof.protocol import Everyone, FixedSize, Mechanism, Poisson, Queries, Query, Sampling
+from fedproof.mechanisms import Everyone, FixedSize, Mechanism, Poisson, Queries, Query, Sampling
 
 _VERSION = 1
 
@@ -21,7 +21,7 @@ _VERSION = 1
 class Ledger:
     """Finished replicas of one mechanism, each costing `queries`.
 
-    >>> from fedproof.protocol import UserFedAvg
+    >>> from fedproof.mechanisms import UserFedAvg
     >>> mechanism = UserFedAvg(rounds=1, noise_multiplier=6.0, sampling=Poisson(probability=0.2))
     >>> ledger = Ledger.of(mechanism, delta=0.0029).spend(70)
     >>> ledger.replicas, round(ledger.epsilon["pld"], 2)

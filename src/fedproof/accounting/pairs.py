@@ -21,7 +21,7 @@ from scipy.special import ndtr
 
 from fedproof.accounting.loss import LARGEST_LOSS, DiscretePair
 from fedproof.accounting.sampling import adversaries_drawn
-from fedproof.protocol import FixedSize, Query
+from fedproof.mechanisms import FixedSize, Query
 from fedproof.threat import Relation
 
 Floats = NDArray[np.float64]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
 from fedproof.accounting.events import queries_of
-from fedproof.protocol import Everyone, FixedSize, Mechanism, Poisson, Query
+from fedproof.mechanisms import Everyone, FixedSize, Mechanism, Poisson, Query
 
 Floats = NDArray[np.float64]
 
@@ -98,7 +98,7 @@ def paper_epsilon(source: Mechanism | DpEvent, delta: float) -> float:
     Cohorts of fixed size are accounted as if Poisson-sampled and InsDP-FedSGD as if every instance were drawn
     independently with the product of both probabilities; that is what was published, and is not sound.
 
-    >>> from fedproof.protocol import UserFedAvg
+    >>> from fedproof.mechanisms import UserFedAvg
     >>> mechanism = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
     >>> round(paper_epsilon(mechanism, delta=0.0029), 4)
     0.6298

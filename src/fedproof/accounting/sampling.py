@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.protocol import Everyone, FixedSize, Poisson, Sampling
+from fedproof.mechanisms import Everyone, FixedSize, Poisson, Sampling
 
 Floats = NDArray[np.float64]
 

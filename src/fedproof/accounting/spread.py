@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from fedproof.accounting.loss import DiscretePair
 from fedproof.accounting.pairs import ROUNDED, MonotonePair, poisson_pair
-from fedproof.protocol import Query
+from fedproof.mechanisms import Query
 from fedproof.threat import Relation
 
 Floats = NDArray[np.float64]

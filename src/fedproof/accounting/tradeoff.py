@@ -23,7 +23,7 @@ from fedproof.accounting.dominating import dominating_pair, grid_step
 from fedproof.accounting.events import queries_of
 from fedproof.accounting.loss import LossDistribution
 from fedproof.accounting.sampling import adversaries_drawn, joined_drawn
-from fedproof.protocol import CohortOnce, Everyone, FixedSize, Mechanism, Poisson, Query
+from fedproof.mechanisms import CohortOnce, Everyone, FixedSize, Mechanism, Poisson, Query
 from fedproof.threat import Relation, ThreatModel
 
 Floats = NDArray[np.float64]
@@ -189,7 +189,7 @@ def tradeoff(source: Mechanism | DpEvent, threat: ThreatModel, size: int) -> Tra
     poisoned lies between `lower` and `upper` of its expectation on clean data.
     Assumes: the mechanism's sampling, clipping and noise were executed as described.
 
-    >>> from fedproof.protocol import UserFedAvg
+    >>> from fedproof.mechanisms import UserFedAvg
     >>> mechanism = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
     >>> curve = tradeoff(mechanism, ThreatModel(unit="user", relation="replace"), size=11)
     >>> bool(curve.lower(0.97) > curve.upper(0.03))

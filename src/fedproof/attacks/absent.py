@@ -7,7 +7,7 @@ from torch import Tensor
 from fedproof.attacks.attack import Attack, Craft
 from fedproof.attacks.coalition import Coalition
 from fedproof.ensemble.task import Task
-from fedproof.mechanisms.rounds import State
+from fedproof.rounds.state import State
 
 
 @dataclass(frozen=True, kw_only=True)

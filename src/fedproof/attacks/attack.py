@@ -12,7 +12,7 @@ from fedproof import check
 from fedproof.attacks.coalition import Coalition
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
-from fedproof.mechanisms.rounds import State
+from fedproof.rounds.state import State
 from fedproof.threat import Relation, Unit
 
 Craft = Callable[[Coalition, State], Tensor]

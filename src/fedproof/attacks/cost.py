@@ -12,7 +12,7 @@ from fedproof.attacks.attack import Goal
 from fedproof.ensemble.memory import sizes_for
 from fedproof.ensemble.task import Task
 from fedproof.ensemble.train import predict
-from fedproof.mechanisms.users import as_inputs
+from fedproof.rounds.users import as_inputs
 
 _LEAST = 1e-300  # a score of zero costs much, not infinity
 

@@ -18,7 +18,7 @@ from fedproof.attacks.verdict import accuracy, interval, verdict
 from fedproof.certificates import Certificate, CostMethod, Inefficacy, Method, inefficacy
 from fedproof.certificates.partition import partition_costs
 from fedproof.ensemble import Task, first_updates, replica_accuracies, shares_first_round
-from fedproof.protocol import Partition
+from fedproof.mechanisms import Partition
 
 _ROUNDING = 1e-9  # of a mean of losses
 

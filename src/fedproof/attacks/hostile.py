@@ -13,7 +13,7 @@ from fedproof.attacks.coalition import Coalition
 from fedproof.attacks.units import frozen, most_instances, resized, rows_of_users
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
-from fedproof.mechanisms.rounds import State
+from fedproof.rounds.state import State
 
 
 class Values(StrEnum):

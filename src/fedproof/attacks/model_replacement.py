@@ -9,7 +9,7 @@ from fedproof.attacks.attack import Attack, Craft, Goal
 from fedproof.attacks.coalition import Coalition
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
-from fedproof.mechanisms.rounds import State
+from fedproof.rounds.state import State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from fedproof.attacks.attack import Attack, Craft
 from fedproof.attacks.coalition import Coalition
 from fedproof.attacks.perturbation import Direction, Spread, handed_in, spread_of
 from fedproof.ensemble.task import Task
-from fedproof.mechanisms.rounds import State
+from fedproof.rounds.state import State
 
 
 @dataclass(frozen=True, kw_only=True)

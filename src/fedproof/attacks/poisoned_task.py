@@ -13,9 +13,9 @@ from fedproof.attacks.honest import poisoned
 from fedproof.ensemble.task import Task
 from fedproof.ensemble.train import first_updates
 from fedproof.federation import Federation
-from fedproof.mechanisms.rounds import State
+from fedproof.mechanisms import CohortOnce, FixedSize, Partition
 from fedproof.models.precision import all_digits
-from fedproof.protocol import CohortOnce, FixedSize, Partition
+from fedproof.rounds.state import State
 from fedproof.threat import Unit
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedproof.certificates import Bound, Certificate, Method
 from fedproof.certificates.confidence import mean_lower, mean_upper
 from fedproof.certificates.partition import partition_sizes, vote_counts
-from fedproof.protocol import Partition
+from fedproof.mechanisms import Partition
 
 Floats = NDArray[np.float64]
 

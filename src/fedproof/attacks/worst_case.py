@@ -14,9 +14,9 @@ from fedproof.attacks.coalition import Coalition
 from fedproof.ensemble.memory import sizes_for
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
-from fedproof.mechanisms.rounds import State
-from fedproof.mechanisms.users import as_inputs
 from fedproof.models.model import Model
+from fedproof.rounds.state import State
+from fedproof.rounds.users import as_inputs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,7 @@ from fedproof import check
 from fedproof.audit.evidence import Evidence, evidence
 from fedproof.ensemble import Task, train_replicas
 from fedproof.federation import Federation
-from fedproof.models.model import StackedModel, stacked
-from fedproof.models.tape import Tape, Weights, layer
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     CohortOnce,
     FixedSize,
     InstanceFedAvg,
@@ -30,6 +28,8 @@ from fedproof.protocol import (
     PerLayerMedian,
     UserFedAvg,
 )
+from fedproof.models.model import StackedModel, stacked
+from fedproof.models.tape import Tape, Weights, layer
 from fedproof.threat import Relation, Unit
 
 Floats = NDArray[np.float64]

@@ -22,7 +22,7 @@ from fedproof.certificates.scores import (
     load,
 )
 from fedproof.certificates.soundness import assumptions_of, reasons_of
-from fedproof.protocol import Partition
+from fedproof.mechanisms import Partition
 from fedproof.threat import ThreatModel
 
 Integers = NDArray[np.int64]
@@ -116,7 +116,7 @@ def certify_means(
 
     Guarantee: see `Certificate`; there is no failure probability, because nothing is estimated.
 
-    >>> from fedproof.protocol import Poisson, UserFedAvg
+    >>> from fedproof.mechanisms import Poisson, UserFedAvg
     >>> mechanism = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
     >>> certify_means([[0.97, 0.03]], mechanism=mechanism).certified_size
     (11,)

@@ -15,7 +15,7 @@ from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.fields import become_members, check_columns, check_sentences, check_types
 from fedproof.certificates.method import Group, Method
 from fedproof.certificates.privacy import ApproximateDP
-from fedproof.protocol import Mechanism, Partition
+from fedproof.mechanisms import Mechanism, Partition
 from fedproof.threat import ThreatModel
 
 VERSION = 2  # of the file format, and of the rules by which a certificate is computed

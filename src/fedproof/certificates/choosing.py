@@ -18,7 +18,7 @@ from fedproof import check
 from fedproof.accounting.tradeoff import tradeoff
 from fedproof.certificates.confidence import Spending, binomial_lower, share
 from fedproof.certificates.planning import noise_for_epsilon
-from fedproof.protocol import CohortOnce, FixedSize, Partition, Poisson, UserFedAvg
+from fedproof.mechanisms import CohortOnce, FixedSize, Partition, Poisson, UserFedAvg
 from fedproof.threat import ThreatModel, Unit
 
 Floats = NDArray[np.float64]

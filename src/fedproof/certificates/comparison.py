@@ -16,7 +16,7 @@ from fedproof.certificates.confidence import Bound, Spending, share
 from fedproof.certificates.partition import partition_sizes, vote_counts
 from fedproof.certificates.scores import Array
 from fedproof.certificates.tight import ClassBounds, class_bounds, mean_sizes, ranking
-from fedproof.protocol import Mechanism, Partition
+from fedproof.mechanisms import Mechanism, Partition
 from fedproof.threat import Relation, ThreatModel
 
 Integers = NDArray[np.int64]

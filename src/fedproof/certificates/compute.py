@@ -21,7 +21,7 @@ from fedproof.certificates.renyi import renyi_sizes
 from fedproof.certificates.scores import Array
 from fedproof.certificates.served import served_gap
 from fedproof.certificates.tight import ClassBounds, class_bounds, mean_sizes, ranking
-from fedproof.protocol import Partition
+from fedproof.mechanisms import Partition
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

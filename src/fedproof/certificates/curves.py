@@ -12,7 +12,7 @@ from fedproof.certificates.fields import check_sentences
 from fedproof.certificates.method import Group
 from fedproof.certificates.privacy import ApproximateDP, approximate_curve
 from fedproof.certificates.tight import Curve
-from fedproof.protocol import CohortOnce, FixedSize, Mechanism, Queries
+from fedproof.mechanisms import CohortOnce, FixedSize, Mechanism, Queries
 from fedproof.threat import Relation, ThreatModel
 
 Source: TypeAlias = Mechanism | DpEvent

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import numpy as np
 
 from fedproof.certificates.privacy import ApproximateDP
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     CohortOnce,
     Everyone,
     FedAvg,

@@ -7,7 +7,7 @@ from types import NoneType
 from typing import Any, get_args
 
 from fedproof.certificates.privacy import ApproximateDP
-from fedproof.protocol import Mechanism
+from fedproof.mechanisms import Mechanism
 from fedproof.threat import ThreatModel
 
 _DESCRIPTIONS: dict[str, tuple[type, ...]] = {

@@ -41,7 +41,7 @@ from fedproof.certificates.fields import become_members, check_columns, check_se
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.certificates.scores import Array, fingerprint, load
 from fedproof.certificates.soundness import cost_assumptions, cost_reasons
-from fedproof.protocol import Mechanism
+from fedproof.mechanisms import Mechanism
 from fedproof.threat import ThreatModel
 
 Floats = NDArray[np.float64]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from fedproof import check
 from fedproof.accounting.epsilon import ACCOUNTANTS, pld_epsilon
 from fedproof.accounting.tradeoff import RESOLUTION, curve_of
-from fedproof.protocol import FixedSize, Poisson, Queries, Query, Sampling
+from fedproof.mechanisms import FixedSize, Poisson, Queries, Query, Sampling
 from fedproof.threat import ThreatModel
 
 _LARGEST_NOISE = 1e5

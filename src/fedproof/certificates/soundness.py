@@ -6,7 +6,7 @@ from fedproof.certificates.certificate import Settings
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.method import Group, Method
 from fedproof.certificates.privacy import ApproximateDP
-from fedproof.protocol import CohortOnce, FixedSize, Mechanism, Partition, Queries
+from fedproof.mechanisms import CohortOnce, FixedSize, Mechanism, Partition, Queries
 from fedproof.threat import Relation, ThreatModel, Unit
 
 _NO_BOUND = "the means over the replicas are taken as exact: no failure probability covers their error"

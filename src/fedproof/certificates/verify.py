@@ -30,7 +30,7 @@ from fedproof.certificates.scores import (
     fingerprint,
     load,
 )
-from fedproof.protocol import Partition
+from fedproof.mechanisms import Partition
 
 _RELATIVE_ERROR = 1e-9  # another processor's logarithm may differ in the last digits
 _FROM_LABELS = ("labels", "labels_sha256", "accuracy", "certified_accuracy")

@@ -16,7 +16,7 @@ from fedproof import check
 from fedproof.certificates.betting import SLACK, Bets
 from fedproof.certificates.certificate import Settings
 from fedproof.certificates.confidence import Spending
-from fedproof.protocol import Partition
+from fedproof.mechanisms import Partition
 
 Floats = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from fedproof.certificates.describe import describe
 from fedproof.cli.common import print_json, print_table, progress_bars, say
 from fedproof.cli.mechanism import SamplingOptions
 from fedproof.config import load_config
-from fedproof.protocol import CohortOnce, Partition
+from fedproof.mechanisms import CohortOnce, Partition
 from fedproof.threat import Relation, ThreatModel, Unit
 
 _SHOWN = 8

@@ -1,7 +1,7 @@
 """What is taken to have been executed, in plain English: the half of a guarantee that nobody can check."""
 
 from fedproof.certificates import ApproximateDP
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     Clipping,
     Everyone,
     FixedSize,

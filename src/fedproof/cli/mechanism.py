@@ -11,7 +11,7 @@ import typer
 
 from fedproof import check
 from fedproof.cli.belonging import Kind, flag
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     Clipping,
     Everyone,
     FixedSize,

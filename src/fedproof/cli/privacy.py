@@ -27,7 +27,7 @@ from fedproof.cli.mechanism import (
     sampling_of,
     unfolded,
 )
-from fedproof.protocol import FixedSize, InstanceFedSGD
+from fedproof.mechanisms import FixedSize, InstanceFedSGD
 from fedproof.threat import Relation, ThreatModel, Unit
 
 _LEAST_ACCOUNTED = 0.05  # where ε is in the hundreds, and accountants take minutes to say so

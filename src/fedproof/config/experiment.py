@@ -20,7 +20,7 @@ from fedproof.config.sections import (
     Section,
     ThreatSection,
 )
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     Clipping,
     CohortOnce,
     Everyone,

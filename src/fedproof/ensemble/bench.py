@@ -16,8 +16,8 @@ from fedproof.ensemble.naive import score_one, train_one
 from fedproof.ensemble.task import Task, shares_first_round
 from fedproof.ensemble.train import first_updates, train_replicas
 from fedproof.federation import Federation
+from fedproof.mechanisms import Everyone, InstanceFedAvg, LocalTraining, Poisson, UserFedAvg
 from fedproof.models import build
-from fedproof.protocol import Everyone, InstanceFedAvg, LocalTraining, Poisson, UserFedAvg
 
 _Result = TypeVar("_Result")
 _ENSEMBLE = 1000  # replicas over which the shared first round is spread

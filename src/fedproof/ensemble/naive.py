@@ -16,15 +16,7 @@ from torch.func import functional_call, grad, vmap
 
 from fedproof.ensemble.task import Task, cohort_size, start_of
 from fedproof.lots import Lots, Purpose
-from fedproof.mechanisms.augment import Augment
-from fedproof.mechanisms.instance_fedavg import batch_probabilities
-from fedproof.mechanisms.local import at_epoch
-from fedproof.mechanisms.randomness import Stream, data_order, draw
-from fedproof.mechanisms.sampling import cohorts_of
-from fedproof.mechanisms.users import as_inputs, class_balance
-from fedproof.models.layout import load
-from fedproof.models.precision import all_digits
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     CohortOnce,
     FedAvg,
     Flat,
@@ -37,6 +29,14 @@ from fedproof.protocol import (
     Quantile,
     UserFedAvg,
 )
+from fedproof.models.layout import load
+from fedproof.models.precision import all_digits
+from fedproof.rounds.augment import Augment
+from fedproof.rounds.instance_fedavg import batch_probabilities
+from fedproof.rounds.local import at_epoch
+from fedproof.rounds.randomness import Stream, data_order, draw
+from fedproof.rounds.sampling import cohorts_of
+from fedproof.rounds.users import as_inputs, class_balance
 
 
 @all_digits()

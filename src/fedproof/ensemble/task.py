@@ -15,12 +15,7 @@ import fedproof
 from fedproof.aggregation import Aggregation, mean
 from fedproof.federation import Federation
 from fedproof.lots import check_users
-from fedproof.mechanisms import Attack, Trainable
-from fedproof.mechanisms.instance_fedavg import batch_probabilities
-from fedproof.mechanisms.randomness import initial_seed
-from fedproof.mechanisms.sampling import groups_of
-from fedproof.models import Model
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     CohortOnce,
     FedAvg,
     FixedSize,
@@ -33,6 +28,11 @@ from fedproof.protocol import (
     Poisson,
     UserFedAvg,
 )
+from fedproof.models import Model
+from fedproof.rounds import Attack, Trainable
+from fedproof.rounds.instance_fedavg import batch_probabilities
+from fedproof.rounds.randomness import initial_seed
+from fedproof.rounds.sampling import groups_of
 from fedproof.threat import Relation, Unit
 
 
@@ -197,9 +197,9 @@ def engine_version() -> str:
     package = Path(fedproof.__file__).parent
     for room in (
         "aggregation",
-        "mechanisms",
+        "rounds",
         "models",
-        "protocol",
+        "mechanisms",
         "lots.py",
         "secure.py",
         "ensemble/train.py",

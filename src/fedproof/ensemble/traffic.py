@@ -3,7 +3,7 @@
 import torch
 
 from fedproof.ensemble.task import Task, cohort_size
-from fedproof.protocol import CohortOnce, Partition
+from fedproof.mechanisms import CohortOnce, Partition
 
 
 def uploads(task: Task) -> float:

@@ -19,15 +19,15 @@ from fedproof.ensemble.task import (
     start_of,
 )
 from fedproof.lots import Lots, Purpose
-from fedproof.mechanisms import RoundReport, Setting, State, Streams, play, user_fedavg
-from fedproof.mechanisms.cores import free_cores, on_cores
-from fedproof.mechanisms.lanes import Stacking
-from fedproof.mechanisms.randomness import Stream
-from fedproof.mechanisms.sampling import cohorts_of
-from fedproof.mechanisms.users import as_inputs, users_on
 from fedproof.models import Layout, Model
 from fedproof.models.model import StackedModel
 from fedproof.models.precision import all_digits
+from fedproof.rounds import RoundReport, Setting, State, Streams, play, user_fedavg
+from fedproof.rounds.cores import free_cores, on_cores
+from fedproof.rounds.lanes import Stacking
+from fedproof.rounds.randomness import Stream
+from fedproof.rounds.sampling import cohorts_of
+from fedproof.rounds.users import as_inputs, users_on
 
 _WIDTH = 512  # test inputs at once, for as many replicas as fit
 

@@ -10,7 +10,7 @@ import dp_accounting as dp
 from dp_accounting import DpEvent
 
 from fedproof import check
-from fedproof.protocol import Poisson, Queries, Query
+from fedproof.mechanisms import Poisson, Queries, Query
 from fedproof.threat import Unit
 
 

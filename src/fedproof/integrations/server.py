@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedproof import check, lots
 from fedproof.lots import Purpose, sequence
-from fedproof.protocol import FixedSize, Flat, PerLayer, Quantile, Sampling, UserFedAvg
+from fedproof.mechanisms import FixedSize, Flat, PerLayer, Quantile, Sampling, UserFedAvg
 from fedproof.secure import SecureGenerator
 
 Floats = NDArray[np.float64]
@@ -32,7 +32,7 @@ class Plan:
     The seed decides cohorts and noise. Whoever knows it can take the noise off: keep it on the server.
     Without one, both come from the operating system: nobody can take the noise off or repeat the training.
 
-    >>> from fedproof.protocol import Poisson, UserFedAvg
+    >>> from fedproof.mechanisms import Poisson, UserFedAvg
     >>> fedavg = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
     >>> Plan(mechanism=fedavg, num_users=200, seed=0).divisor
     20.0
@@ -248,7 +248,7 @@ def _generator(plan: Plan, replica: int) -> Numbers:
 def noise_std(plan: Plan, clip_norm: float) -> float:
     """Standard deviation of the noise on each parameter of the new model.
 
-    >>> from fedproof.protocol import Poisson, UserFedAvg
+    >>> from fedproof.mechanisms import Poisson, UserFedAvg
     >>> fedavg = UserFedAvg(rounds=1, noise_multiplier=2.0, sampling=Poisson(probability=0.5))
     >>> noise_std(Plan(mechanism=fedavg, num_users=20, seed=0), clip_norm=1.0)
     0.2

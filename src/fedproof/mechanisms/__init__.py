@@ -1,31 +1,59 @@
-"""Rounds of training: clip, noise, aggregate, stacked over replicas."""
+"""Training protocols as frozen values: what is executed, and therefore what is accounted.
 
-from torch import Tensor
+A mechanism here is a description, free of torch. `fedproof.accounting` reads its `queries`,
+`fedproof.rounds` executes the same value, so training and accounting cannot disagree.
+"""
 
-from fedproof.mechanisms import cohort_once, fedavg, instance_fedavg, instance_fedsgd, user_fedavg
-from fedproof.mechanisms.rounds import Attack, RoundReport, Setting, State, Streams
-from fedproof.models.precision import all_digits
-from fedproof.protocol import CohortOnce, FedAvg, InstanceFedAvg, InstanceFedSGD, Partition, UserFedAvg
+from fedproof.mechanisms.clipping import (
+    Clipping,
+    Flat,
+    Median,
+    PerLayer,
+    PerLayerMedian,
+    Quantile,
+)
+from fedproof.mechanisms.local import LocalTraining
+from fedproof.mechanisms.mechanisms import (
+    CohortOnce,
+    FedAvg,
+    InstanceFedAvg,
+    InstanceFedSGD,
+    Mechanism,
+    Partition,
+    PrivateMechanism,
+    Queries,
+    UserFedAvg,
+)
+from fedproof.mechanisms.query import Query
+from fedproof.mechanisms.sampling import (
+    Everyone,
+    FixedSize,
+    Poisson,
+    Sampling,
+    expected_cohort,
+)
 
-__all__ = ["Attack", "RoundReport", "Setting", "State", "Streams", "Trainable", "play"]
-
-Trainable = UserFedAvg | InstanceFedSGD | InstanceFedAvg | CohortOnce | Partition | FedAvg
-"""Mechanisms that this package executes."""
-
-
-@all_digits()
-def play(
-    mechanism: Trainable, setting: Setting, state: State, streams: Streams, shared: Tensor | None = None
-) -> tuple[State, RoundReport]:
-    """The state of a block of replicas after one round of any mechanism, and what happened."""
-    match mechanism:
-        case UserFedAvg():
-            return user_fedavg.play(mechanism, setting, state, streams, shared)
-        case CohortOnce() | Partition():
-            return cohort_once.play(mechanism, setting, state, streams, shared)
-        case FedAvg():
-            return fedavg.play(mechanism, setting, state, streams, shared)
-        case InstanceFedSGD():
-            return instance_fedsgd.play(mechanism, setting, state, streams)
-        case InstanceFedAvg():
-            return instance_fedavg.play(mechanism, setting, state, streams)
+__all__ = [
+    "Clipping",
+    "CohortOnce",
+    "Everyone",
+    "FedAvg",
+    "FixedSize",
+    "Flat",
+    "InstanceFedAvg",
+    "InstanceFedSGD",
+    "LocalTraining",
+    "Mechanism",
+    "Median",
+    "Partition",
+    "PerLayer",
+    "PerLayerMedian",
+    "Poisson",
+    "PrivateMechanism",
+    "Quantile",
+    "Queries",
+    "Query",
+    "Sampling",
+    "UserFedAvg",
+    "expected_cohort",
+]

@@ -1,122 +1,82 @@
-"""How much of an update counts: factors that bound its norm."""
+"""How one contribution is bounded."""
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
+from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from fedproof.aggregation import Contributions
-from fedproof.models.precision import clip_scales
-from fedproof.protocol import Clipping, Median, PerLayer, PerLayerMedian, Quantile
-
-_CHUNK = 1 << 17  # numbers converted to float64 at a time
+from fedproof import check
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounded:
-    """Contributions with scales that bound them, and what the bound was.
+class Flat:
+    """The whole update is scaled to an L2 norm of at most the clip norm."""
 
-    Attributes:
-        contributions: with finite updates and clipping scales.
-        thresholds: `(replicas, layers or 1)`, the clip norms in force.
-        norms: `(replicas or 1, members, layers or 1)`, before clipping; 0 where an update was not finite.
-        finite: `(replicas or 1, members)`, False where an update was not finite and counts as zero.
+    sensitivity: ClassVar[float] = 1.0
+    reasons: ClassVar[tuple[str, ...]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerLayer:
+    """Each of `num_layers` layers is scaled to the clip norm; the joint norm may reach √layers times it."""
+
+    num_layers: int
+    reasons: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check.count(num_layers=self.num_layers)
+
+    @property
+    def sensitivity(self) -> float:
+        """Joint L2 bound of one contribution in units of the clip norm."""
+        return math.sqrt(self.num_layers)
+
+
+_MEDIAN_REASON = "the clip norm is the median of the cohort's norms: it depends on the data without noise"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Median:
+    """The clip norm of a round is the median of the cohort's update norms (heuristic)."""
+
+    sensitivity: ClassVar[float] = 1.0
+    reasons: ClassVar[tuple[str, ...]] = (_MEDIAN_REASON,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerLayerMedian:
+    """The clip norm of each layer is the median of the cohort's norms of that layer (heuristic)."""
+
+    num_layers: int
+    reasons: ClassVar[tuple[str, ...]] = (_MEDIAN_REASON,)
+
+    def __post_init__(self) -> None:
+        check.count(num_layers=self.num_layers)
+
+    @property
+    def sensitivity(self) -> float:
+        """Joint L2 bound of one contribution in units of the clip norm."""
+        return math.sqrt(self.num_layers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantile:
+    """The clip norm follows a quantile of the update norms, estimated with noise (sound).
+
+    Each member adds a bit, "my norm was below the clip norm", centred to ±1/2; the bits are summed and get
+    Gaussian noise of standard deviation `count_noise_std`. That is a second query of the round.
+
+    Reference: Andrew, Thakkar, McMahan, Ramaswamy 2021, arXiv:1905.03871v5, Algorithm 1 and Theorem 1.
     """
 
-    contributions: Contributions
-    thresholds: Tensor
-    norms: Tensor
-    finite: Tensor
+    target: float = 0.5
+    learning_rate: float = 0.2
+    count_noise_std: float = 5.0
+    sensitivity: ClassVar[float] = 1.0
+    reasons: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check.open_probability(target=self.target)
+        check.positive(learning_rate=self.learning_rate, count_noise_std=self.count_noise_std)
 
 
-def bound(contributions: Contributions, clipping: Clipping, clip_norms: Tensor) -> Bounded:
-    """`contributions` with scales so that no layer, or no update, is longer than its threshold.
-
-    Guarantee: a bounded update has at most the norm of its replica's threshold (per layer where layers are
-    clipped), whatever was handed in; an update that is not finite counts as zero.
-
-    Args:
-        contributions: what the members handed in.
-        clipping: which threshold, and whether for each layer.
-        clip_norms: `(replicas,)`, in force where the threshold is not taken from the cohort.
-    """
-    sizes = contributions.layer_sizes if isinstance(clipping, PerLayer | PerLayerMedian) else None
-    contributions, norms, finite = _measured(contributions, sizes)
-    thresholds = _thresholds(norms, contributions.present, clipping, clip_norms)
-    scales = clip_scales(norms, thresholds.unsqueeze(1), contributions.updates.dtype)
-    scales = scales * contributions.present.unsqueeze(2)
-    return Bounded(
-        contributions=replace(contributions, scales=scales), thresholds=thresholds, norms=norms, finite=finite
-    )
-
-
-def unbounded(contributions: Contributions) -> Bounded:
-    """`contributions` at full length, those that are not finite as zero."""
-    contributions, norms, finite = _measured(contributions, None)
-    thresholds = norms.new_full((len(contributions.present), 1), torch.inf)
-    return Bounded(contributions=contributions, thresholds=thresholds, norms=norms, finite=finite)
-
-
-def next_clip_norms(
-    bounded: Bounded, clipping: Quantile, clip_norms: Tensor, noise: Tensor, cohort: float
-) -> Tensor:
-    """Clip norms `(replicas,)` of the next round: one noisy geometric step towards the target quantile.
-
-    Guarantee: a member enters through one bit centred to ±1/2, to whose sum noise of standard deviation
-    `count_noise_std` is added; `noise` (replicas,) is standard normal.
-
-    Reference: Andrew, Thakkar, McMahan, Ramaswamy 2021, arXiv:1905.03871v5, Algorithm 1.
-    """
-    below = bounded.norms.squeeze(2) <= clip_norms.unsqueeze(1)
-    bits = (below.to(clip_norms.dtype) - 0.5) * bounded.contributions.present
-    share = (bits.sum(1) + clipping.count_noise_std * noise) / cohort + 0.5
-    return clip_norms * torch.exp(-clipping.learning_rate * (share - clipping.target))
-
-
-def _measured(
-    contributions: Contributions, layer_sizes: tuple[int, ...] | None
-) -> tuple[Contributions, Tensor, Tensor]:
-    """`contributions` with non-finite updates as zero, their norms (of layers), and which were finite."""
-    updates = contributions.updates
-    norms = layer_norms(updates.flatten(0, 1), layer_sizes or (updates.shape[2],))
-    norms = norms.view(*updates.shape[:2], -1)
-    finite = norms.isfinite().all(2)
-    if not bool(finite.all()):
-        norms = torch.where(finite.unsqueeze(2), norms, 0)
-        updates = torch.where(finite.unsqueeze(2), updates, 0)
-        contributions = replace(contributions, updates=updates)
-    return contributions, norms, finite
-
-
-def layer_norms(rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """L2 norms `(rows, layers)` of `rows` (rows, dim) cut into layers of the given `sizes`.
-
-    In float64, which holds the square of every float32: a huge update is clipped, not lost, and a norm is
-    finite exactly if all entries are.
-    """
-    # A few rows at a time, because on a CPU the float64 copy should stay in the cache.
-    chunk = _CHUNK << (9 if rows.is_cuda else 0)
-    chunks = torch.split(rows, max(1, chunk // rows.shape[1]))
-    return torch.cat([_chunk_norms(chunk, sizes) for chunk in chunks])
-
-
-def _chunk_norms(rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    parts = torch.split(rows.double(), list(sizes), dim=1)
-    return torch.stack([torch.linalg.vector_norm(part, dim=1) for part in parts], dim=1)
-
-
-def _thresholds(norms: Tensor, present: Tensor, clipping: Clipping, clip_norms: Tensor) -> Tensor:
-    fixed = clip_norms.unsqueeze(1).expand(-1, norms.shape[2])
-    if not isinstance(clipping, Median | PerLayerMedian):
-        return fixed
-    # Absent members sort last; an empty cohort has no median and keeps the fixed norm.
-    ranked = torch.where(present.unsqueeze(2), norms, torch.inf).sort(dim=1).values
-    count = present.sum(1)
-    low, high = ((count - 1).clamp(min=0) // 2, count // 2)
-    middle = [_pick(ranked, index) for index in (low, high)]
-    return torch.where(count.unsqueeze(1) > 0, (middle[0] + middle[1]) / 2, fixed)
-
-
-def _pick(ranked: Tensor, index: Tensor) -> Tensor:
-    where = index.clamp(max=ranked.shape[1] - 1)[:, None, None].expand(-1, 1, ranked.shape[2])
-    return ranked.gather(1, where).squeeze(1)
+Clipping = Flat | PerLayer | Median | PerLayerMedian | Quantile

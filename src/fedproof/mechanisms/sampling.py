@@ -1,54 +1,58 @@
-"""Who takes part in which round, by the units' identities."""
+"""Who takes part in a round."""
 
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass
+from typing import ClassVar
 
-from fedproof.lots import draw_cohorts
-from fedproof.mechanisms.randomness import group_generator
-from fedproof.protocol import CohortOnce, Mechanism, Partition, Queries
+from fedproof import check
 
 
-def cohorts_of(
-    mechanism: Mechanism, ids: NDArray[np.int64], seed: int, replicas: range, *, secure: bool = False
-) -> NDArray[np.bool_]:
-    """Who of the units with identities `ids` takes part in which round, `(replicas, rounds, units)`.
+@dataclass(frozen=True, kw_only=True)
+class Poisson:
+    """Each unit takes part independently with `probability`, anew in every round."""
 
-    The groups of a partition follow from the seed even where all that is secret is `secure`: all replicas
-    must agree on them, and nothing rests on their being unknown.
+    probability: float
 
-    Guarantee: the same units in every round of a replica where the cohort is drawn once, else anew in each.
-    Except where cohorts have a fixed size, whether a unit takes part depends on its identity alone.
+    def __post_init__(self) -> None:
+        check.probability(probability=self.probability)
+
+
+MOST_USERS = 10**10  # the law of who is drawn takes seconds for so many, and minutes for more
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSize:
+    """A uniformly random cohort of exactly `cohort` out of `users`, anew in every round."""
+
+    cohort: int
+    users: int
+
+    def __post_init__(self) -> None:
+        check.count(cohort=self.cohort, users=self.users)
+        if self.users > MOST_USERS:
+            raise ValueError(f"users = {self.users} must be at most {MOST_USERS}, more than there are people")
+        if self.cohort > self.users:
+            raise ValueError(f"cohort = {self.cohort} must be at most the number of users = {self.users}")
+
+    @property
+    def probability(self) -> float:
+        """Chance that one given unit is drawn."""
+        return self.cohort / self.users
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everyone:
+    """No sampling: every unit takes part in every round."""
+
+    probability: ClassVar[float] = 1.0
+
+
+Sampling = Poisson | FixedSize | Everyone
+
+
+def expected_cohort(sampling: Sampling, num_units: int) -> float:
+    """Expected number of units that are drawn of `num_units`: the fixed divisor of a sum over them.
+
+    >>> expected_cohort(Poisson(probability=0.1), 200)
+    20.0
     """
-    assert not isinstance(mechanism, Queries)
-    if isinstance(mechanism, Partition):
-        if replicas.stop > mechanism.groups:
-            raise ValueError(f"replica {replicas.stop - 1} must be below groups = {mechanism.groups}")
-        wanted = np.arange(replicas.start, replicas.stop)[:, None, None]
-        own = groups_of(mechanism.groups, ids, seed) == wanted
-        return np.asarray(own.repeat(mechanism.rounds, axis=1))
-    if isinstance(mechanism, CohortOnce):
-        once = draw_cohorts(mechanism.sampling, ids, 1, seed, replicas, secure=secure)
-        # A view: with many instances and rounds a copy would fill the memory.
-        return np.broadcast_to(once, (len(once), mechanism.rounds, len(ids)))
-    return draw_cohorts(mechanism.sampling, ids, mechanism.rounds, seed, replicas, secure=secure)
-
-
-def groups_of(groups: int, ids: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """The group of each unit (user or instance).
-
-    Guarantee: a unit's group depends on its identity and the seed alone: each block of `groups` consecutive
-    identities is spread over all groups in a random order of its own. Where identities count from zero, the
-    sizes of groups differ by at most one and no group is empty.
-
-    >>> bool((groups_of(3, np.arange(7), seed=0)[3:] == groups_of(3, np.arange(3, 100), seed=0)[:4]).all())
-    True
-    """
-    if groups > len(ids):
-        raise ValueError(
-            f"groups = {groups} must be at most the number of units = {len(ids)}: a group without data has "
-            "no model"
-        )
-    blocks, places = np.divmod(ids, groups)
-    known, block = np.unique(blocks, return_inverse=True)
-    orders = np.stack([group_generator(seed, number).permutation(groups) for number in known.tolist()])
-    return np.asarray(orders[block, places])
+    return float(sampling.cohort) if isinstance(sampling, FixedSize) else sampling.probability * num_units

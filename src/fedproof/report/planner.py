@@ -15,7 +15,15 @@ from scipy.special import ndtri
 from fedproof.accounting import queries_of
 from fedproof.certificates import Certificate
 from fedproof.certificates.planning import certifies
-from fedproof.protocol import Everyone, FixedSize, InstanceFedAvg, InstanceFedSGD, Poisson, Query, UserFedAvg
+from fedproof.mechanisms import (
+    Everyone,
+    FixedSize,
+    InstanceFedAvg,
+    InstanceFedSGD,
+    Poisson,
+    Query,
+    UserFedAvg,
+)
 from fedproof.report.run_data import RunData
 from fedproof.threat import Relation, ThreatModel
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fedproof.accounting import account, is_private
 from fedproof.certificates import Certificate, Method
-from fedproof.protocol import FedAvg, Queries
+from fedproof.mechanisms import FedAvg, Queries
 from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, numbers
 from fedproof.report.run_data import Row, RunData
 from fedproof.report.words import chosen_size, confidence, percent, plural

@@ -20,7 +20,7 @@ from fedproof.certificates.comparison import compare, relations_of
 from fedproof.config import Config
 from fedproof.ensemble import Task, replica_accuracies
 from fedproof.experiment import SharedWork, privacy_spent
-from fedproof.protocol import FedAvg, FixedSize, InstanceFedSGD, UserFedAvg
+from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedSGD, UserFedAvg
 from fedproof.reproduction.published import Published
 from fedproof.reproduction.study import Panel
 from fedproof.robustness import attack, series

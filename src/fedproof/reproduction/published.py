@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedproof.protocol import InstanceFedAvg, Poisson, UserFedAvg
+from fedproof.mechanisms import InstanceFedAvg, Poisson, UserFedAvg
 
 FILE = "paper_values.json"
 

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import (
 
 from fedproof import check
 from fedproof.integrations.flower.strategy import UserFedAvgStrategy
-from fedproof.protocol import Clipping, FixedSize, Flat, Quantile, Queries, UserFedAvg
+from fedproof.mechanisms import Clipping, FixedSize, Flat, Quantile, Queries, UserFedAvg
 
 _FIXED = (DifferentialPrivacyServerSideFixedClipping, DifferentialPrivacyClientSideFixedClipping)
 _ADAPTIVE = (DifferentialPrivacyServerSideAdaptiveClipping, DifferentialPrivacyClientSideAdaptiveClipping)

@@ -24,7 +24,7 @@ from fedproof.integrations.flower import files
 from fedproof.integrations.flower.arrays import Layout, flatten, layout_of, record_of
 from fedproof.integrations.flower.nodes import REPLICAS, wait_for_nodes
 from fedproof.integrations.flower.replies import Fault, Invitation, Received, receive
-from fedproof.protocol import PerLayer, UserFedAvg
+from fedproof.mechanisms import PerLayer, UserFedAvg
 from fedproof.seeds import KNOWN, NO_SEED
 
 _LOG = logging.getLogger("flwr")

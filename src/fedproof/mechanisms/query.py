@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from fedproof import check
-from fedproof.protocol.sampling import FixedSize, Sampling
+from fedproof.mechanisms.sampling import FixedSize, Sampling
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedproof.mechanisms.randomness import augment_generator
-from fedproof.protocol import LocalTraining
+from fedproof.mechanisms import LocalTraining
+from fedproof.rounds.randomness import augment_generator
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,7 @@ import pytest
 import torch
 from scipy.stats import chi2, norm
 
-from fedproof.mechanisms import play
-from fedproof.mechanisms.noise import add_noise
-from fedproof.mechanisms.randomness import Purpose, Stream
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     Everyone,
     FixedSize,
     Flat,
@@ -19,6 +16,9 @@ from fedproof.protocol import (
     Poisson,
     UserFedAvg,
 )
+from fedproof.rounds import play
+from fedproof.rounds.noise import add_noise
+from fedproof.rounds.randomness import Purpose, Stream
 
 FALSE_ALARM = 1e-6
 CPU = torch.device("cpu")

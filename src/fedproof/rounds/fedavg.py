@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from fedproof.mechanisms.clipping import unbounded
-from fedproof.mechanisms.rounds import RoundReport, Setting, State, Streams, report
-from fedproof.mechanisms.user_fedavg import gather_updates
-from fedproof.protocol import FedAvg
+from fedproof.mechanisms import FedAvg
+from fedproof.rounds.clipping import unbounded
+from fedproof.rounds.state import RoundReport, Setting, State, Streams, report
+from fedproof.rounds.user_fedavg import gather_updates
 
 
 def play(

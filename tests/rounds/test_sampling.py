@@ -8,11 +8,11 @@ import torch
 from scipy.stats import binom
 
 from fedproof.lots import Lots, Purpose, draw_cohorts
-from fedproof.mechanisms.instance import PrivateTraining, _draws, _Rows
-from fedproof.mechanisms.instance_fedavg import batch_probabilities
-from fedproof.mechanisms.randomness import data_order
-from fedproof.mechanisms.rounds import cohort_of
-from fedproof.protocol import Everyone, FixedSize, InstanceFedAvg, LocalTraining, Poisson, expected_cohort
+from fedproof.mechanisms import Everyone, FixedSize, InstanceFedAvg, LocalTraining, Poisson, expected_cohort
+from fedproof.rounds.instance import PrivateTraining, _draws, _Rows
+from fedproof.rounds.instance_fedavg import batch_probabilities
+from fedproof.rounds.randomness import data_order
+from fedproof.rounds.state import cohort_of
 
 FALSE_ALARM = 1e-6
 USERS, ROUNDS, REPLICAS = 20, 5, range(600)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedproof.mechanisms.randomness import Stream
+from fedproof.rounds.randomness import Stream
 
 
 def add_noise(

@@ -15,10 +15,7 @@ from fedproof.attacks import attack
 from fedproof.audit import dependence
 from fedproof.ensemble import Task, train_replicas
 from fedproof.lots import Purpose, draw_cohorts
-from fedproof.mechanisms import randomness
-from fedproof.mechanisms.randomness import Stream, data_order
-from fedproof.models import build
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     CohortOnce,
     FixedSize,
     InstanceFedAvg,
@@ -28,6 +25,9 @@ from fedproof.protocol import (
     Poisson,
     UserFedAvg,
 )
+from fedproof.models import build
+from fedproof.rounds import randomness
+from fedproof.rounds.randomness import Stream, data_order
 
 FALSE_ALARM = 1e-6
 CPU = torch.device("cpu")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedproof.mechanisms.lanes import LANES, Stacking, taken
+from fedproof.rounds.lanes import LANES, Stacking, taken
 
 
 @pytest.mark.parametrize("rigid", [False, True])

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from fedproof.aggregation import Aggregation, Contributions
 from fedproof.lots import Lots
-from fedproof.mechanisms.clipping import Bounded
-from fedproof.mechanisms.lanes import Stacking
-from fedproof.mechanisms.randomness import Stream
-from fedproof.mechanisms.users import Users
+from fedproof.mechanisms import LocalTraining
 from fedproof.models.model import Model
-from fedproof.protocol import LocalTraining
+from fedproof.rounds.clipping import Bounded
+from fedproof.rounds.lanes import Stacking
+from fedproof.rounds.randomness import Stream
+from fedproof.rounds.users import Users
 
 
 @dataclass(frozen=True, kw_only=True)

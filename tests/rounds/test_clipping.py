@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedproof.mechanisms.clipping import Bounded, bound, next_clip_norms, unbounded
-from fedproof.mechanisms.rounds import contributions_of, report
-from fedproof.protocol import Flat, Median, PerLayer, PerLayerMedian, Quantile
+from fedproof.mechanisms import Flat, Median, PerLayer, PerLayerMedian, Quantile
+from fedproof.rounds.clipping import Bounded, bound, next_clip_norms, unbounded
+from fedproof.rounds.state import contributions_of, report
 
 LAYERS = (3, 1, 4)
 CLIPPINGS = [

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from fedproof.mechanisms.clipping import unbounded
-from fedproof.mechanisms.instance import PrivateTraining, private_updates
-from fedproof.mechanisms.rounds import RoundReport, Setting, State, Streams
-from fedproof.protocol import InstanceFedSGD
+from fedproof.mechanisms import InstanceFedSGD
+from fedproof.rounds.clipping import unbounded
+from fedproof.rounds.instance import PrivateTraining, private_updates
+from fedproof.rounds.state import RoundReport, Setting, State, Streams
 
 
 def play(

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from fedproof import check
-from fedproof.protocol.clipping import Clipping, Flat, Quantile
-from fedproof.protocol.query import Query
-from fedproof.protocol.sampling import Everyone, FixedSize, Poisson, Sampling, expected_cohort
+from fedproof.mechanisms.clipping import Clipping, Flat, Quantile
+from fedproof.mechanisms.query import Query
+from fedproof.mechanisms.sampling import Everyone, FixedSize, Poisson, Sampling, expected_cohort
 from fedproof.threat import Relation, Unit, as_unit
 
 

@@ -9,12 +9,12 @@ from scipy.stats import chi2
 
 from fedproof.ensemble import Task, train_replicas
 from fedproof.ensemble.task import start_of
-from fedproof.mechanisms import play
-from fedproof.mechanisms.augment import Augment
-from fedproof.mechanisms.sampling import cohorts_of, groups_of
-from fedproof.mechanisms.users import class_balance
+from fedproof.mechanisms import CohortOnce, FixedSize, LocalTraining, Partition, Poisson
 from fedproof.models import build
-from fedproof.protocol import CohortOnce, FixedSize, LocalTraining, Partition, Poisson
+from fedproof.rounds import play
+from fedproof.rounds.augment import Augment
+from fedproof.rounds.sampling import cohorts_of, groups_of
+from fedproof.rounds.users import class_balance
 
 FALSE_ALARM = 1e-6
 FIXED = FixedSize(cohort=4, users=10)

@@ -8,14 +8,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.aggregation import Contributions
-from fedproof.mechanisms.augment import Augment
-from fedproof.mechanisms.clipping import Bounded, bound, next_clip_norms
-from fedproof.mechanisms.cores import on_cores
-from fedproof.mechanisms.lanes import taken
-from fedproof.mechanisms.local import local_updates
-from fedproof.mechanisms.noise import add_noise
-from fedproof.mechanisms.randomness import data_order
-from fedproof.mechanisms.rounds import (
+from fedproof.mechanisms import Quantile, UserFedAvg
+from fedproof.rounds.augment import Augment
+from fedproof.rounds.clipping import Bounded, bound, next_clip_norms
+from fedproof.rounds.cores import on_cores
+from fedproof.rounds.lanes import taken
+from fedproof.rounds.local import local_updates
+from fedproof.rounds.noise import add_noise
+from fedproof.rounds.randomness import data_order
+from fedproof.rounds.state import (
     Cohort,
     RoundReport,
     Setting,
@@ -25,7 +26,6 @@ from fedproof.mechanisms.rounds import (
     contributions_of,
     report,
 )
-from fedproof.protocol import Quantile, UserFedAvg
 
 
 def play(

@@ -21,10 +21,7 @@ from fedproof.ensemble import Task, train_replicas
 from fedproof.ensemble.memory import Sizes
 from fedproof.federation import Federation
 from fedproof.lots import Lots, Purpose
-from fedproof.mechanisms.sampling import cohorts_of
-from fedproof.models import build
-from fedproof.models.module import from_module
-from fedproof.protocol import (
+from fedproof.mechanisms import (
     CohortOnce,
     FedAvg,
     FixedSize,
@@ -37,6 +34,9 @@ from fedproof.protocol import (
     Quantile,
     UserFedAvg,
 )
+from fedproof.models import build
+from fedproof.models.module import from_module
+from fedproof.rounds.sampling import cohorts_of
 from fedproof.threat import Unit
 
 EXAMPLES = int(os.environ.get("FEDPROOF_ISOLATION_EXAMPLES", "0")) or 60  # of each case

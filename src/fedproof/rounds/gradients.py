@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.mechanisms.cores import on_cores
-from fedproof.mechanisms.rounds import Cohort, RoundReport, Setting
+from fedproof.rounds.cores import on_cores
+from fedproof.rounds.state import Cohort, RoundReport, Setting
 
 
 @dataclass(frozen=True, kw_only=True)

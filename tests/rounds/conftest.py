@@ -5,12 +5,12 @@ import torch
 from fedproof.aggregation import mean
 from fedproof.federation import Federation
 from fedproof.lots import Lots, Purpose, draw_cohorts
-from fedproof.mechanisms import Setting, State, Streams
-from fedproof.mechanisms.lanes import Stacking
-from fedproof.mechanisms.randomness import Stream
-from fedproof.mechanisms.users import users_on
+from fedproof.mechanisms import LocalTraining
 from fedproof.models import build
-from fedproof.protocol import LocalTraining
+from fedproof.rounds import Setting, State, Streams
+from fedproof.rounds.lanes import Stacking
+from fedproof.rounds.randomness import Stream
+from fedproof.rounds.users import users_on
 
 CPU = torch.device("cpu")
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedproof.mechanisms import play
-from fedproof.protocol import FedAvg, FixedSize, Poisson, UserFedAvg
+from fedproof.mechanisms import FedAvg, FixedSize, Poisson, UserFedAvg
+from fedproof.rounds import play
 
 TINY = 1e-9
 

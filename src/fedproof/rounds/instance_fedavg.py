@@ -4,10 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.mechanisms.clipping import unbounded
-from fedproof.mechanisms.instance import PrivateTraining, private_updates
-from fedproof.mechanisms.rounds import RoundReport, Setting, State, Streams
-from fedproof.protocol import InstanceFedAvg, LocalTraining
+from fedproof.mechanisms import InstanceFedAvg, LocalTraining
+from fedproof.rounds.clipping import unbounded
+from fedproof.rounds.instance import PrivateTraining, private_updates
+from fedproof.rounds.state import RoundReport, Setting, State, Streams
 
 
 def play(

@@ -8,17 +8,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.mechanisms.augment import Augment
-from fedproof.mechanisms.clipping import bound, unbounded
-from fedproof.mechanisms.cores import on_cores
-from fedproof.mechanisms.gradients import Draw, Tally, clipped_sums
-from fedproof.mechanisms.lanes import taken
-from fedproof.mechanisms.local import Batch, descend, descent, steps_of
-from fedproof.mechanisms.noise import add_noise
-from fedproof.mechanisms.randomness import Stream
-from fedproof.mechanisms.rounds import RoundReport, Setting, State, Streams, report
-from fedproof.mechanisms.user_fedavg import gather_updates
-from fedproof.protocol import CohortOnce, Flat, Partition
+from fedproof.mechanisms import CohortOnce, Flat, Partition
+from fedproof.rounds.augment import Augment
+from fedproof.rounds.clipping import bound, unbounded
+from fedproof.rounds.cores import on_cores
+from fedproof.rounds.gradients import Draw, Tally, clipped_sums
+from fedproof.rounds.lanes import taken
+from fedproof.rounds.local import Batch, descend, descent, steps_of
+from fedproof.rounds.noise import add_noise
+from fedproof.rounds.randomness import Stream
+from fedproof.rounds.state import RoundReport, Setting, State, Streams, report
+from fedproof.rounds.user_fedavg import gather_updates
 
 
 def play(

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from fedproof.aggregation import Contributions
 from fedproof.lots import Lots
-from fedproof.mechanisms.gradients import Draw, Tally, clipped_sums
-from fedproof.mechanisms.local import descend
-from fedproof.mechanisms.randomness import Stream, draw
-from fedproof.mechanisms.rounds import (
+from fedproof.rounds.gradients import Draw, Tally, clipped_sums
+from fedproof.rounds.local import descend
+from fedproof.rounds.randomness import Stream, draw
+from fedproof.rounds.state import (
     Cohort,
     RoundReport,
     Setting,
@@ -24,7 +24,7 @@ from fedproof.mechanisms.rounds import (
     cohort_of,
     contributions_of,
 )
-from fedproof.mechanisms.users import Users
+from fedproof.rounds.users import Users
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,126 @@
+"""Local training of many (replica, user) pairs at once, each exactly as if it were trained alone."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedproof.mechanisms import LocalTraining
+from fedproof.rounds.augment import Augment
+from fedproof.rounds.lanes import taken
+from fedproof.rounds.state import Setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """The instances that the models of a stack see in one step.
+
+    Attributes:
+        epoch: number of the pass over the data.
+        step: number of the step within the pass.
+        rows: `(models, width)` rows of the federation for the first models of the stack; padding repeats a
+            row of the model's own, and is anybody's where a model has none.
+        inside: `(models, width)`, False for padding.
+        sizes: `(models, 1)`, how many of a model's rows are no padding, at least 1.
+        steps: `(models, 1)`, which of these models take the step; None if all do.
+    """
+
+    epoch: int
+    step: int
+    rows: Tensor
+    inside: Tensor
+    sizes: Tensor
+    steps: Tensor | None
+
+
+def local_updates(
+    setting: Setting, start: Tensor, members: NDArray[np.int64], order: Tensor, augment: Augment
+) -> Tensor:
+    """Update `(stack, dim)` of each user in `members` (stack,), trained from its row of `start` (stack, dim).
+
+    A member of -1 is an empty place, whose update means nothing. `order` (epochs, instances) says in which
+    order a user sees its rows.
+    """
+    return descent(setting, start, _batches(setting, members, order), augment)
+
+
+def descent(setting: Setting, start: Tensor, batches: Iterable[Batch], augment: Augment) -> Tensor:
+    """What SGD over `batches` changes, `(stack, dim)`, from `start` (stack, dim)."""
+    users, local = setting.users, setting.local
+    params = start.clone()
+    velocity = torch.zeros_like(params)
+    for batch in batches:
+        now, moving = params[: len(batch.rows)], velocity[: len(batch.rows)]
+        inputs, labels = users.features[batch.rows], users.labels[batch.rows]
+        inputs = augment(inputs, batch.epoch, batch.step)
+        weights = 1 / batch.sizes.to(now.dtype)
+        if local.balanced:
+            weights = weights * users.balance[batch.rows]
+        gradient = setting.model.gradient(now, inputs, labels, torch.where(batch.inside, weights, 0))
+        before = None if batch.steps is None else (now.clone(), moving.clone())
+        descend(now, moving, gradient, at_epoch(local, batch.epoch))
+        if before is not None and batch.steps is not None:
+            now.copy_(torch.where(batch.steps, now, before[0]))
+            moving.copy_(torch.where(batch.steps, moving, before[1]))
+    return params.sub_(start)
+
+
+def width_of(setting: Setting, begin: int) -> int:
+    """Rows of a batch that begins after `begin` of a user's instances, from public numbers alone."""
+    size, most = setting.local.batch_size, setting.users.most_instances
+    return size if most is None else max(1, min(size, most - begin))
+
+
+def steps_of(counts: NDArray[np.int64], begin: int, device: torch.device) -> Tensor | None:
+    """Which models `(models, 1)` have more than `begin` instances, or none at all; None if all have.
+
+    What becomes of a model without instances, or of an empty place, nobody asks.
+    """
+    ahead = (counts > begin) | (counts == 0)
+    return None if ahead.all() else torch.from_numpy(ahead[:, None]).to(device)
+
+
+def at_epoch(local: LocalTraining, epoch: int) -> LocalTraining:
+    """The training with the learning rate of one epoch.
+
+    >>> rates = [at_epoch(LocalTraining(epochs=2, cosine=True), epoch).learning_rate for epoch in range(2)]
+    >>> [round(rate, 3) for rate in rates]
+    [0.1, 0.05]
+    """
+    if not local.cosine:
+        return local
+    part = (1 + math.cos(math.pi * epoch / local.epochs)) / 2
+    return replace(local, learning_rate=local.learning_rate * part)
+
+
+def descend(params: Tensor, velocity: Tensor, gradient: Tensor, local: LocalTraining) -> None:
+    """One step of SGD with momentum and weight decay, in place, as `torch.optim.SGD` takes it."""
+    if local.weight_decay:
+        gradient = gradient.add_(params, alpha=local.weight_decay)
+    if local.momentum:
+        gradient = velocity.mul_(local.momentum).add_(gradient)
+    params.add_(gradient, alpha=-local.learning_rate)
+
+
+def _batches(setting: Setting, members: NDArray[np.int64], order: Tensor) -> Iterator[Batch]:
+    users, size, device = setting.users, setting.local.batch_size, order.device
+    sizes, offsets = taken(users.sizes, members), taken(users.offsets[:-1], members)
+    first, counts = (torch.from_numpy(array).to(device).unsqueeze(1) for array in (offsets, sizes))
+    for epoch in range(setting.local.epochs):
+        for begin in range(0, int(sizes.max()), size):
+            reached = setting.stacking.reached(sizes, begin)
+            place = torch.arange(begin, begin + width_of(setting, begin), device=device)
+            own = counts[:reached]
+            rows = first[:reached] + torch.minimum(place, (own - 1).clamp(min=0))
+            yield Batch(
+                epoch=epoch,
+                step=begin // size,
+                rows=order[epoch, rows],
+                inside=place < own,
+                sizes=(own - begin).clamp(min=1, max=size),
+                steps=steps_of(sizes[:reached], begin, device),
+            )
