@@ -158,11 +158,9 @@ def certify(
     if out is not None:
         replace_file(out, dumps(certificate).encode())
     if json:
-        print_json(
-            summary_of(certificate) | {"executed": words, "assumptions": list(certificate.assumptions)}
-        )
+        told = {"executed": words, "assumptions": list(certificate.assumptions)}
+        print_json(summary_of(certificate) | told)
         return
-    say(f"taken to have been executed: {words}")
     show(certificate, words)
     if served is None:
         say(_READING)
@@ -211,7 +209,8 @@ def summary_of(certificate: Certificate) -> dict[str, Any]:
 
 
 def show(certificate: Certificate, words: str) -> None:
-    """A certificate for people: a table of certified accuracy, and on what its soundness depends."""
+    """A certificate for people: what was executed, certified accuracy, and on what soundness depends."""
+    say(f"taken to have been executed: {words}")
     summary = summary_of(certificate)
     changed = "replaced" if certificate.threat.relation is Relation.REPLACE else "joining"
     title = (
@@ -332,7 +331,6 @@ def inefficacy(
             | {"unit": threat.unit.value, "relation": threat.relation.value, "executed": words}
         )
         return
-    say(f"taken to have been executed: {words}")
     _show_bounds(result, words)
     if out is not None:
         say(f"written to {out}; check it with: fedproof verify {out} --costs {costs}")
@@ -356,7 +354,8 @@ def _write_bounds(result: Inefficacy, page: Path) -> None:
 
 
 def _show_bounds(result: Inefficacy, words: str) -> None:
-    """Bounds on a cost for people: a table, the units an attack needs, and whether it is sound."""
+    """Bounds on a cost for people: what was executed, a table, the units an attack needs, soundness."""
+    say(f"taken to have been executed: {words}")
     rows = [
         (k, f"{low:.4f}", f"{high:.4f}")
         for k, low, high in zip(result.sizes, result.lower, result.upper, strict=True)

@@ -166,7 +166,8 @@ def unfolded(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def called(context: typer.Context, **values: Any) -> None:
-        given = {name: value for name, value in values.items() if _typed(context, name)}
+        typed = _typed(context)
+        given = {name: value for name, value in values.items() if name in typed}
         if kind is not None:
             values["options"] = kind(**{name: values.pop(name) for name in names})
             values["given"] = given
@@ -182,10 +183,13 @@ def unfolded(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-def _typed(context: typer.Context, name: str) -> bool:
-    """Whether an option stands on the command line, its default value included."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
+def _typed(context: typer.Context) -> set[str]:
+    """The options that stand on the command line, those with their default values included."""
+    options = [
+        str(parameter.name) for parameter in context.command.params if parameter.param_type_name == "option"
+    ]
+    sources = {name: context.get_parameter_source(name) for name in options}
+    return {name for name, source in sources.items() if source is not None and source.name != "DEFAULT"}
 
 
 def _as_options(message: str, given: Given) -> str:

@@ -205,19 +205,15 @@ def plan(
         return
     if Kind.NOISE_FOR_EPSILON in kinds:
         assert epsilon is not None
-        _answer(json, *_noise_for_epsilon(options, epsilon, delta))
-        return
-    rival = round(1 - top, 12) if rival is None else rival
-    question: dict[str, Any] = {
-        "size": size,
-        "top": top,
-        "rival": rival,
-        "threat": ThreatModel(unit=options.unit, relation=relation),
-    }
-    found, sentence = next(ask(options, question) for kind, ask in _ANSWERS.items() if kind in kinds)
-    asked = f"{size} poisoned {options.unit}s ({relation}) at confidences {top:g} against {rival:g}"
-    echo = {"unit": options.unit.value, "relation": relation.value}
-    _answer(json, found | echo, f"{sentence} {asked}")
+        found, sentence = _noise_for_epsilon(options, epsilon, delta)
+    else:
+        question = {"size": size, "top": top, "rival": round(1 - top, 12) if rival is None else rival}
+        threat = ThreatModel(unit=options.unit, relation=relation)
+        found, sentence = _for_size(kinds, options, question, threat)
+    if json:
+        print_json(found)
+    else:
+        say(sentence)
 
 
 def _question(options: SamplingOptions, given: Given, find: Find | None) -> list[Kind]:
@@ -278,6 +274,18 @@ def _noise_for_epsilon(options: SamplingOptions, epsilon: float, delta: float) -
     return document, f"noise multiplier {noise:g} gives ε <= {epsilon:g} at δ = {delta:g} for {changed}"
 
 
+def _for_size(
+    kinds: list[Kind], options: SamplingOptions, question: dict[str, Any], threat: ThreatModel
+) -> Answer:
+    """The answer to a question about so many poisoned units at such confidences."""
+    ask = next(ask for kind, ask in _ANSWERS.items() if kind in kinds)
+    found, sentence = ask(options, question | {"threat": threat})
+    echo = {"unit": threat.unit.value, "relation": threat.relation.value}
+    size, top, rival = question["size"], question["top"], question["rival"]
+    asked = f"{size} poisoned {threat.unit}s ({threat.relation}) at confidences {top:g} against {rival:g}"
+    return found | echo, f"{sentence} {asked}"
+
+
 def _find_noise(options: SamplingOptions, question: dict[str, Any]) -> Answer:
     noise = planning.plan(sampling=sampling_of(options), rounds=_count(options), **question)
     found = {"noise_multiplier": noise} | {key: question[key] for key in ("size", "top", "rival")}
@@ -308,10 +316,3 @@ def _find_cohort(options: SamplingOptions, question: dict[str, Any]) -> Answer:
 
 
 _ANSWERS = {Kind.NOISE_FOR_SIZE: _find_noise, Kind.ROUNDS: _find_rounds, Kind.COHORT: _find_cohort}
-
-
-def _answer(json: bool, document: dict[str, Any], sentence: str) -> None:
-    if json:
-        print_json(document)
-    else:
-        say(sentence)
