@@ -147,12 +147,15 @@ def test_a_heuristic_certificate_is_not_called_sound():
 
 
 def test_certify_says_which_reading_of_the_theorem_is_meant():
-    assert "add --served" in certified(*TENTH)
+    assert "the label of highest expected confidence, over trainings like these" in certified(*TENTH)
+    text = certified(*TENTH, "--method", "vote")
+    assert "the most probable vote, over trainings like these" in text
+    assert "add --served" in text
 
 
 def test_the_confidence_is_said_in_plain_english():
     text = " ".join(certified(*TENTH, "--failure-probability", "0.05").split())
-    assert "60 replicas, 5 inputs; k users replaced; 95 % confidence for each input" in text
+    assert "60 replicas, 5 inputs; k users replaced; 95% confidence for each input" in text
     assert "confidence" not in certified(*TENTH, "--method", "mean", "--bound", "none").split("┘")[0]
 
 

@@ -64,10 +64,7 @@ MaxSize = Annotated[
 Out = Annotated[Path | None, typer.Option(help="Also write the result to this file, for fedproof verify.")]
 
 # Scores of a trained ensemble say which label is expected; who retrains under attack needs more.
-_READING = (
-    "what is certified is the label with the highest expected confidence, the expectation being over "
-    "trainings like these; for a finite ensemble that is itself retrained under attack, add --served"
-)
+_READING = "what is certified is the {label}, over trainings like these; for a finite ensemble that is itself retrained under attack, add --served"
 
 
 @unfolded
@@ -163,7 +160,8 @@ def certify(
         return
     show(certificate, words)
     if served is None:
-        say(_READING)
+        votes = chosen in (Method.VOTE, Method.RENYI)
+        say(_READING.format(label="most probable vote" if votes else "label of highest expected confidence"))
     if out is not None:
         with_labels = "" if labels is None else f" --labels {labels}"
         say(f"written to {out}; check it with: fedproof verify {out} --scores {scores}{with_labels}")
@@ -231,7 +229,7 @@ def show(certificate: Certificate, words: str) -> None:
 def _confidence(certificate: Certificate) -> str:
     if certificate.settings.bound is Bound.NONE:
         return ""
-    return f"; {100 * (1 - certificate.failure_probability):.4g} % confidence for each input"
+    return f"; {100 * (1 - certificate.failure_probability):.4g}% confidence for each input"
 
 
 def thinned(count: int) -> list[int]:
