@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from fedproof.accounting.epsilon import ACCOUNTANTS
 from fedproof.accounting.renyi import paper_delta, paper_epsilon
 from fedproof.cli.app import app
+from fedproof.cli.belonging import RULES
 
 MAIN = typer.main.get_command(app)  # built once, which takes longer than most commands
 COMMANDS = MAIN.commands
@@ -233,6 +234,11 @@ def unless_refused(command, options, parameter):
     again = typed(command, options | {parameter.name: str(default)})
     refused = isinstance(again, str) and f"{flag(parameter.name)} " in again
     return [] if refused else [f"{flag(parameter.name)} {default}"]
+
+
+@pytest.mark.parametrize("command", MEANT)
+def test_the_table_has_every_option_and_no_other(command):
+    assert RULES[command].uses.keys() == {parameter.name for parameter in COMMANDS[command].params}
 
 
 def test_exceptions_are_options():

@@ -6,9 +6,8 @@ and which options a kind cannot do without.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any
 
 
@@ -74,7 +73,7 @@ class Rules:
     """
 
     uses: Mapping[str, Homes]
-    needs: Mapping[Kind, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    needs: Mapping[Kind, tuple[str, ...]]
 
 
 _DRAWN: dict[str, Homes] = {
@@ -93,7 +92,6 @@ _EXECUTED: dict[str, Homes] = _DRAWN | {
 }
 _DRAWN_NEEDS: dict[Kind, tuple[str, ...]] = {
     Kind.FEDAVG: ("sampling_probability",),
-    Kind.BY_PROBABILITY: ("sampling_probability",),
     Kind.POISSON: ("cohort", "users"),
     Kind.FIXED: ("cohort", "users"),
     Kind.BY_COUNT: ("cohort", "users", "sampling"),

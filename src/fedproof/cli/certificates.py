@@ -64,7 +64,10 @@ MaxSize = Annotated[
 Out = Annotated[Path | None, typer.Option(help="Also write the result to this file, for fedproof verify.")]
 
 # Scores of a trained ensemble say which label is expected; who retrains under attack needs more.
-_READING = "what is certified is the {label}, over trainings like these; for a finite ensemble that is itself retrained under attack, add --served"
+_READING = (
+    "what is certified is the {label}, over trainings like these; for a finite ensemble that is itself "
+    "retrained under attack, add --served"
+)
 
 
 @unfolded
