@@ -7,7 +7,7 @@ import typer
 import typer.core
 
 from fedproof import __version__
-from fedproof.cli import certificates, comparing, data, privacy, reproduction, robustness, training
+from fedproof.cli import certificates, comparing, data, privacy, reproduction, robustness, training, verifying
 from fedproof.cli.common import stderr
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -31,7 +31,7 @@ for command in (
     robustness.attack,
     certificates.certify,
     certificates.inefficacy,
-    certificates.verify,
+    verifying.verify,
     training.predict,
     privacy.account,
     privacy.plan,
