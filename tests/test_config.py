@@ -81,7 +81,7 @@ def test_the_fingerprint_changes_with_every_key():
         ("[mechanism]\ncohort = 2\ndelta = 0.0", "mechanism.delta = 0.0: input should be greater than 0"),
         (
             "[mechanism]\ncohort = 2\nkind = 'sgd'",
-            "mechanism.kind = 'sgd': input should be 'fedavg', 'user-fedavg'",
+            "mechanism.kind = 'sgd' must be one of 'user-fedavg', 'instance-fedsgd'",
         ),
         ("[mechanism]\ncohort = 2\n[threat]\nunit = 'instance'", "threat.unit = 'instance' must be 'user'"),
         ("[mechanism]\ncohort = 2\n[certificate]\nmethod = 'magic'", "certificate.method = 'magic'"),
@@ -160,8 +160,14 @@ def test_a_cohort_without_a_population_is_no_rate():
     ("overrides", "message"),
     [
         (["mechanism.sampling_probability=0.1"], "say the same thing twice"),
-        (["mechanism.batch_probability=0.1"], "belongs to kind = 'instance-fedavg'"),
-        (["mechanism.kind=partition", "mechanism.groups=5", "mechanism.population=9"], "is not used by kind"),
+        (
+            ["mechanism.batch_probability=0.1"],
+            "belongs to kind = 'instance-fedsgd' or 'instance-fedavg', not 'user-fedavg'",
+        ),
+        (
+            ["mechanism.kind=partition", "mechanism.groups=5", "mechanism.population=9"],
+            "cohort = 20 belongs to .*, not 'partition'",
+        ),
     ],
 )
 def test_rates_that_are_not_used_are_refused(overrides, message):
@@ -174,8 +180,8 @@ def test_the_smallest_user_decides_the_batch_probability():
     fedavg = build(*instance, "mechanism.kind=instance-fedavg", "mechanism.local_steps=5")
     assert isinstance(fedavg, InstanceFedAvg)
     assert fedavg.batch_probability == 10 / 50
-    assert fedavg.reasons_under(Relation.JOIN)  # an instance that joins lowers its neighbours' chances
-    assert not fedavg.reasons_under(Relation.REPLACE)
+    assert fedavg.caveats(Relation.JOIN)  # an instance that joins lowers its neighbours' chances
+    assert not fedavg.caveats(Relation.REPLACE)
     declared = build(
         *instance,
         "mechanism.kind=instance-fedavg",
@@ -183,7 +189,7 @@ def test_the_smallest_user_decides_the_batch_probability():
         "mechanism.batch_probability=0.3",
     )
     assert (declared.batch_probability, declared.by_size) == (0.3, False)
-    assert not declared.reasons_under(Relation.JOIN)
+    assert not declared.caveats(Relation.JOIN)
     fedsgd = build(*instance, "mechanism.kind=instance-fedsgd", "mechanism.sampling=fixed")
     assert isinstance(fedsgd, InstanceFedSGD)
     assert fedsgd.sampling == FixedSize(cohort=2, users=3)

@@ -7,7 +7,7 @@ import pytest
 
 from fedproof.ensemble.task import Task, caveats_of
 from fedproof.federation import Federation, identities
-from fedproof.mechanisms import CohortOnce, LocalTraining, Partition, Poisson, UserFedAvg
+from fedproof.mechanisms import Bagging, LocalTraining, Partition, Poisson, UserFedAvg
 from fedproof.models import build
 from fedproof.threat import Relation
 
@@ -81,5 +81,5 @@ def test_what_data_or_rates_cannot_give_is_said_of_join_alone():
         Relation.JOIN,
     )
     assert "instances have no identities" in instances
-    alone = CohortOnce(rounds=1, sampling=Poisson(probability=0.5))  # nothing is summed and divided
+    alone = Bagging(rounds=1, sampling=Poisson(probability=0.5))  # nothing is summed and divided
     assert caveats_of(task(named, alone), Relation.JOIN) == ()

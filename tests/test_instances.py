@@ -15,7 +15,7 @@ from fedproof.certificates import certify, certify_means
 from fedproof.ensemble import Task, train_replicas
 from fedproof.ensemble.task import start_of
 from fedproof.federation import Federation
-from fedproof.mechanisms import CohortOnce, FixedSize, LocalTraining, Partition, Poisson
+from fedproof.mechanisms import Bagging, CohortOnce, FixedSize, LocalTraining, Partition, Poisson
 from fedproof.models import build
 from fedproof.threat import ThreatModel
 
@@ -86,14 +86,14 @@ def votes(instances, cohort):
     shares = np.zeros((len(INPUTS), 2))
     drawn = list(itertools.combinations(instances, cohort))
     for members in drawn:
-        mechanism = CohortOnce(rounds=1, sampling=everyone, pooled=True, unit="instance")
+        mechanism = Bagging(rounds=1, sampling=everyone, pooled=True, unit="instance")
         shares += np.eye(2)[trained(mechanism, members, 1)[0].argmax(axis=1)]
     return shares / len(drawn)
 
 
 def test_no_poisoned_instance_beats_bagging():
     clean = (*CLEAN, (-1.0, 0), (1.0, 1))
-    mechanism = CohortOnce(
+    mechanism = Bagging(
         rounds=1, sampling=FixedSize(cohort=2, users=len(clean)), pooled=True, unit="instance"
     )
     threat = ThreatModel(unit="instance")

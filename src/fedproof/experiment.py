@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof import data
-from fedproof.accounting import account, ensemble_account, is_private
+from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.epsilon import natural_relation
 from fedproof.accounting.ledger import Ledger, save_ledger
 from fedproof.aggregation.registry import build_rule
@@ -39,7 +39,8 @@ from fedproof.ensemble.traffic import update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
 from fedproof.folder import ROUNDS, RunFolder, read_config, seed_of
-from fedproof.mechanisms import FedAvg, Mechanism, Partition
+from fedproof.mechanisms import Mechanism, is_certified, is_private
+from fedproof.mechanisms.caveats import sentences
 from fedproof.memory import peak_memory
 from fedproof.models.registry import build
 from fedproof.publishing import NOTICE, notice, secrets_of
@@ -183,7 +184,7 @@ def make_task(
         federation=federation,
         model=model,
         mechanism=mechanism,
-        local=config.local_training,
+        local=config.mechanism.local_training,
         seed=seed,
         own_start=config.ensemble.own_start,
         secure_noise=config.ensemble.secure_noise,
@@ -220,8 +221,8 @@ def ensemble_size(config: Config, task: Task) -> int:
     if budget is not None and not is_private(task.mechanism):
         kind = config.mechanism.kind
         raise ValueError(f"ensemble.max_epsilon needs a mechanism with noise: {kind} has no finite epsilon")
-    if isinstance(task.mechanism, Partition):
-        return task.mechanism.groups
+    if task.mechanism.replicas is not None:
+        return task.mechanism.replicas
     if budget is None:
         return wanted
     most = Ledger.of(task.mechanism, config.mechanism.delta).affordable(budget, wanted)
@@ -251,7 +252,7 @@ def _shape(task: Task, num_replicas: int) -> tuple[int, int, int]:
 def _certify(
     config: Config, task: Task, scores: NDArray[np.float32]
 ) -> tuple[Certificate | None, tuple[Curve, ...]]:
-    if isinstance(task.mechanism, FedAvg):
+    if not is_certified(task.mechanism):
         return None, ()
     section = config.certificate
     certificate = certify_scores(config, task, scores, task.federation.test_labels)
@@ -313,7 +314,10 @@ def _summary(
         "peak_memory_bytes": peak_memory(),
     }
     if certificate is None:
-        return summary | {"sound": False, "reasons": list(task.mechanism.reasons)}
+        return summary | {
+            "sound": False,
+            "reasons": list(sentences(task.mechanism.caveats(config.threat.relation))),
+        }
     return summary | {
         **certificate.headline,
         **_privacy(config, task, len(scores), curves),
@@ -330,7 +334,7 @@ def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve,
     relation = natural_relation(task.mechanism)
     return spent | {
         "epsilon_relation": relation.value,
-        "epsilon_reasons": [*task.mechanism.reasons_under(relation), *caveats_of(task, relation)],
+        "epsilon_reasons": [*sentences(task.mechanism.caveats(relation)), *caveats_of(task, relation)],
         "paper_largest_size": len(exact) - 2,
         "paper_certified_accuracy": {str(size): share for size, share in enumerate(sure)},
     }
@@ -385,7 +389,7 @@ def predict(folder: Path, inputs: NDArray[np.generic], *, device: str = "cpu") -
     """
     config = read_config(folder)
     task = make_task(config, device, seed=seed_of(folder, config))
-    if isinstance(task.mechanism, FedAvg):
+    if not is_certified(task.mechanism):
         raise ValueError(f"{folder}: fedavg adds no noise, its predictions have no certificate")
     expected = task.federation.test_features.shape[1:]
     if inputs.ndim < 2 or inputs.shape[1:] != expected or not len(inputs):

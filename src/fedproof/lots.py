@@ -116,7 +116,7 @@ def draw_cohorts(
     Guarantee: except where cohorts have a fixed size, whether a unit takes part depends on its identity
     alone.
     """
-    check_users(sampling, len(ids))
+    sampling.check_units(len(ids))
     chosen = np.ones((len(replicas), rounds, len(ids)), dtype=np.bool_)
     if isinstance(sampling, Everyone):
         return chosen
@@ -125,12 +125,6 @@ def draw_cohorts(
         numbers = lots.draw(draws, np.full(rounds, row), ids[None].repeat(rounds, axis=0))
         chosen[row] = _chosen(sampling, numbers)
     return chosen
-
-
-def check_users(sampling: Sampling, num_users: int) -> None:
-    """Raise ValueError if `sampling` was made for another number of users."""
-    if isinstance(sampling, FixedSize) and sampling.users != num_users:
-        raise ValueError(f"sampling.users = {sampling.users} must be the number of users = {num_users}")
 
 
 def _chosen(sampling: Poisson | FixedSize, numbers: NDArray[np.float64]) -> NDArray[np.bool_]:

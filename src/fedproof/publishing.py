@@ -3,9 +3,8 @@
 A note in the run's directory says the latter; its first line is said at the end of a command.
 """
 
-from fedproof.accounting import is_private
 from fedproof.config import Config
-from fedproof.mechanisms import Mechanism, Partition
+from fedproof.mechanisms import Mechanism, Releases, is_private
 from fedproof.seeds import FRESH, KNOWN, NO_SEED
 
 NOTICE = "PUBLISH.txt"
@@ -34,7 +33,7 @@ def secrets_of(config: Config, mechanism: Mechanism) -> tuple[str, ...]:
 
     A partition keeps no secret: its votes are counted, and a unit touches one group, whoever knows which.
     """
-    if isinstance(mechanism, Partition):
+    if mechanism.releases is Releases.GROUPS:
         return ()
     if config.ensemble.secure_noise:
         return (NO_SEED,)

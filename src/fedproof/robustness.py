@@ -12,7 +12,7 @@ from fedproof.certificates import Certificate
 from fedproof.config import Config
 from fedproof.ensemble import Task
 from fedproof.experiment import certify_scores, ensemble_size, make_task
-from fedproof.mechanisms import FedAvg
+from fedproof.mechanisms import is_certified
 
 Progress = Callable[[str, int, int], None]
 
@@ -50,7 +50,7 @@ def attack(
     attacks = [one for kind in kinds for one in series(config, kind, sizes, task)]
 
     def certifier(scores: NDArray[np.float32]) -> Certificate | None:
-        if isinstance(task.mechanism, FedAvg):
+        if not is_certified(task.mechanism):
             return None
         return certify_scores(config, task, scores, task.federation.test_labels)
 
@@ -78,7 +78,7 @@ def series(config: Config, kind: str, sizes: Sequence[int], task: Task) -> list[
         num_users=task.federation.num_users,
         unit=config.threat.unit,
         relation=config.threat.relation,
-        by_data=getattr(task.mechanism, "pooled", False),
+        by_data=task.mechanism.pooled,
         seed=section.seed,
         scale=section.scale,
         **options,

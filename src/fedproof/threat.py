@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 
 class Unit(StrEnum):
@@ -43,6 +44,7 @@ class ThreatModel:
 
     unit: Unit = Unit.USER
     relation: Relation = Relation.REPLACE
+    kind: ClassVar[str] = "threat"
 
     def __post_init__(self) -> None:
         for name, kind in (("unit", Unit), ("relation", Relation)):

@@ -1,7 +1,9 @@
 """Cohorts drawn once: sampling alone and the hybrid, against closed forms and enumerated federations."""
 
+import copy
 import itertools
 import math
+import pickle
 
 import dp_accounting as dp
 import mpmath
@@ -17,7 +19,7 @@ from fedproof.accounting import account, event_of, queries_of, tradeoff
 from fedproof.accounting.sampling import adversaries_drawn, joined_drawn
 from fedproof.accounting.tradeoff import GaussianTradeoff
 from fedproof.certificates import certify_means
-from fedproof.mechanisms import CohortOnce, Everyone, FixedSize, Poisson, Query, UserFedAvg
+from fedproof.mechanisms import Bagging, CohortOnce, Everyone, FixedSize, Poisson, Query, UserFedAvg
 from fedproof.threat import Relation, ThreatModel
 
 PROBABILITIES = np.linspace(0, 1, 201)
@@ -25,6 +27,8 @@ INNER = PROBABILITIES[1:-1]
 
 
 def once(sampling, noise=0.0, rounds=1):
+    if not noise:
+        return Bagging(rounds=rounds, sampling=sampling)
     return CohortOnce(rounds=rounds, noise_multiplier=noise, sampling=sampling)
 
 
@@ -315,7 +319,7 @@ def test_no_adaptive_contributions_beat_the_hybrid(exact_curve, kind, data):
 def test_there_is_no_privacy_without_noise():
     mechanism = once(fixed(2, 10))
     assert event_of(mechanism) == NonPrivateDpEvent()
-    with pytest.raises(UnsupportedEventError, match="CohortOnce without noise has no privacy guarantee"):
+    with pytest.raises(UnsupportedEventError, match="Bagging has no privacy guarantee"):
         account(mechanism, 1e-5)
 
 
@@ -323,15 +327,23 @@ def test_there_is_no_privacy_without_noise():
     ("arguments", "message"),
     [
         ({"sampling": Everyone()}, "must be Poisson or FixedSize"),
-        ({"noise_multiplier": -1.0}, "noise_multiplier = -1.0 must be zero or a positive number"),
-        ({"pooled": True, "noise_multiplier": 1.0}, "must be 0 for pooled training"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier = -1.0 must be a positive number"),
+        ({"pooled": True}, "must be 0 for pooled training"),
         ({"rounds": 0}, "rounds = 0"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):
-    values = {"rounds": 1, "sampling": fixed(2, 10)} | arguments
+    values = {"rounds": 1, "sampling": fixed(2, 10), "noise_multiplier": 1.0} | arguments
     with pytest.raises(ValueError, match=message):
         CohortOnce(**values)
+
+
+def test_a_cohort_drawn_once_without_noise_is_bagging_under_an_old_name():
+    with pytest.warns(DeprecationWarning, match="CohortOnce without noise is called Bagging"):
+        old = CohortOnce(rounds=2, sampling=fixed(2, 10), noise_multiplier=0.0, clip_norm=2.0, rule="krum")
+    assert old == Bagging(rounds=2, sampling=fixed(2, 10), rule="krum")
+    noisy = CohortOnce(rounds=2, sampling=fixed(2, 10), noise_multiplier=1.0)
+    assert pickle.loads(pickle.dumps(noisy)) == copy.copy(noisy) == noisy
 
 
 def test_bad_questions_are_refused():

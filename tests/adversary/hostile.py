@@ -15,6 +15,7 @@ from fedproof.attacks import units
 from fedproof.ensemble import Task, train_replicas
 from fedproof.federation import Federation
 from fedproof.mechanisms import (
+    Bagging,
     CohortOnce,
     FixedSize,
     InstanceFedAvg,
@@ -84,10 +85,10 @@ ONCE = {"rounds": 2, "sampling": POISSON}
 BAGGED = {**ONCE, "sampling": Poisson(probability=0.1), "pooled": True, "unit": Unit.INSTANCE}
 LAYOUTS = {
     "users": UserFedAvg(rounds=2, noise_multiplier=1.0, sampling=POISSON, population=2 * USERS),
-    "once": CohortOnce(**ONCE),
+    "once": Bagging(**ONCE),
     "once, noise": CohortOnce(**ONCE, noise_multiplier=1.0, population=2 * USERS),
-    "once, pooled": CohortOnce(**ONCE, pooled=True),
-    "once, instances": CohortOnce(**BAGGED),
+    "once, pooled": Bagging(**ONCE, pooled=True),
+    "once, instances": Bagging(**BAGGED),
     "once, instances, noise": CohortOnce(**BAGGED, noise_multiplier=1.0, population=10 * USERS),
     "groups": Partition(groups=6, rounds=2),
     "groups, pooled": Partition(groups=6, rounds=2, pooled=True),

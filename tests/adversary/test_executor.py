@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from fedproof.attacks import build_series, run_attack, train, units, verdict
 from fedproof.certificates import certify
-from fedproof.mechanisms import CohortOnce, FixedSize, Partition
+from fedproof.mechanisms import Bagging, CohortOnce, FixedSize, Partition
 from fedproof.threat import Relation, ThreatModel, Unit
 from tests.adversary.hostile import (
     CLASSES,
@@ -179,8 +179,8 @@ def test_no_vote_of_other_groups_is_bought(mechanism, kind, relation):
 
 
 COHORTS = [
-    CohortOnce(rounds=1, sampling=FixedSize(cohort=3, users=50)),
-    CohortOnce(rounds=1, sampling=FixedSize(cohort=3, users=50), pooled=True),
+    Bagging(rounds=1, sampling=FixedSize(cohort=3, users=50)),
+    Bagging(rounds=1, sampling=FixedSize(cohort=3, users=50), pooled=True),
     CohortOnce(rounds=2, sampling=FixedSize(cohort=12, users=50), noise_multiplier=3.0),
 ]
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedproof.certificates import certify, certify_means
 from fedproof.certificates.partition import partition_costs
-from fedproof.mechanisms import CohortOnce, FixedSize, Partition, Poisson
+from fedproof.mechanisms import Bagging, FixedSize, Partition, Poisson
 from fedproof.threat import Relation, ThreatModel
 
 SEED = 19
@@ -129,7 +129,7 @@ CASES = [
 @pytest.mark.parametrize(("sampling", "relation"), CASES, ids=str)
 def test_no_k_members_change_a_certified_prediction(sampling, relation, method, record_property):
     rng, users = np.random.default_rng(SEED), getattr(sampling, "users", 7)
-    mechanism = CohortOnce(rounds=1, sampling=sampling)
+    mechanism = Bagging(rounds=1, sampling=sampling)
     threat = ThreatModel(relation=relation)
     trials = 0
     for _ in range(4):
@@ -168,7 +168,7 @@ def attacked(sampling, users, size, relation, scores, chances):
 
 def test_one_unit_more_than_certified_is_too_many():
     # The curve of sampling alone is the best there is: an adversary takes the share that is given up.
-    mechanism, users = CohortOnce(rounds=1, sampling=FixedSize(cohort=1, users=10)), 10
+    mechanism, users = Bagging(rounds=1, sampling=FixedSize(cohort=1, users=10)), 10
     shares = np.linspace(0.55, 1.0, 46)
     means = np.stack((shares, 1 - shares), axis=1)
     certificate = certify_means(means, mechanism=mechanism, threat=ThreatModel(), method="vote", max_size=9)

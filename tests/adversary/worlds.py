@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedproof.mechanisms import (
+    Bagging,
     CohortOnce,
     Everyone,
     FixedSize,
@@ -242,9 +243,7 @@ def sampling_alone(rng, *, fixed=False):
     relation, size = relation_of(rng), some_adversaries(rng)
     sampling, crowd = sampled(rng, size, fixed=fixed)
     unit = Unit(rng.choice(list(Unit)))
-    mechanism = CohortOnce(
-        rounds=1, noise_multiplier=0.0, sampling=sampling, unit=unit, pooled=unit is Unit.INSTANCE
-    )
+    mechanism = Bagging(rounds=1, sampling=sampling, unit=unit, pooled=unit is Unit.INSTANCE)
     threat = ThreatModel(unit=unit, relation=relation)
 
     def world():

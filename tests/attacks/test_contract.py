@@ -22,6 +22,7 @@ from fedproof.attacks.attack import rows_of
 from fedproof.ensemble import fingerprint, first_updates, train_replicas
 from fedproof.federation import Federation
 from fedproof.mechanisms import (
+    Bagging,
     CohortOnce,
     Everyone,
     FedAvg,
@@ -445,11 +446,11 @@ LAYOUTS = {
     ),
     "users, quantile": UserFedAvg(rounds=2, noise_multiplier=1.0, sampling=POISSON, clipping=Quantile()),
     "users, no noise": FedAvg(rounds=2, sampling=POISSON),
-    "once": CohortOnce(**ONCE),
-    "once, fixed": CohortOnce(rounds=1, sampling=FixedSize(cohort=4, users=12)),
+    "once": Bagging(**ONCE),
+    "once, fixed": Bagging(rounds=1, sampling=FixedSize(cohort=4, users=12)),
     "once, noise": CohortOnce(**ONCE, noise_multiplier=1.0),
-    "once, pooled": CohortOnce(**ONCE, pooled=True),
-    "once, instances": CohortOnce(**ONCE, pooled=True, unit=Unit.INSTANCE),
+    "once, pooled": Bagging(**ONCE, pooled=True),
+    "once, instances": Bagging(**ONCE, pooled=True, unit=Unit.INSTANCE),
     "once, instances, noise": CohortOnce(**ONCE, pooled=True, unit=Unit.INSTANCE, noise_multiplier=1.0),
     "groups": Partition(groups=4),
     "groups, pooled": Partition(groups=4, pooled=True),
@@ -466,11 +467,11 @@ LAYOUTS = {
 def why_not(attack, task):
     """What is said where an attack makes no sense for a layout; None where it does."""
     mechanism = task.mechanism
-    if getattr(mechanism, "pooled", False) and attack.crafter(task) is not None:
+    if mechanism.pooled and attack.crafter(task) is not None:
         return "where pooled = true nobody hands in any"
     moves = attack.relation is Relation.JOIN and attack.unit is Unit.USER
-    without_noise = isinstance(mechanism, CohortOnce) and not mechanism.noise_multiplier
-    if moves and isinstance(getattr(mechanism, "sampling", None), FixedSize) and not without_noise:
+    without_noise = mechanism.once and not mechanism.noise_multiplier
+    if moves and isinstance(mechanism.sampling, FixedSize) and not without_noise:
         return "is not defined for noised cohorts of a fixed size"
     return None
 

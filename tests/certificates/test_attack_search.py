@@ -55,9 +55,9 @@ def cells(updates, mechanism):
     members, weights = cohorts(mechanism.sampling, updates.shape[1])
     sums = updates @ members.T
     total, chance = sums, weights
-    if isinstance(mechanism, CohortOnce):
+    if mechanism.once:
         total = mechanism.rounds * sums  # the same cohort in all of them
-    for _ in range(0 if isinstance(mechanism, CohortOnce) else mechanism.rounds - 1):
+    for _ in range(0 if mechanism.once else mechanism.rounds - 1):
         total = (total[:, :, None] + sums[:, None, :]).reshape(len(updates), -1)
         chance = (chance[:, None] * weights).ravel()
     std = mechanism.noise_multiplier * np.sqrt(mechanism.rounds)

@@ -24,9 +24,17 @@ from fedproof.certificates import (
     loads,
     verify,
 )
-from fedproof.certificates.describe import describe, restore
 from fedproof.certificates.document import checksum
-from fedproof.mechanisms import Everyone, FixedSize, InstanceFedAvg, InstanceFedSGD, Poisson, UserFedAvg
+from fedproof.mechanisms import (
+    Everyone,
+    FixedSize,
+    InstanceFedAvg,
+    InstanceFedSGD,
+    Poisson,
+    UserFedAvg,
+    codec,
+)
+from fedproof.mechanisms.codec import describe, restore
 from fedproof.threat import ThreatModel
 
 LABELS = [0] * 10 + [1, 2]
@@ -50,7 +58,8 @@ VALUES = [
         rounds=5, noise_multiplier=1.5, sampling=FixedSize(cohort=3, users=9), batch_probability=0.1
     ),
     InstanceFedAvg(rounds=5, local_steps=7, noise_multiplier=1.5, batch_probability=0.1),
-    mechanisms.CohortOnce(rounds=2, sampling=FixedSize(cohort=3, users=9), pooled=True),
+    mechanisms.Bagging(rounds=2, sampling=FixedSize(cohort=3, users=9), pooled=True),
+    mechanisms.CohortOnce(rounds=2, sampling=FixedSize(cohort=3, users=9), noise_multiplier=2.0),
     mechanisms.Partition(groups=5),
     mechanisms.FedAvg(rounds=2, sampling=Everyone()),
     ApproximateDP(epsilon=0.63, delta=0.0029, relation="replace"),
@@ -65,8 +74,8 @@ def test_descriptions_come_back_exactly(value):
 
 
 def test_every_mechanism_can_be_written():
-    kinds = {type(value) for value in VALUES}
-    assert set(mechanisms.Mechanism.__args__) <= kinds
+    parts = {Poisson, FixedSize, Everyone, mechanisms.Query}
+    assert {type(value) for value in (*VALUES, *CLIPPINGS)} | parts == set(codec.KINDS.values())
     assert {type(clipping) for clipping in CLIPPINGS} == set(mechanisms.Clipping.__args__)
 
 

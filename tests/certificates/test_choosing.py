@@ -13,13 +13,13 @@ from fedproof.certificates.choosing import (
     spread,
     votes_needed,
 )
-from fedproof.mechanisms import CohortOnce, FixedSize, Partition, UserFedAvg
+from fedproof.mechanisms import Bagging, CohortOnce, FixedSize, Partition, UserFedAvg
 from fedproof.threat import ThreatModel
 
 QUESTION = Question(size=4, threat=ThreatModel(), replicas=200)
 MECHANISMS = [
     Partition(groups=200),
-    CohortOnce(rounds=1, sampling=FixedSize(cohort=3, users=100)),
+    Bagging(rounds=1, sampling=FixedSize(cohort=3, users=100)),
     CohortOnce(rounds=1, sampling=FixedSize(cohort=3, users=100), noise_multiplier=0.5),
 ]
 
@@ -81,7 +81,7 @@ def test_options_are_ranked_and_privacy_is_kept():
     found = choose(known, Question(size=10, threat=ThreatModel()))
     estimates = [option.estimate for option in found]
     assert estimates == sorted(estimates, reverse=True)
-    assert {type(option.mechanism) for option in found} == {CohortOnce, Partition}
+    assert {type(option.mechanism) for option in found} == {Bagging, Partition}
     assert not any(option.noisy for option in found)
     private = choose(known, Question(size=10, threat=ThreatModel(), epsilon=2.0, delta=1e-3, rounds=3))
     assert {type(option.mechanism) for option in private} == {CohortOnce, UserFedAvg}

@@ -7,10 +7,10 @@ import pytest
 from dp_accounting import UnsupportedEventError
 
 from fedproof.certificates import certify, dumps, loads, verify
-from fedproof.mechanisms import CohortOnce, FixedSize, Poisson
+from fedproof.mechanisms import Bagging, CohortOnce, FixedSize, Poisson
 from fedproof.threat import ThreatModel
 
-ALONE = CohortOnce(rounds=2, sampling=FixedSize(cohort=5, users=1000))
+ALONE = Bagging(rounds=2, sampling=FixedSize(cohort=5, users=1000))
 HYBRID = CohortOnce(rounds=2, sampling=Poisson(probability=0.01), noise_multiplier=3.0, clip_norm=0.5)
 
 
@@ -20,7 +20,7 @@ def scores():
     return generator.dirichlet([30, 1, 1], size=(300, 2))
 
 
-BAGGING = CohortOnce(rounds=2, sampling=FixedSize(cohort=5, users=1000), pooled=True, unit="instance")
+BAGGING = Bagging(rounds=2, sampling=FixedSize(cohort=5, users=1000), pooled=True, unit="instance")
 DRAWN = replace(HYBRID, pooled=True, unit="instance")
 
 

@@ -27,7 +27,7 @@ from fedproof.certificates.document import checksum
 from fedproof.certificates.order import betting_order, check_copies
 from fedproof.certificates.scores import fingerprint, read_array
 from fedproof.mechanisms import (
-    CohortOnce,
+    Bagging,
     Everyone,
     FixedSize,
     Partition,
@@ -329,7 +329,7 @@ def test_sizes_that_nobody_can_search_are_refused(scores, size):
 
 
 def test_fields_of_the_wrong_type_are_refused(scores):
-    once = CohortOnce(rounds=1, sampling=FixedSize(cohort=2, users=100))
+    once = Bagging(rounds=1, sampling=FixedSize(cohort=2, users=100))
     certificate = certify(scores, mechanism=once, method="vote")
     mechanism = json.loads(dumps(certificate))["mechanism"]
     for name, value in (("pooled", 1), ("pooled", "no"), ("rounds", True), ("rule", 3), ("unit", None)):

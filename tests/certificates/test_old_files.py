@@ -3,6 +3,8 @@
 `old/` was written by that release: arrays, and certificates named after the array they were made from.
 """
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from fedproof.certificates import dumps, loads, loads_inefficacy, verify
 
 # Certified too much when it was written: k instances spread over users were not counted (theory, section 3).
 CORRECTED = {"two-mean-instances": ("certified_size: the file says 24 at index 3, the scores give 23",)}
+RENAMED = {"three-vote": "bagging"}  # a cohort drawn once, without noise
 FILES = sorted((Path(__file__).parent / "old").glob("*.json"))
 
 
@@ -35,4 +38,8 @@ def test_old_files_load_and_verify(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_old_files_are_written_as_they_were(path):
-    assert dumps(read(path)) == path.read_text()
+    written, text = dumps(read(path)), path.read_text()
+    if path.stem in RENAMED:
+        assert json.loads(written)["mechanism"]["kind"] == RENAMED[path.stem]
+        written, text = (re.sub(r'"(mechanism|checksums)": .*', "", part) for part in (written, text))
+    assert written == text

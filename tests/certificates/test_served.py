@@ -16,7 +16,7 @@ from fedproof.certificates import ApproximateDP, certify, certify_sequentially, 
 from fedproof.certificates.document import checksum
 from fedproof.certificates.served import served_gap
 from fedproof.certificates.tight import mean_sizes
-from fedproof.mechanisms import CohortOnce, Everyone, FixedSize, Partition, UserFedAvg
+from fedproof.mechanisms import Bagging, Everyone, FixedSize, Partition, UserFedAvg
 
 SIGMA = 40.0
 MECHANISM = UserFedAvg(rounds=1, noise_multiplier=SIGMA, sampling=Everyone())
@@ -134,7 +134,7 @@ def test_what_is_refused(scores, settings, message):
 
 def test_other_guarantees_serve_too(scores):
     known = ApproximateDP(epsilon=0.05, delta=1e-6, relation="replace")
-    once = CohortOnce(rounds=1, sampling=FixedSize(cohort=2, users=500))
+    once = Bagging(rounds=1, sampling=FixedSize(cohort=2, users=500))
     for source in ({"privacy": known}, {"mechanism": once}):
         found = certify(scores, method="mean", served=0.05, **source)
         assert max(size for size in found.certified_size if size is not None) > 0

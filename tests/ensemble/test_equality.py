@@ -12,6 +12,7 @@ from fedproof.ensemble.naive import score_one, train_one
 from fedproof.ensemble.task import fingerprint, shares_first_round, start_of
 from fedproof.federation import Federation
 from fedproof.mechanisms import (
+    Bagging,
     CohortOnce,
     Everyone,
     FedAvg,
@@ -96,13 +97,13 @@ def mechanisms(name: str) -> dict[str, object]:
     found["fedavg"] = FedAvg(rounds=2, sampling=fixed)
     found["everyone"] = UserFedAvg(rounds=2, noise_multiplier=0.05, sampling=Everyone(), clip_norm=0.1)
     often = Poisson(probability=0.9)
-    found["cohort-once"] = CohortOnce(rounds=2, sampling=often)
-    found["cohort-once-pooled"] = CohortOnce(rounds=2, sampling=often, pooled=True)
+    found["cohort-once"] = Bagging(rounds=2, sampling=often)
+    found["cohort-once-pooled"] = Bagging(rounds=2, sampling=often, pooled=True)
     found["cohort-once-noise"] = CohortOnce(rounds=2, sampling=fixed, noise_multiplier=0.05, clip_norm=0.1)
     found["partition"] = Partition(groups=3, rounds=2)
     found["partition-pooled"] = Partition(groups=3, rounds=2, pooled=True)
     bag = FixedSize(cohort=7, users=sum(SIZES))
-    found["bagging"] = CohortOnce(rounds=2, sampling=bag, pooled=True, unit=Unit.INSTANCE)
+    found["bagging"] = Bagging(rounds=2, sampling=bag, pooled=True, unit=Unit.INSTANCE)
     for key, drawn, noise in (
         ("fixed", bag, 0.05),
         ("poisson", often, 0.5),

@@ -10,6 +10,7 @@ import torch
 from fedproof.ensemble import fingerprint, first_updates, naive, store, train, train_ensemble, train_replicas
 from fedproof.lots import Purpose
 from fedproof.mechanisms import (
+    Bagging,
     CohortOnce,
     FixedSize,
     InstanceFedAvg,
@@ -29,7 +30,7 @@ MECHANISMS = [
     UserFedAvg(rounds=2, noise_multiplier=1.0, sampling=FIXED, clipping=Quantile()),
     InstanceFedAvg(rounds=1, local_steps=2, noise_multiplier=1.0, batch_probability=1.0),
     InstanceFedSGD(rounds=2, noise_multiplier=1.0, sampling=FIXED, batch_probability=0.5),
-    CohortOnce(rounds=1, sampling=POISSON, noise_multiplier=0.0, pooled=True),
+    Bagging(rounds=1, sampling=POISSON, pooled=True),
     CohortOnce(rounds=2, sampling=POISSON, noise_multiplier=1.0, pooled=True, unit="instance"),
 ]
 

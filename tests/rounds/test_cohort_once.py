@@ -9,7 +9,7 @@ from scipy.stats import chi2
 
 from fedproof.ensemble import Task, train_replicas
 from fedproof.ensemble.task import start_of
-from fedproof.mechanisms import CohortOnce, FixedSize, LocalTraining, Partition, Poisson
+from fedproof.mechanisms import Bagging, CohortOnce, FixedSize, LocalTraining, Partition, Poisson
 from fedproof.models import build
 from fedproof.rounds import play
 from fedproof.rounds.augment import Augment
@@ -22,7 +22,7 @@ FIXED = FixedSize(cohort=4, users=10)
 
 @pytest.mark.parametrize("sampling", [FIXED, Poisson(probability=0.3)])
 def test_the_same_users_take_part_in_every_round(sampling):
-    chosen = cohorts_of(CohortOnce(rounds=3, sampling=sampling), np.arange(10), 0, range(50))
+    chosen = cohorts_of(Bagging(rounds=3, sampling=sampling), np.arange(10), 0, range(50))
     assert chosen.shape == (50, 3, 10)
     assert np.all(chosen == chosen[:, :1])
     assert len({tuple(row) for row in chosen[:, 0]}) > 10
@@ -35,7 +35,7 @@ def constant(setting, norm):
 
 
 def test_without_noise_the_members_mean_is_taken(setting, begin):
-    mechanism = CohortOnce(rounds=1, sampling=Poisson(probability=0.3))
+    mechanism = Bagging(rounds=1, sampling=Poisson(probability=0.3))
     state, streams = begin(mechanism, range(30))
     after, report = play(mechanism, setting, state, streams, constant(setting, 8.0))
     some = report.cohort_size > 0
@@ -55,7 +55,11 @@ def test_with_noise_members_are_clipped_and_the_divisor_is_fixed(setting, begin)
 def test_whoever_is_not_drawn_does_not_matter(federation, pooled, noise):
     if pooled and noise:
         pytest.skip("pooled training has no noise")
-    mechanism = CohortOnce(rounds=2, sampling=FIXED, pooled=pooled, noise_multiplier=noise)
+    mechanism = (
+        CohortOnce(rounds=2, sampling=FIXED, noise_multiplier=noise)
+        if noise
+        else Bagging(rounds=2, sampling=FIXED, pooled=pooled)
+    )
     task = Task(
         federation=federation,
         model=build("mlp", federation, hidden=(4,)),
@@ -112,7 +116,7 @@ def test_flips_happen_half_of_the_time():
 
 def test_pooled_training_refuses_rules_and_vectors_refuse_shifts(federation):
     model = build("mlp", federation, hidden=(4,))
-    mechanism = CohortOnce(rounds=1, sampling=FIXED, pooled=True)
+    mechanism = Bagging(rounds=1, sampling=FIXED, pooled=True)
     parts = {"federation": federation, "model": model, "mechanism": mechanism}
     with pytest.raises(ValueError, match="pooled = True has no updates"):
         Task(**parts, local=LocalTraining(), attack=lambda contributions, state: contributions)
@@ -122,8 +126,8 @@ def test_pooled_training_refuses_rules_and_vectors_refuse_shifts(federation):
 
 # --- instances instead of users -----------------------------------------------------------------------------
 
-BAGGING = CohortOnce(rounds=2, sampling=FixedSize(cohort=9, users=40), pooled=True, unit="instance")
-HYBRID = replace(BAGGING, noise_multiplier=0.5, clip_norm=0.2)
+BAGGING = Bagging(rounds=2, sampling=FixedSize(cohort=9, users=40), pooled=True, unit="instance")
+HYBRID = CohortOnce(**vars(BAGGING), noise_multiplier=0.5, clip_norm=0.2)
 DEEP = Partition(groups=6, rounds=2, pooled=True, unit="instance")
 
 
@@ -233,7 +237,7 @@ def test_instances_are_not_trained_on_alone():
     with pytest.raises(ValueError, match="pooled = False must be True for unit = 'instance'"):
         Partition(groups=3, unit="instance")
     with pytest.raises(ValueError, match="unit = 'group' must be one of user, instance"):
-        CohortOnce(rounds=1, sampling=FIXED, unit="group")
+        Bagging(rounds=1, sampling=FIXED, unit="group")
 
 
 def test_a_group_without_data_is_refused(federation):

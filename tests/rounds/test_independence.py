@@ -16,6 +16,7 @@ from fedproof.audit import dependence
 from fedproof.ensemble import Task, train_replicas
 from fedproof.lots import Purpose, draw_cohorts
 from fedproof.mechanisms import (
+    Bagging,
     CohortOnce,
     FixedSize,
     InstanceFedAvg,
@@ -36,7 +37,7 @@ MECHANISMS = [
     UserFedAvg(rounds=2, noise_multiplier=1.0, sampling=POISSON),
     InstanceFedAvg(rounds=2, local_steps=2, noise_multiplier=1.0, batch_probability=1.0),
     InstanceFedSGD(rounds=2, noise_multiplier=1.0, sampling=FIXED, batch_probability=0.5),
-    CohortOnce(rounds=2, sampling=FIXED, noise_multiplier=0.0, pooled=True),
+    Bagging(rounds=2, sampling=FIXED, pooled=True),
     CohortOnce(rounds=2, sampling=POISSON, noise_multiplier=1.0, pooled=True, unit="instance"),
     Partition(groups=3, rounds=2, pooled=True),
 ]

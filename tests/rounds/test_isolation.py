@@ -22,6 +22,7 @@ from fedproof.ensemble.memory import Sizes
 from fedproof.federation import Federation
 from fedproof.lots import Lots, Purpose
 from fedproof.mechanisms import (
+    Bagging,
     CohortOnce,
     FedAvg,
     FixedSize,
@@ -78,18 +79,18 @@ CASES = {
     ),
     "user, median": Case(mechanism=UserFedAvg(**NOISY, **DECLARED, rule="median"), rule="median"),
     "fedavg": Case(mechanism=FedAvg(rounds=2, **DECLARED), local=SGD),
-    "once": Case(mechanism=CohortOnce(rounds=2, sampling=THREE), local=SGD),
-    "once, poisson": Case(mechanism=CohortOnce(rounds=2, sampling=HALF), model="mlp"),
-    "once, krum": Case(mechanism=CohortOnce(rounds=2, sampling=FOUR, rule="krum"), rule="krum"),
+    "once": Case(mechanism=Bagging(rounds=2, sampling=THREE), local=SGD),
+    "once, poisson": Case(mechanism=Bagging(rounds=2, sampling=HALF), model="mlp"),
+    "once, krum": Case(mechanism=Bagging(rounds=2, sampling=FOUR, rule="krum"), rule="krum"),
     "once, trimmed": Case(
-        mechanism=CohortOnce(rounds=2, sampling=THREE, rule="trimmed-mean"), rule="trimmed-mean", model="mlp"
+        mechanism=Bagging(rounds=2, sampling=THREE, rule="trimmed-mean"), rule="trimmed-mean", model="mlp"
     ),
     "once, noise": Case(mechanism=CohortOnce(**NOISY, **DECLARED), local=SGD),
     "once, noise, fixed": Case(mechanism=CohortOnce(**NOISY, sampling=THREE), model="mlp"),
-    "once, pooled": Case(mechanism=CohortOnce(rounds=2, sampling=HALF, pooled=True), local=SGD),
-    "once, pooled, fixed": Case(mechanism=CohortOnce(rounds=1, sampling=THREE, pooled=True), model="mlp"),
+    "once, pooled": Case(mechanism=Bagging(rounds=2, sampling=HALF, pooled=True), local=SGD),
+    "once, pooled, fixed": Case(mechanism=Bagging(rounds=1, sampling=THREE, pooled=True), model="mlp"),
     "once, pooled, module": Case(
-        mechanism=CohortOnce(rounds=1, sampling=HALF, pooled=True), model="module", local=SGD
+        mechanism=Bagging(rounds=1, sampling=HALF, pooled=True), model="module", local=SGD
     ),
     "partition": Case(mechanism=Partition(groups=4, rounds=2), local=SGD),
     "partition, mlp": Case(mechanism=Partition(groups=4), model="mlp", limited=False),
@@ -97,7 +98,7 @@ CASES = {
     "partition, pooled": Case(mechanism=Partition(groups=4, rounds=2, pooled=True), local=SGD),
     "partition, pooled, module": Case(mechanism=Partition(groups=4, pooled=True), model="module"),
     "partition, one vote": Case(mechanism=Partition(groups=USERS - 1), model="mlp", local=SGD),
-    "bagging": Case(mechanism=CohortOnce(rounds=1, sampling=HALF, pooled=True, unit="instance"), local=SGD),
+    "bagging": Case(mechanism=Bagging(rounds=1, sampling=HALF, pooled=True, unit="instance"), local=SGD),
     "bagging, noise": Case(
         mechanism=CohortOnce(**NOISY, sampling=HALF, population=100, pooled=True, unit="instance"),
         model="mlp",
@@ -111,7 +112,7 @@ CASES = {
     ),
     "user, mnist-cnn": Case(mechanism=UserFedAvg(**NOISY, **DECLARED), model="mnist-cnn", local=SGD),
     "partition, pooled, lenet": Case(mechanism=Partition(groups=4, pooled=True), model="lenet", local=SGD),
-    "once, cifar-cnn": Case(mechanism=CohortOnce(rounds=1, sampling=THREE), model="cifar-cnn"),
+    "once, cifar-cnn": Case(mechanism=Bagging(rounds=1, sampling=THREE), model="cifar-cnn"),
     "instance-fedavg, mnist-cnn": Case(
         mechanism=InstanceFedAvg(**NOISY, local_steps=2, batch_probability=0.5, **DECLARED),
         model="mnist-cnn",

@@ -8,9 +8,8 @@ import torch
 from scipy.stats import binom
 
 from fedproof.lots import Lots, Purpose, draw_cohorts
-from fedproof.mechanisms import Everyone, FixedSize, InstanceFedAvg, LocalTraining, Poisson, expected_cohort
+from fedproof.mechanisms import Everyone, FixedSize, InstanceFedAvg, Poisson
 from fedproof.rounds.instance import PrivateTraining, _draws, _Rows
-from fedproof.rounds.instance_fedavg import batch_probabilities
 from fedproof.rounds.randomness import data_order
 from fedproof.rounds.state import cohort_of
 
@@ -57,7 +56,7 @@ def test_fixed_cohorts_have_their_size_and_uniform_pairs():
 
 def test_everyone_takes_part():
     assert draw_cohorts(Everyone(), np.arange(3), 2, 0, range(2)).all()
-    assert expected_cohort(Everyone(), 3) == 3
+    assert Everyone().expected(3) == 3
 
 
 def test_a_fixed_cohort_of_another_federation_is_refused():
@@ -118,9 +117,9 @@ def test_batches_must_not_exceed_the_accounted_probability():
         by_size=True, rounds=1, local_steps=1, noise_multiplier=1.0, batch_probability=0.2
     )
     sizes = np.array([10, 8])
-    assert batch_probabilities(mechanism, LocalTraining(batch_size=1), sizes).tolist() == [0.1, 0.125]
+    assert mechanism.batch_probabilities(sizes, 1).tolist() == [0.1, 0.125]
     with pytest.raises(ValueError, match=r"batch_probability = 0.2 must be at least .* 2/8 = 0.25"):
-        batch_probabilities(mechanism, LocalTraining(batch_size=2), sizes)
+        mechanism.batch_probabilities(sizes, 2)
 
 
 def test_orders_are_permutations_of_each_users_rows():

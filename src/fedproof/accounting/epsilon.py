@@ -16,7 +16,7 @@ from fedproof.accounting.renyi import (
     without_replacement_epsilon,
 )
 from fedproof.accounting.tradeoff import composed_losses
-from fedproof.mechanisms import FixedSize, InstanceFedAvg, InstanceFedSGD, Mechanism, Queries
+from fedproof.mechanisms import FixedSize, InstanceFedAvg, Mechanism, Queries
 from fedproof.threat import Relation
 
 # ε is rounded up to the next of these, so that a printed number is never below the computed one.
@@ -50,7 +50,7 @@ def pld_delta(source: Mechanism | DpEvent, epsilon: float) -> float:
     return max(forward.delta(epsilon), backward.delta(epsilon))
 
 
-def dopamine_epsilon(mechanism: InstanceFedSGD, delta: float) -> float:
+def dopamine_epsilon(mechanism: Mechanism, delta: float) -> float:
     """ε of InsDP-FedSGD without amplification by the choice of users, in the paper's convention.
 
     Reference: Malekzadeh, Hasircioglu, Mital, Katarya, Ozfatura, Gündüz 2021 (Dopamine), arXiv:2101.11693v2.

@@ -8,17 +8,7 @@ import math
 import dp_accounting as dp
 from dp_accounting import DpEvent, UnsupportedEventError
 
-from fedproof.mechanisms import (
-    CohortOnce,
-    Everyone,
-    FedAvg,
-    FixedSize,
-    Mechanism,
-    Partition,
-    Poisson,
-    Query,
-    Sampling,
-)
+from fedproof.mechanisms import Everyone, FixedSize, Mechanism, Poisson, Query, Sampling, is_private
 
 
 def event_of(mechanism: Mechanism) -> DpEvent:
@@ -31,7 +21,7 @@ def event_of(mechanism: Mechanism) -> DpEvent:
     >>> event_of(UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))).count
     3
     """
-    if isinstance(mechanism, FedAvg) or not mechanism.queries:
+    if not is_private(mechanism):
         return dp.NonPrivateDpEvent()
     events = [dp.SelfComposedDpEvent(_one(query), query.count) for query in mechanism.queries]
     return events[0] if len(events) == 1 else dp.ComposedDpEvent(events)
@@ -48,15 +38,6 @@ def _one(query: Query) -> DpEvent:
             return dp.SampledWithoutReplacementDpEvent(users, cohort, gaussian)
 
 
-def is_private(mechanism: Mechanism) -> bool:
-    """Whether the mechanism has a finite ε to ask for.
-
-    >>> is_private(CohortOnce(rounds=1, sampling=Poisson(probability=0.1)))
-    False
-    """
-    return not isinstance(mechanism, FedAvg) and bool(mechanism.queries)
-
-
 def queries_of(source: Mechanism | DpEvent) -> tuple[Query, ...]:
     """The Gaussian queries of a mechanism or of another library's event.
 
@@ -66,20 +47,9 @@ def queries_of(source: Mechanism | DpEvent) -> tuple[Query, ...]:
     Raises:
         UnsupportedEventError: the event holds something else than sampled Gaussian queries.
     """
-    if isinstance(source, FedAvg):
-        raise UnsupportedEventError(
-            "FedAvg adds no noise and has no privacy guarantee: use UserFedAvg with a noise_multiplier"
-        )
-    if isinstance(source, Partition):
-        raise UnsupportedEventError(
-            "Partition adds no noise and has no privacy guarantee; its certificate counts votes (method vote)"
-        )
-    if isinstance(source, CohortOnce) and not source.noise_multiplier:
-        raise UnsupportedEventError(
-            "CohortOnce without noise has no privacy guarantee, only one against poisoning: give it a "
-            "noise_multiplier for both"
-        )
     if not isinstance(source, DpEvent):
+        if not is_private(source):
+            raise UnsupportedEventError(source.unaccounted)
         return source.queries
     merged: dict[tuple[float, Sampling], int] = {}
     for noise_multiplier, sampling, count in _walk(source, Everyone(), 1):

@@ -12,7 +12,8 @@ from fedproof import check
 from fedproof.accounting.epsilon import ensemble_account, pld_epsilon, round_up
 from fedproof.accounting.events import queries_of
 from fedproof.files import replace_file
-from fedproof.mechanisms import Everyone, FixedSize, Mechanism, Poisson, Queries, Query, Sampling
+from fedproof.mechanisms import Mechanism, Queries, Query
+from fedproof.mechanisms.codec import describe, restore
 
 _VERSION = 1
 
@@ -117,17 +118,11 @@ def load_ledger(path: Path) -> Ledger:
 
 
 def _describe(query: Query) -> dict[str, Any]:
-    names = {Poisson: "poisson", FixedSize: "fixed", Everyone: "none"}
-    return {
-        "noise_multiplier": query.noise_multiplier,
-        "sampling": {"kind": names[type(query.sampling)], **vars(query.sampling)},
-        "count": query.count,
-        "selection_probability": query.selection_probability,
-    }
+    """A query as the codec writes it; that it is one goes without saying in a ledger."""
+    return {name: value for name, value in describe(query).items() if name != "kind"}
 
 
 def _restore(document: Mapping[str, Any]) -> Query:
-    kinds: dict[str, type[Sampling]] = {"poisson": Poisson, "fixed": FixedSize, "none": Everyone}
-    arguments = dict(document["sampling"])
-    sampling = kinds[arguments.pop("kind")](**arguments)
-    return Query(**{**document, "sampling": sampling})
+    found = restore({**document, "kind": Query.kind}, name="queries")
+    assert isinstance(found, Query)
+    return found

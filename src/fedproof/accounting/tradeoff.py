@@ -23,7 +23,7 @@ from fedproof.accounting.dominating import dominating_pair, grid_step
 from fedproof.accounting.events import queries_of
 from fedproof.accounting.loss import LossDistribution
 from fedproof.accounting.sampling import adversaries_drawn, joined_drawn
-from fedproof.mechanisms import CohortOnce, Everyone, FixedSize, Mechanism, Poisson, Query
+from fedproof.mechanisms import Everyone, FixedSize, Mechanism, Poisson, Query, Sampling
 from fedproof.threat import Relation, ThreatModel
 
 Floats = NDArray[np.float64]
@@ -196,14 +196,14 @@ def tradeoff(source: Mechanism | DpEvent, threat: ThreatModel, size: int) -> Tra
     True
     """
     check_units(size=size)
-    unit = getattr(source, "unit", threat.unit)
-    if unit != threat.unit:
+    if isinstance(source, DpEvent):
+        return curve_of(queries_of(source), threat.relation, int(size), RESOLUTION)
+    if source.unit != threat.unit:
         raise ValueError(
-            f"unit = '{threat.unit}' must be '{unit}': {type(source).__name__} protects one {unit}"
+            f"unit = '{threat.unit}' must be '{source.unit}': {type(source).__name__} protects one "
+            f"{source.unit}"
         )
-    if isinstance(source, CohortOnce) and not source.noise_multiplier:
-        return sampling_curve(source.sampling, threat.relation, int(size))
-    return curve_of(queries_of(source), threat.relation, int(size), RESOLUTION)
+    return curve_of(source.queries or queries_of(source), threat.relation, int(size), RESOLUTION)
 
 
 @lru_cache(maxsize=512)
@@ -246,15 +246,25 @@ def sampling_curve(sampling: Poisson | FixedSize, relation: Relation, size: int)
 
 @lru_cache(maxsize=512)
 def curve_of(queries: tuple[Query, ...], relation: Relation, size: int, resolution: float) -> Tradeoff:
-    """The curve of several queries, one after another."""
+    """The curve of several queries, one after another; of one without noise, from its sampling alone."""
     if size == 0:
         return IDENTITY
+    drawn = [query.sampling for query in queries if not query.noise_multiplier]
+    if drawn:
+        return sampling_curve(_alone(drawn, len(queries)), relation, size)
     if all(_takes_everyone(query) for query in queries):
         factor = 1 if relation == Relation.JOIN else 2
         shift = math.sqrt(sum(query.count / query.noise_multiplier**2 for query in queries))
         return GaussianTradeoff(shift=factor * size * shift)
     forward, backward = composed_losses(queries, relation, size, resolution)
     return _from_losses(forward, backward, symmetric=relation == Relation.JOIN)
+
+
+def _alone(drawn: list[Sampling], num_queries: int) -> Poisson | FixedSize:
+    """The sampling of a query without noise; no curve is known for one beside others."""
+    if num_queries != 1 or isinstance(drawn[0], Everyone):
+        raise ValueError(f"queries = {num_queries} must be one, of sampled units, where there is no noise")
+    return drawn[0]
 
 
 def _takes_everyone(query: Query) -> bool:

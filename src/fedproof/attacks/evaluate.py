@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.accounting import is_private
 from fedproof.attacks.attack import Attack
 from fedproof.attacks.cost import costs
 from fedproof.attacks.outcome import Outcome, run_attack, train
@@ -18,7 +17,7 @@ from fedproof.attacks.verdict import accuracy, interval, verdict
 from fedproof.certificates import Certificate, CostMethod, Inefficacy, Method, inefficacy
 from fedproof.certificates.partition import partition_costs
 from fedproof.ensemble import Task, first_updates, replica_accuracies, shares_first_round
-from fedproof.mechanisms import Partition
+from fedproof.mechanisms import is_private
 
 _ROUNDING = 1e-9  # of a mean of losses
 
@@ -155,7 +154,7 @@ def _cost_bounds(
     failure_probability: float,
 ) -> dict[str, Any]:
     settings = certificate.settings
-    if isinstance(settings.mechanism, Partition):
+    if settings.counted:
         lower, upper = partition_costs(before, cost_bound, size)
         within = lower - _ROUNDING <= after.mean() <= upper + _ROUNDING
         return {"certified_lower": lower, "certified_upper": upper, "holds_on_cost": bool(within)}

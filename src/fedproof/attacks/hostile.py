@@ -70,7 +70,7 @@ class Hostile(Attack):
 
     def crafter(self, task: Task) -> Craft | None:
         """Every second adversary's update consists of such numbers; None on pooled data, without updates."""
-        if getattr(task.mechanism, "pooled", False):
+        if task.mechanism.pooled:
             return None
         numbers = [(user, self._numbers(turn)[0]) for turn, user in enumerate(self.adversaries) if turn % 2]
 

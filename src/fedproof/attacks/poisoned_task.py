@@ -13,7 +13,7 @@ from fedproof.attacks.honest import poisoned
 from fedproof.ensemble.task import Task
 from fedproof.ensemble.train import first_updates
 from fedproof.federation import Federation
-from fedproof.mechanisms import CohortOnce, FixedSize, Partition
+from fedproof.mechanisms import FixedSize
 from fedproof.models.precision import all_digits
 from fedproof.rounds.state import State
 from fedproof.threat import Unit
@@ -61,7 +61,7 @@ def under_attack(task: Task, attack: Attack) -> Task:
     federation = poisoned(task.federation, attack)
     attacked = _with_units(task, federation)
     craft = attack.crafter(attacked)
-    if craft is not None and getattr(task.mechanism, "pooled", False):
+    if craft is not None and task.mechanism.pooled:
         raise ValueError(
             f"{type(attack).__name__} replaces updates, but where pooled = true nobody hands in any: attack "
             "the data, as label-flip, hostile and (with by_data) worst-case do"
@@ -77,18 +77,17 @@ def _with_units(task: Task, federation: Federation) -> Task:
     rates are constants.
     """
     mechanism = task.mechanism
-    sampling = None if isinstance(mechanism, Partition) else mechanism.sampling
-    drawn = isinstance(mechanism, CohortOnce) and mechanism.unit is Unit.INSTANCE
+    sampling, drawn = mechanism.sampling, mechanism.draws is Unit.INSTANCE
     before, after = (len(one.labels) if drawn else one.num_users for one in (task.federation, federation))
     if before == after or not isinstance(sampling, FixedSize):
         return replace(task, federation=federation)
-    if not isinstance(mechanism, CohortOnce) or mechanism.noise_multiplier:
+    if not mechanism.once or mechanism.noise_multiplier:
         raise ValueError(
             f"{before} units became {after}: relation = 'join' is not defined for noised cohorts of a fixed "
             "size"
         )
     sampling = FixedSize(cohort=sampling.cohort, users=after)
-    return replace(task, federation=federation, mechanism=replace(mechanism, sampling=sampling))
+    return replace(task, federation=federation, mechanism=mechanism.altered(sampling=sampling))
 
 
 @all_digits()

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from fedproof.certificates import Bound, Certificate, Method
 from fedproof.certificates.confidence import mean_lower, mean_upper
 from fedproof.certificates.partition import partition_sizes, vote_counts
-from fedproof.mechanisms import Partition
 
 Floats = NDArray[np.float64]
 
@@ -62,7 +61,7 @@ def verdict(
     rows = certified_at(certificate, size)
     if not len(rows):
         return Verdict(certified=0, kept=0, contradicted=0)
-    if isinstance(certificate.settings.mechanism, Partition):
+    if certificate.settings.counted:
         return _counted(scores, certificate, rows)
     votes = certificate.settings.method in (Method.VOTE, Method.RENYI)
     mine = _votes(scores[:, rows]) if votes else scores[:, rows]

@@ -18,22 +18,12 @@ from fedproof import check
 from fedproof.audit.evidence import Evidence, evidence
 from fedproof.ensemble import Task, train_replicas
 from fedproof.federation import Federation
-from fedproof.mechanisms import (
-    CohortOnce,
-    FixedSize,
-    InstanceFedAvg,
-    InstanceFedSGD,
-    LocalTraining,
-    PerLayer,
-    PerLayerMedian,
-    UserFedAvg,
-)
+from fedproof.mechanisms import FixedSize, LocalTraining, Mechanism, PerLayer, PerLayerMedian
 from fedproof.models.model import StackedModel, stacked
 from fedproof.models.tape import Tape, Weights, layer
-from fedproof.threat import Relation, Unit
+from fedproof.threat import Relation
 
 Floats = NDArray[np.float64]
-Audited = UserFedAvg | CohortOnce | InstanceFedSGD | InstanceFedAvg
 
 _FEATURES = 32
 _PULL = 100.0  # against the bias, which takes 1/√(1 + _PULL²) of a clipped update with it
@@ -41,7 +31,7 @@ _LONGEST = 1e-3  # clip norms above this would move the model far enough to shor
 
 
 def audit(
-    mechanism: Audited,
+    mechanism: Mechanism,
     relation: Relation,
     *,
     size: int = 1,
@@ -75,7 +65,7 @@ def audit(
 
 
 def canary_pair(
-    mechanism: Audited,
+    mechanism: Mechanism,
     relation: Relation,
     *,
     size: int = 1,
@@ -106,7 +96,9 @@ def statistics(task: Task, num_replicas: int) -> Floats:
     return np.asarray(along / np.sqrt(2 * weights.shape[1]) * _scale(task))
 
 
-def noise_rows(mechanism: Audited, *, num_users: int = 4, num_replicas: int = 1000, seed: int = 0) -> Floats:
+def noise_rows(
+    mechanism: Mechanism, *, num_users: int = 4, num_replicas: int = 1000, seed: int = 0
+) -> Floats:
     """Weights `(replicas, dim)` that hold nothing but noise, of a federation in which nobody pulls."""
     side = _Side(Relation.REPLACE, 0, 0.0, num_users, 0.0)
     trained = train_replicas(_task(mechanism, side, seed), range(num_replicas))
@@ -122,7 +114,7 @@ class _Side:
         self.pull = 1.0 if poisoned else (0.0 if absent else -1.0)
 
 
-def _task(mechanism: Audited, side: _Side, seed: int) -> Task:
+def _task(mechanism: Mechanism, side: _Side, seed: int) -> Task:
     return Task(
         federation=_users(side) if _draws_units(mechanism) else _instances(side),
         model=_model(_num_layers(mechanism)),
@@ -132,12 +124,12 @@ def _task(mechanism: Audited, side: _Side, seed: int) -> Task:
     )
 
 
-def _declared(mechanism: Audited, side: _Side) -> Audited:
+def _declared(mechanism: Mechanism, side: _Side) -> Mechanism:
     """The mechanism for as many units as there are with the canaries: those who are absent change no rate."""
-    if isinstance(mechanism, InstanceFedSGD) or isinstance(mechanism.sampling, FixedSize):
+    if mechanism.sampling.closed:
         return mechanism
     canaries = side.size if _draws_units(mechanism) else 0
-    return replace(mechanism, population=mechanism.population or side.num_users + canaries)
+    return mechanism.altered(population=mechanism.population or side.num_users + canaries)
 
 
 def _users(side: _Side) -> Federation:
@@ -201,18 +193,17 @@ def _weights(models: dict[str, Tensor]) -> Floats:
 
 def _scale(task: Task) -> float:
     mechanism = task.mechanism
-    assert isinstance(mechanism, Audited)
     divisor = mechanism.divisor(task.federation.num_users) / mechanism.clip_norm
     if _draws_units(mechanism):
         return divisor
     return divisor * task.local.batch_size / task.local.learning_rate
 
 
-def _num_layers(mechanism: Audited) -> int:
-    clipping = mechanism.clipping if isinstance(mechanism, UserFedAvg) else None
+def _num_layers(mechanism: Mechanism) -> int:
+    clipping = mechanism.clipping
     return clipping.num_layers if isinstance(clipping, PerLayer | PerLayerMedian) else 1
 
 
-def _draws_units(mechanism: Audited) -> bool:
+def _draws_units(mechanism: Mechanism) -> bool:
     """Whether canaries are drawn one by one, not within the batch of a user who holds them."""
-    return mechanism.unit is Unit.USER or isinstance(mechanism, CohortOnce)
+    return mechanism.draws is mechanism.unit

@@ -21,8 +21,9 @@ from fedproof.certificates.scores import (
     fingerprint,
     load,
 )
-from fedproof.certificates.soundness import assumptions_of, reasons_of
-from fedproof.mechanisms import Partition
+from fedproof.certificates.soundness import assumptions_of, caveats_of
+from fedproof.mechanisms import Releases
+from fedproof.mechanisms.caveats import sentences as caveat_sentences
 from fedproof.threat import ThreatModel
 
 Integers = NDArray[np.int64]
@@ -160,7 +161,7 @@ def settings_for(
     """Settings with everything that follows from what was asked for; `exact`: for means."""
     chosen = Method(method)
     described_as, threat = described(mechanism, threat)
-    counted = isinstance(described_as, Partition)  # there is nothing to be unsure of
+    counted = described_as is not None and described_as.releases is Releases.GROUPS  # nothing is estimated
     if exact and chosen is Method.MARGIN:
         raise ValueError("method = 'margin' needs the scores of every replica, not means: use method mean")
     if exact and counted:
@@ -209,7 +210,7 @@ def certificate_of_scores(
         labels=None if known is None else tuple(known.tolist()),
         labels_sha256=None if known is None else fingerprint(known),
         accuracy=None if known is None else float(np.mean((found.leader == known) & ~found.tied)),
-        reasons=reasons_of(settings, exact=num_replicas is None),
+        reasons=caveat_sentences(caveats_of(settings, exact=num_replicas is None)),
         assumptions=assumptions_of(settings, numbers=scores.dtype.name, num_replicas=num_replicas),
     )
 

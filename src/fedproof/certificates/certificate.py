@@ -15,7 +15,7 @@ from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.fields import become_members, check_columns, check_sentences, check_types
 from fedproof.certificates.method import Group, Method
 from fedproof.certificates.privacy import ApproximateDP
-from fedproof.mechanisms import Mechanism, Partition
+from fedproof.mechanisms import Mechanism, Releases
 from fedproof.threat import ThreatModel
 
 VERSION = 2  # of the file format, and of the rules by which a certificate is computed
@@ -62,6 +62,11 @@ class Settings:
         self._check_served()
 
     @property
+    def counted(self) -> bool:
+        """Whether the votes of disjoint groups are counted: nothing is estimated, nothing can fail."""
+        return self.mechanism is not None and self.mechanism.releases is Releases.GROUPS
+
+    @property
     def votes(self) -> bool:
         """Whether the predictor is the most probable vote, not the largest mean confidence."""
         return self.method in (Method.VOTE, Method.RENYI)
@@ -80,7 +85,7 @@ class Settings:
         """A served ensemble needs a lead, which not every method bounds."""
         if self.served is None:
             return
-        if isinstance(self.mechanism, Partition):
+        if self.counted:
             raise ValueError(
                 "served must be None for a partition: its certificate is about the very models it serves"
             )
@@ -90,7 +95,7 @@ class Settings:
 
     def _check_combination(self) -> None:
         """Not every bound serves every method."""
-        if isinstance(self.mechanism, Partition) and self.method is not Method.VOTE:
+        if self.counted and self.method is not Method.VOTE:
             raise ValueError(f"method = '{self.method}' must be vote for a partition: its votes are counted")
         if self.method is Method.MARGIN and self.bound not in (Bound.BETTING, Bound.LEVELS):
             raise ValueError(f"bound = '{self.bound}' must be betting or levels for method margin")

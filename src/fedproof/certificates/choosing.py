@@ -18,11 +18,19 @@ from fedproof import check
 from fedproof.accounting.tradeoff import tradeoff
 from fedproof.certificates.confidence import Spending, binomial_lower, share
 from fedproof.certificates.planning import noise_for_epsilon
-from fedproof.mechanisms import CohortOnce, FixedSize, Partition, Poisson, UserFedAvg
+from fedproof.mechanisms import (
+    Bagging,
+    CohortOnce,
+    FixedSize,
+    Mechanism,
+    Partition,
+    Poisson,
+    Releases,
+    UserFedAvg,
+)
 from fedproof.threat import ThreatModel, Unit
 
 Floats = NDArray[np.float64]
-Choice = CohortOnce | Partition | UserFedAvg
 
 ASSUMPTION = (
     "an estimate, not a guarantee: given an input, models vote right independently, each with the input's "
@@ -99,7 +107,7 @@ class Option:
         estimate: expected certified accuracy; for a mechanism with noise, if noise cost no accuracy.
     """
 
-    mechanism: Choice
+    mechanism: Mechanism
     cohort: int
     models: int
     needed: float | None
@@ -108,7 +116,7 @@ class Option:
     @property
     def noisy(self) -> bool:
         """Whether the estimate is an upper one, because noise costs accuracy."""
-        return bool(getattr(self.mechanism, "noise_multiplier", 0.0))
+        return self.mechanism.noise_multiplier > 0
 
 
 def choose(known: Known, question: Question) -> tuple[Option, ...]:
@@ -140,7 +148,7 @@ def spread(accuracy: float, correlation: float = CORRELATION, points: int = 400)
     return np.asarray(beta.ppf(middles, accuracy * total, (1 - accuracy) * total))
 
 
-def votes_needed(mechanism: Choice, question: Question, models: int, num_classes: int) -> int | None:
+def votes_needed(mechanism: Mechanism, question: Question, models: int, num_classes: int) -> int | None:
     """Fewest votes of `models` that certify `question.size`, if one rival gets all others; None if no number.
 
     Guarantee: an input with so many votes is certified by method vote (Clopper-Pearson where cohorts are
@@ -150,7 +158,7 @@ def votes_needed(mechanism: Choice, question: Question, models: int, num_classes
     >>> votes_needed(Partition(groups=100), Question(size=20, threat=ThreatModel()), 100, 10)
     71
     """
-    if isinstance(mechanism, Partition):
+    if mechanism.releases is Releases.GROUPS:
         fewest = (models + 2 * question.size + 2) // 2  # n - (models - n) - 1 >= 2 size
         return fewest if fewest <= models else None
     each = share(question.failure_probability, num_classes, Spending.SOUND)
@@ -166,8 +174,8 @@ def expected_certified(shares: ArrayLike, votes: int | None, models: int) -> flo
     return float(np.mean(binom.sf(votes - 1, models, np.asarray(shares, dtype=np.float64))))
 
 
-def _rated(mechanism: Choice, cohort: int, known: Known, question: Question) -> Option:
-    models = mechanism.groups if isinstance(mechanism, Partition) else question.replicas
+def _rated(mechanism: Mechanism, cohort: int, known: Known, question: Question) -> Option:
+    models = mechanism.replicas or question.replicas
     votes = votes_needed(mechanism, question, models, known.num_classes)
     return Option(
         mechanism=mechanism,
@@ -178,7 +186,7 @@ def _rated(mechanism: Choice, cohort: int, known: Known, question: Question) -> 
     )
 
 
-def _all(known: Known, question: Question) -> Iterator[tuple[Choice, int]]:
+def _all(known: Known, question: Question) -> Iterator[tuple[Mechanism, int]]:
     units, unit = known.units, question.threat.unit
     for cohort in sorted(known.shares):
         if question.epsilon is not None:
@@ -188,7 +196,7 @@ def _all(known: Known, question: Question) -> Iterator[tuple[Choice, int]]:
         pooled = unit is Unit.INSTANCE
         sampling = FixedSize(cohort=cohort, users=units)
         if question.size <= units:
-            yield CohortOnce(rounds=1, sampling=sampling, pooled=pooled, unit=unit), cohort
+            yield Bagging(rounds=1, sampling=sampling, pooled=pooled, unit=unit), cohort
         if units // cohort >= 2:
             yield Partition(groups=units // cohort, pooled=pooled, unit=unit), cohort
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.accounting import account, is_private
+from fedproof.accounting import account
 from fedproof.accounting.epsilon import natural_relation
 from fedproof.accounting.tradeoff import tradeoff
 from fedproof.certificates.closed_form import certified_size
@@ -16,7 +16,7 @@ from fedproof.certificates.confidence import Bound, Spending, share
 from fedproof.certificates.partition import partition_sizes, vote_counts
 from fedproof.certificates.scores import Array
 from fedproof.certificates.tight import ClassBounds, class_bounds, mean_sizes, ranking
-from fedproof.mechanisms import Mechanism, Partition
+from fedproof.mechanisms import Mechanism, Releases, is_private
 from fedproof.threat import Relation, ThreatModel
 
 Integers = NDArray[np.int64]
@@ -66,7 +66,7 @@ def compare(
     The paper's bounds are Hoeffding's, each at the full failure probability; ours are betting bounds that
     share it soundly.
     """
-    if isinstance(mechanism, Partition):
+    if mechanism.releases is Releases.GROUPS:
         return (_counted(scores, labels, max_size),)
     exact = _exact(scores)
     num_classes = scores.shape[2]

@@ -21,7 +21,6 @@ from fedproof.certificates.renyi import renyi_sizes
 from fedproof.certificates.scores import Array
 from fedproof.certificates.served import served_gap
 from fedproof.certificates.tight import ClassBounds, class_bounds, mean_sizes, ranking
-from fedproof.mechanisms import Partition
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -42,8 +41,8 @@ class Outcome:
 def outcome_of(settings: Settings, scores: Array) -> Outcome:
     """The certified sizes for scores (replicas, inputs, classes) or exact means (inputs, classes)."""
     mechanism = settings.mechanism
-    if isinstance(mechanism, Partition):
-        return _partition(mechanism, settings.max_size, scores)
+    if settings.counted:
+        return _counted(settings, scores)
     if scores.ndim == 3:
         check_copies(scores)
     if settings.method is Method.MARGIN:
@@ -71,12 +70,15 @@ def _most(settings: Settings) -> int:
     return largest_size(settings.mechanism, settings.threat, settings.max_size)
 
 
-def _partition(mechanism: Partition, max_size: int, scores: Array) -> Outcome:
-    if len(scores) != mechanism.groups:
-        raise ValueError(f"scores are of {len(scores)} models, must be of groups = {mechanism.groups}")
+def _counted(settings: Settings, scores: Array) -> Outcome:
+    groups = settings.mechanism.replicas if settings.mechanism else None
+    if len(scores) != groups:
+        raise ValueError(f"scores are of {len(scores)} models, must be of groups = {groups}")
     top, sizes = partition_sizes(vote_counts(scores))
     tied = np.zeros(len(top), dtype=np.bool_)  # the first of equal classes wins
-    return Outcome(top=top, leader=top, tied=tied, sizes=np.minimum(sizes, max_size), bounds=None, real=None)
+    return Outcome(
+        top=top, leader=top, tied=tied, sizes=np.minimum(sizes, settings.max_size), bounds=None, real=None
+    )
 
 
 def _estimated(settings: Settings, scores: Array) -> ClassBounds:

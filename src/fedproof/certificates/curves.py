@@ -2,7 +2,7 @@
 
 from typing import TypeAlias
 
-from dp_accounting import DpEvent
+from dp_accounting import DpEvent, UnsupportedEventError
 
 from fedproof import check
 from fedproof.accounting.events import queries_of
@@ -12,10 +12,13 @@ from fedproof.certificates.fields import check_sentences
 from fedproof.certificates.method import Group
 from fedproof.certificates.privacy import ApproximateDP, approximate_curve
 from fedproof.certificates.tight import Curve
-from fedproof.mechanisms import CohortOnce, FixedSize, Mechanism, Queries
+from fedproof.mechanisms import FixedSize, Mechanism, Queries, is_certified
+from fedproof.mechanisms.caveats import sentences
 from fedproof.threat import Relation, ThreatModel
 
 Source: TypeAlias = Mechanism | DpEvent
+
+_EMPTY = "queries are empty: what releases nothing has nothing to certify"
 
 
 def described(source: Source | None, threat: ThreatModel | None) -> tuple[Mechanism | None, ThreatModel]:
@@ -34,10 +37,10 @@ def described(source: Source | None, threat: ThreatModel | None) -> tuple[Mechan
             )
         return Queries(queries=queries_of(source), unit=threat.unit), threat
     threat = threat or ThreatModel()
-    if isinstance(source, Queries):
-        check_sentences(reasons=source.reasons)
-        if not source.queries:
-            raise ValueError("queries are empty: what releases nothing has nothing to certify")
+    if source is not None:
+        check_sentences(reasons=sentences(source.caveats(threat.relation)))
+        if not is_certified(source):
+            raise UnsupportedEventError(source.unaccounted) if source.unaccounted else ValueError(_EMPTY)
     if source is not None and source.unit != threat.unit:
         raise ValueError(
             f"threat.unit = '{threat.unit}' must be '{source.unit}', what the mechanism protects"
@@ -60,8 +63,7 @@ def curve_of(mechanism: Mechanism | None, privacy: ApproximateDP | None, threat:
 
 def largest_size(mechanism: Mechanism | None, threat: ThreatModel, max_size: int) -> int:
     """Where a search for sizes ends: cohorts of fixed size have no more units to replace than there are."""
-    drawn = [query.sampling for query in getattr(mechanism, "queries", ())]
-    drawn += [mechanism.sampling] if isinstance(mechanism, CohortOnce) else []
+    drawn = [query.sampling for query in mechanism.queries] if mechanism else []
     users = [sampling.users for sampling in drawn if isinstance(sampling, FixedSize)]
     return max_size if threat.relation is Relation.JOIN else min([max_size, *users])
 

@@ -12,9 +12,9 @@ from typing import Any, NoReturn, TypeVar
 
 from fedproof import check
 from fedproof.certificates.certificate import VERSION, Certificate, Settings
-from fedproof.certificates.describe import describe, restore
 from fedproof.certificates.fields import shows_all
 from fedproof.certificates.inefficacy import CostSettings, Inefficacy
+from fedproof.mechanisms.codec import describe, restore
 
 _DEPTH = 12  # a mechanism holds queries, which hold a sampling
 

@@ -4,14 +4,14 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from types import NoneType
-from typing import Any, get_args
+from typing import Any
 
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.mechanisms import Mechanism
 from fedproof.threat import ThreatModel
 
 _DESCRIPTIONS: dict[str, tuple[type, ...]] = {
-    "mechanism": (*get_args(Mechanism), NoneType),
+    "mechanism": (Mechanism, NoneType),
     "privacy": (ApproximateDP, NoneType),
     "threat": (ThreatModel,),
 }

@@ -40,8 +40,9 @@ from fedproof.certificates.curves import (
 from fedproof.certificates.fields import become_members, check_columns, check_sentences, check_types
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.certificates.scores import Array, fingerprint, load
-from fedproof.certificates.soundness import cost_assumptions, cost_reasons
+from fedproof.certificates.soundness import cost_assumptions, cost_caveats
 from fedproof.mechanisms import Mechanism
+from fedproof.mechanisms.caveats import sentences as caveat_sentences
 from fedproof.threat import ThreatModel
 
 Floats = NDArray[np.float64]
@@ -258,12 +259,14 @@ def bounds_of_costs(settings: CostSettings, costs: Array) -> Inefficacy:
         clipped_share=float(np.mean(raw != shares)),
         num_replicas=len(costs),
         costs_sha256=fingerprint(costs),
-        reasons=cost_reasons(
-            settings.mechanism,
-            settings.threat,
-            paper=settings.method is CostMethod.PAPER,
-            exact=settings.bound is Bound.NONE,
-            caveats=settings.caveats,
+        reasons=caveat_sentences(
+            cost_caveats(
+                settings.mechanism,
+                settings.threat,
+                paper=settings.method is CostMethod.PAPER,
+                exact=settings.bound is Bound.NONE,
+                caveats=settings.caveats,
+            )
         ),
         assumptions=()
         if first

@@ -2,17 +2,20 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedproof import check
 from fedproof.certificates.closed_form import group
+from fedproof.mechanisms.codec import register
 from fedproof.threat import Relation
 
 Floats = NDArray[np.float64]
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
 class ApproximateDP:
     """(ε, δ)-differential privacy for one unit, taken as given.
@@ -28,6 +31,8 @@ class ApproximateDP:
     epsilon: float
     delta: float
     relation: Relation | None = None
+    kind: ClassVar[str] = "approximate-dp"
+    later: ClassVar[frozenset[str]] = frozenset({"relation"})  # files of version 1 lack it
 
     def __post_init__(self) -> None:
         check.not_negative(epsilon=self.epsilon, delta=self.delta)

@@ -1,21 +1,52 @@
 """Which conditions of its theorem a certificate meets, in plain sentences (theory.md, section 5)."""
 
+from collections.abc import Iterable
+
 from fedproof.accounting.events import queries_of
 from fedproof.certificates import version_one
 from fedproof.certificates.certificate import Settings
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.method import Group, Method
 from fedproof.certificates.privacy import ApproximateDP
-from fedproof.mechanisms import CohortOnce, FixedSize, Mechanism, Partition, Queries
-from fedproof.threat import Relation, ThreatModel, Unit
+from fedproof.mechanisms import Caveat, FixedSize, Mechanism
+from fedproof.threat import Relation, ThreatModel
 
-_NO_BOUND = "the means over the replicas are taken as exact: no failure probability covers their error"
-_RELATION = "units are replaced, but the accounting is for adding or removing one"
-
-_PARTITION = (
-    "every model was trained on its own group alone, and the same group gives the same model again",
-    "the certified predictor is the class with most votes, the first of equal ones",
+_TIGHT = 'Set certificate.method = "margin" or "mean"'
+_NO_BOUND = Caveat(
+    code="no-confidence",
+    sentence="the means over the replicas are taken as exact: no failure probability covers their error",
+    remedy='Set certificate.bound = "betting" (or "levels" for method margin).',
 )
+_RELATION = Caveat(
+    code="relation",
+    sentence="units are replaced, but the accounting is for adding or removing one",
+    remedy=(
+        f'{_TIGHT}, which account replacement, or threat.relation = "join" if adversaries can only be added.'
+    ),
+)
+_SPENDING = Caveat(
+    code="spending",
+    sentence=(
+        "the failure probability is spent on each of two bounds: neither both together nor the choice of the "
+        "two classes is covered"
+    ),
+    remedy='Share the failure probability soundly: spending = "sound", or certificate.method = "margin".',
+)
+_FIXED_SIZE = Caveat(
+    code="fixed-size",
+    sentence="cohorts of fixed size are drawn, but Poisson sampling is accounted",
+    remedy=(
+        'Set mechanism.sampling = "poisson", or certificate.method = "margin" or "mean": their accounting '
+        "covers cohorts of fixed size."
+    ),
+)
+_OWNERS = Caveat(
+    code="owners-drawn",
+    sentence="users are drawn as a whole, but every instance is accounted as if drawn by itself",
+    remedy=f"{_TIGHT}: they account users that are drawn as a whole.",
+)
+
+_COUNTED = "the certified predictor is the class with most votes, the first of equal ones"
 _INDEPENDENT = (
     "the replicas are independent trainings by the same mechanism on the same data; what an adversary does "
     "in one does not depend on another"
@@ -23,27 +54,27 @@ _INDEPENDENT = (
 _SECRET = "whoever chose the poisoned units knew none of the random numbers that the training draws"
 _NUMBER = "how many replicas there are was decided before any of their scores was seen"
 _ORDER = "sha256 puts the replicas into an order that is as good as random"
-_EXECUTED = "training was executed exactly as the mechanism is described here"
 STATED = "stated by whoever trained, not derived: "
 
 
-def reasons_of(settings: Settings, *, exact: bool = False) -> tuple[str, ...]:
+def caveats_of(settings: Settings, *, exact: bool = False) -> tuple[Caveat, ...]:
     """Why the certificate is only heuristic; empty if it is sound. `exact`: from means, not from replicas."""
     mechanism = settings.mechanism
-    found = list(mechanism.reasons_under(settings.threat.relation)) if mechanism else []
+    found = list(mechanism.caveats(settings.threat.relation)) if mechanism else []
     if mechanism and settings.method is Method.PAPER:
         found += _paper_accounting(mechanism, settings.threat)
     if mechanism and settings.method is Method.RENYI and settings.group is Group.PAPER:
         found += _paper_group(mechanism, settings.threat)
-    if not exact and not isinstance(mechanism, Partition):
+    if not exact and not settings.counted:
         if settings.bound is Bound.NONE:
             found.append(_NO_BOUND)
         elif settings.spending is Spending.PAPER:
-            found.append(
-                "the failure probability is spent on each of two bounds: neither both together nor the "
-                "choice of the two classes is covered"
-            )
-    return (*found, *settings.caveats)
+            found.append(_SPENDING)
+    return (*found, *_stated(settings.caveats))
+
+
+def _stated(sentences: Iterable[str]) -> list[Caveat]:
+    return [Caveat(code="stated", sentence=sentence) for sentence in sentences]
 
 
 def assumptions_of(settings: Settings, *, numbers: str, num_replicas: int | None) -> tuple[str, ...]:
@@ -52,12 +83,10 @@ def assumptions_of(settings: Settings, *, numbers: str, num_replicas: int | None
     `numbers` is the type of the scores; without `num_replicas` they are exact means.
     """
     if settings.version == 1:
-        cohorts = cohort_assumption(settings.mechanism) if settings.mechanism else ""
-        return version_one.assumptions_of(settings, exact=num_replicas is None, cohorts=cohorts)
-    if isinstance(settings.mechanism, Partition):
-        stated = [*_PARTITION, _stored(settings, numbers)]
-        unit = settings.mechanism.unit
-        stated.append(f"which group one {unit} belongs to depends on no data; no privacy is claimed")
+        return version_one.assumptions_of(settings, exact=num_replicas is None)
+    if settings.mechanism is not None and settings.counted:
+        alone, group = settings.mechanism.assumptions
+        stated = [alone, _COUNTED, _stored(settings, numbers), group]
     else:
         stated = [
             *_measured(settings, numbers, num_replicas),
@@ -134,64 +163,42 @@ def _guarantee(
 ) -> tuple[str, ...]:
     """What is taken for granted of the training."""
     if mechanism is not None:
-        return (_EXECUTED, *_multipliers(mechanism), cohort_assumption(mechanism))
+        return mechanism.assumptions
     assert privacy is not None
     moved = "replaced by another" if privacy.relation is Relation.REPLACE else "added or removed"
     steps = "" if privacy.relation is threat.relation else "; to replace one is to take two such steps"
     return (f"epsilon and delta were proved for one {threat.unit} {moved}{steps}",)
 
 
-def _multipliers(mechanism: Mechanism) -> tuple[str, ...]:
-    """How much noise the queries of a mechanism that others described have."""
-    if not isinstance(mechanism, Queries):
-        return ()
-    return (
-        "a noise multiplier is the noise's standard deviation over the largest norm of what one "
-        f"{mechanism.unit} adds to a sum",
-    )
-
-
-def cohort_assumption(mechanism: Mechanism) -> str:
-    """What is taken for granted of who takes part."""
-    if isinstance(mechanism, CohortOnce) and not mechanism.noise_multiplier:
-        drawn, others = (
-            ("cohort was", "nobody else took part")
-            if mechanism.unit is Unit.USER
-            else ("instances were", "no other was trained on")
-        )
-        return f"each replica's {drawn} drawn at random and {others}; no privacy is claimed"
-    return "sums over a cohort are divided by a number fixed beforehand, whoever is drawn or joins"
-
-
-def cost_reasons(
+def cost_caveats(
     mechanism: Mechanism | None,
     threat: ThreatModel,
     *,
     paper: bool,
     exact: bool,
     caveats: tuple[str, ...] = (),
-) -> tuple[str, ...]:
+) -> tuple[Caveat, ...]:
     """Why bounds on the attacker's cost are only heuristic; empty if they are sound."""
-    found = list(mechanism.reasons_under(threat.relation)) if mechanism else []
+    found = list(mechanism.caveats(threat.relation)) if mechanism else []
     if mechanism and paper:
         found += _paper_accounting(mechanism, threat)
-    return (*found, *[_NO_BOUND] * exact, *caveats)
+    return (*found, *[_NO_BOUND] * exact, *_stated(caveats))
 
 
-def _paper_accounting(mechanism: Mechanism, threat: ThreatModel) -> list[str]:
+def _paper_accounting(mechanism: Mechanism, threat: ThreatModel) -> list[Caveat]:
     """Where the paper's ε differs from what is executed and claimed."""
     found = []
     queries = queries_of(mechanism)
     if any(isinstance(query.sampling, FixedSize) for query in queries):
-        found.append("cohorts of fixed size are drawn, but Poisson sampling is accounted")
+        found.append(_FIXED_SIZE)
     if any(query.selection_probability < 1 for query in queries):
-        found.append("users are drawn as a whole, but every instance is accounted as if drawn by itself")
+        found.append(_OWNERS)
     if threat.relation is Relation.REPLACE:
         found.append(_RELATION)
     return found
 
 
-def _paper_group(mechanism: Mechanism, threat: ThreatModel) -> list[str]:
+def _paper_group(mechanism: Mechanism, threat: ThreatModel) -> list[Caveat]:
     """The paper counts one step per unit, whatever the Rényi curve is for."""
     fixed = any(isinstance(query.sampling, FixedSize) for query in queries_of(mechanism))
     return [_RELATION] if threat.relation is Relation.REPLACE and not fixed else []

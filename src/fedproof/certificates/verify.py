@@ -12,7 +12,6 @@ from fedproof import check
 from fedproof.certificates.api import certificate_of_scores, settings_for
 from fedproof.certificates.certificate import Certificate
 from fedproof.certificates.confidence import Bound
-from fedproof.certificates.describe import completed
 from fedproof.certificates.document import certificate_of, document_of, mismatched, parse, source_of
 from fedproof.certificates.inefficacy import (
     CostSettings,
@@ -30,7 +29,8 @@ from fedproof.certificates.scores import (
     fingerprint,
     load,
 )
-from fedproof.mechanisms import Partition
+from fedproof.mechanisms import Releases
+from fedproof.mechanisms.codec import completed, restore
 
 _RELATIVE_ERROR = 1e-9  # another processor's logarithm may differ in the last digits
 _FROM_LABELS = ("labels", "labels_sha256", "accuracy", "certified_accuracy")
@@ -93,11 +93,14 @@ def unverified(text: str | bytes, labels: ArrayLike | str | Path | None = None) 
     document = parse(text)
     known = document.get("labels") is not None
     taken = [name for name in _FROM_LABELS if known and labels is None]
-    mechanism = document["mechanism"]
-    counted = isinstance(mechanism, Mapping) and mechanism.get("kind") == "partition"
-    if document["version"] == 1 and document["bound"] == Bound.BETTING and not counted:
+    if document["version"] == 1 and document["bound"] == Bound.BETTING and not _is_counted(document):
         taken.append("order of the replicas")
     return tuple(taken)
+
+
+def _is_counted(document: Mapping[str, Any]) -> bool:
+    mechanism = restore(document["mechanism"], name="mechanism")
+    return mechanism is not None and mechanism.releases is Releases.GROUPS
 
 
 def _check_labels_wanted(document: Mapping[str, Any], labels: ArrayLike | str | Path | None) -> None:
@@ -154,11 +157,10 @@ def _recompute_sizes(
 ) -> Certificate:
     settings = certificate.settings
     exact = certificate.num_replicas is None
-    counted = isinstance(settings.mechanism, Partition)
     again = settings_for(
         group=settings.group,
         bound=settings.bound,
-        failure_probability=0.0 if exact or counted else settings.failure_probability,
+        failure_probability=0.0 if exact or settings.counted else settings.failure_probability,
         spending=settings.spending,
         sequential=settings.sequential,
         served=settings.served,

@@ -16,7 +16,6 @@ from fedproof import check
 from fedproof.certificates.betting import SLACK, Bets
 from fedproof.certificates.certificate import Settings
 from fedproof.certificates.confidence import Spending
-from fedproof.mechanisms import Partition
 
 Floats = NDArray[np.float64]
 
@@ -40,13 +39,14 @@ def bets(sequential: bool) -> Bets:
     )
 
 
-def assumptions_of(settings: Settings, *, exact: bool, cohorts: str) -> tuple[str, ...]:
-    """What a certificate said it takes for granted; `cohorts` is the sentence about who takes part."""
-    if isinstance(settings.mechanism, Partition):
+def assumptions_of(settings: Settings, *, exact: bool) -> tuple[str, ...]:
+    """What a certificate said it takes for granted."""
+    if settings.mechanism is not None and settings.counted:
+        alone, group = settings.mechanism.assumptions
         return (
-            "every model was trained on its own group alone, and the same group gives the same model again",
+            alone,
             "the certified predictor is the class with most votes, the first of equal ones",
-            f"which group one {settings.mechanism.unit} belongs to depends on no data; no privacy is claimed",
+            group,
         )
     source = (
         "the class confidences are exact expectations, without Monte-Carlo error"
@@ -58,7 +58,8 @@ def assumptions_of(settings: Settings, *, exact: bool, cohorts: str) -> tuple[st
         f"the certified predictor is the {predictor} of the ensemble; a single replica has no certificate"
     )
     if settings.mechanism is not None:
-        return source, ensemble, "training was executed exactly as the mechanism is described here", cohorts
+        executed, *_, cohorts = settings.mechanism.assumptions
+        return source, ensemble, executed, cohorts
     threat = settings.threat
     proved = f"epsilon and delta were proved for one {threat.unit} under the relation {threat.relation}"
     return source, ensemble, proved

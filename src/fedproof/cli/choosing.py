@@ -7,11 +7,10 @@ from typing import Any
 
 from fedproof import check
 from fedproof.certificates import choosing
-from fedproof.certificates.describe import describe
 from fedproof.cli.common import print_json, print_table, progress_bars, say
 from fedproof.cli.mechanism import SamplingOptions
 from fedproof.config import load_config
-from fedproof.mechanisms import CohortOnce, Partition
+from fedproof.mechanisms.codec import describe
 from fedproof.threat import Relation, ThreatModel, Unit
 
 _SHOWN = 8
@@ -139,7 +138,7 @@ def _show(found: Sequence[choosing.Option], question: choosing.Question, notes: 
 
 def _name(option: choosing.Option) -> str:
     mechanism = option.mechanism
-    if isinstance(mechanism, Partition):
-        return f"partition, {mechanism.groups} groups"
+    if mechanism.replicas is not None:
+        return f"{mechanism.kind}, {mechanism.replicas} groups"
     noise = f", noise {mechanism.noise_multiplier:.4g}" if mechanism.noise_multiplier else ""
-    return f"{'cohort-once' if isinstance(mechanism, CohortOnce) else 'user-fedavg'}{noise}"
+    return f"{mechanism.kind}{noise}"

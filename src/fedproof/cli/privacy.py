@@ -8,7 +8,6 @@ import typer
 
 from fedproof import check
 from fedproof.certificates import planning
-from fedproof.certificates.describe import describe
 from fedproof.cli import choosing
 from fedproof.cli.belonging import Kind, check_options
 from fedproof.cli.common import Json, print_json, print_table, say
@@ -27,7 +26,8 @@ from fedproof.cli.mechanism import (
     sampling_of,
     unfolded,
 )
-from fedproof.mechanisms import FixedSize, InstanceFedSGD
+from fedproof.mechanisms import FixedSize
+from fedproof.mechanisms.codec import describe
 from fedproof.threat import Relation, ThreatModel, Unit
 
 _LEAST_ACCOUNTED = 0.05  # where ε is in the hundreds, and accountants take minutes to say so
@@ -71,7 +71,7 @@ def account(
         check_noise(options.noise_multiplier, _LEAST_ACCOUNTED)
     mechanism, unit = mechanism_of(options, kinds), options.unit
     spent = accounting.account(mechanism, delta, ["paper", "rdp", "rdp-without-replacement", "pld"])
-    if isinstance(mechanism, InstanceFedSGD):
+    if any(query.selection_probability < 1 for query in mechanism.queries):
         spent["dopamine"] = dopamine_epsilon(mechanism, delta)
     threat = ThreatModel(unit=unit, relation=natural_relation(mechanism))
     document: dict[str, Any] = {

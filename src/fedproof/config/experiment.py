@@ -2,43 +2,25 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import tomli_w
 from pydantic import model_validator
 
 from fedproof.certificates import Method
+from fedproof.config.mechanism import Builder, MechanismSection
 from fedproof.config.sections import (
     AggregationSection,
     AttackSection,
     CertificateSection,
     DataSection,
     EnsembleSection,
-    MechanismSection,
     ModelSection,
     Section,
     ThreatSection,
 )
-from fedproof.mechanisms import (
-    Clipping,
-    CohortOnce,
-    Everyone,
-    FedAvg,
-    FixedSize,
-    Flat,
-    InstanceFedAvg,
-    InstanceFedSGD,
-    LocalTraining,
-    Median,
-    Partition,
-    PerLayer,
-    PerLayerMedian,
-    Poisson,
-    Quantile,
-    Sampling,
-    UserFedAvg,
-)
+from fedproof.mechanisms import Mechanism, Releases
 from fedproof.threat import Relation, ThreatModel, Unit
 
 
@@ -59,7 +41,7 @@ class Config(Section):
         self._check_unit()
         self._check_pooled_noise()
         cohort = self.mechanism.cohort
-        if self.mechanism.kind == "partition":
+        if self.mechanism.groups is not None:
             self._check_partition()
         elif self.mechanism.sampling != "none" and not self._says_how_many:
             instead = ", or sampling_probability" if self.mechanism.sampling == "poisson" else ""
@@ -76,17 +58,20 @@ class Config(Section):
         return self.mechanism.cohort is not None or self.mechanism.sampling_probability is not None
 
     def _check_privacy(self) -> None:
-        method, drawn = self.certificate.method, self.mechanism.kind == "cohort-once"
-        if drawn and not self.mechanism.noise_multiplier and method in (Method.PAPER, Method.RENYI):
+        method, kind = self.certificate.method, self.mechanism.described
+        counted = kind.releases is Releases.GROUPS
+        if kind.once and kind.unaccounted and not counted and method in (Method.PAPER, Method.RENYI):
             raise ValueError(
-                f"certificate.method = '{method}' asks for privacy, which kind = 'cohort-once' without noise "
-                "does not give: use vote, mean or margin"
+                f"certificate.method = '{method}' asks for privacy, which kind = '{self.mechanism.kind}' "
+                "without noise does not give: use vote, mean or margin"
             )
 
     def _check_relation(self) -> None:
         """Said before training what the certificate would say after it."""
         section, method = self.mechanism, self.certificate.method
-        noisy_cohorts = section.kind in ("user-fedavg", "cohort-once") and section.noise_multiplier > 0
+        described = section.described
+        draws_units = described.once or described.unit is Unit.USER
+        noisy_cohorts = draws_units and not described.unaccounted
         joins = self.threat.relation is Relation.JOIN and method is not Method.PAPER
         if noisy_cohorts and joins and section.sampling == "fixed":
             raise ValueError(
@@ -96,20 +81,20 @@ class Config(Section):
 
     def _check_unit(self) -> None:
         kind, unit = self.mechanism.kind, self.threat.unit
-        if kind in ("cohort-once", "partition"):
+        if self.mechanism.described.once:
             if unit is Unit.INSTANCE and not self.mechanism.pooled:
                 raise ValueError(
                     f"mechanism.pooled = false must be true for kind = '{kind}' and "
                     "threat.unit = 'instance': nobody trains on one instance alone"
                 )
             return
-        needed = Unit.INSTANCE if kind.startswith("instance") else Unit.USER
+        needed = self.mechanism.described.unit
         if unit != needed:
             raise ValueError(f"threat.unit = '{unit}' must be '{needed}' for mechanism.kind = '{kind}'")
 
     def _check_pooled_noise(self) -> None:
         section = self.mechanism
-        if section.kind != "cohort-once" or not section.pooled or not section.noise_multiplier:
+        if not section.pooled or section.described.unaccounted:
             return
         if not self.draws_instances:
             raise ValueError(
@@ -131,8 +116,6 @@ class Config(Section):
         self._check_enough_users("groups", self.mechanism.groups)
         if self.certificate.method is not Method.VOTE:
             raise ValueError(f"certificate.method = '{self.certificate.method}' must be vote for a partition")
-        if self.mechanism.cohort is not None:
-            raise ValueError(f"mechanism.cohort = {self.mechanism.cohort} is not used by kind = 'partition'")
 
     # --- the values the rest of the package works with ------------------------------------------------------
 
@@ -142,26 +125,9 @@ class Config(Section):
         return ThreatModel(unit=self.threat.unit, relation=self.threat.relation)
 
     @property
-    def local_training(self) -> LocalTraining:
-        """How one user trains."""
-        section = self.mechanism
-        return LocalTraining(
-            epochs=section.local_epochs,
-            batch_size=section.batch_size,
-            learning_rate=section.learning_rate,
-            momentum=section.momentum,
-            weight_decay=section.weight_decay,
-            cosine=section.cosine,
-            shift=section.shift,
-            flip=section.flip,
-            balanced=section.balanced,
-        )
-
-    @property
     def draws_instances(self) -> bool:
         """Whether a cohort, or a group, is made of instances instead of users."""
-        sampled = self.mechanism.kind in ("cohort-once", "partition")
-        return sampled and self.threat.unit is Unit.INSTANCE
+        return self.mechanism.described.once and self.threat.unit is Unit.INSTANCE
 
     def population(self, default_users: int | None) -> int | None:
         """The declared number of units; None if nobody declared any.
@@ -172,149 +138,28 @@ class Config(Section):
             return self.mechanism.population
         return self.data.users or default_users
 
-    def sampling(self, num_units: int, population: int | None) -> Sampling:
-        """Who takes part in a round, out of `num_units` users (or instances, where they are drawn)."""
-        section = self.mechanism
-        if section.sampling_probability is not None:
-            return Poisson(probability=section.sampling_probability)
-        if section.cohort is None or section.sampling == "none":
-            return Everyone()
-        self._check_enough("cohort", section.cohort, num_units)
-        if section.sampling == "fixed":
-            return FixedSize(cohort=section.cohort, users=num_units)
-        if population is None:
-            what = "instances" if self.draws_instances else "users"
-            raise ValueError(
-                f"mechanism.cohort = {section.cohort} needs mechanism.population, the declared number of "
-                f"{what} (the data hold {num_units}): whoever joins must not change anybody's chance"
-            )
-        return Poisson(probability=section.cohort / population)
-
-    def _check_enough(self, key: str, count: int, num_units: int) -> None:
-        what = "instances" if self.draws_instances else "users"
-        if count > num_units:
-            raise ValueError(f"mechanism.{key} = {count} must be at most the number of {what} = {num_units}")
-
-    def clipping(self, num_layers: int) -> Clipping:
-        """How updates of a model with `num_layers` layers are clipped."""
-        section = self.mechanism
-        match section.clip:
-            case "flat":
-                return Flat()
-            case "per-layer":
-                return PerLayer(num_layers=num_layers)
-            case "median":
-                return Median()
-            case "per-layer-median":
-                return PerLayerMedian(num_layers=num_layers)
-            case "quantile":
-                return Quantile(
-                    target=section.quantile,
-                    learning_rate=section.quantile_learning_rate,
-                    count_noise_std=section.quantile_noise_std,
-                )
-
     def build_mechanism(
         self, *, user_sizes: Iterable[int], num_layers: int, default_users: int | None = None
-    ) -> UserFedAvg | CohortOnce | Partition | InstanceFedSGD | InstanceFedAvg | FedAvg:
-        """The mechanism for users of the given sizes and a model with `num_layers` layers.
-
-        Rates come from declared numbers; sizes only tell whether these fit, and how many units a cohort of
-        fixed size is drawn from.
-        """
-        section, sizes = self.mechanism, list(user_sizes)
-        num_units = sum(sizes) if self.draws_instances else len(sizes)
-        population = self.population(default_users)
-        self._check_population(population, num_units)
-        sampling = self.sampling(num_units, population)
-        if isinstance(sampling, FixedSize):
-            population = section.population  # if declared, it must be how many there are
-        match section.kind:
-            case "fedavg":
-                return FedAvg(rounds=section.rounds, sampling=sampling, population=population)
-            case "user-fedavg":
-                return UserFedAvg(
-                    rounds=section.rounds,
-                    noise_multiplier=section.noise_multiplier,
-                    sampling=sampling,
-                    clip_norm=section.clip_norm,
-                    clipping=self.clipping(num_layers),
-                    rule=self.aggregation.rule,
-                    population=population,
-                )
-            case "partition" | "cohort-once":
-                return self._drawn_once(sampling, num_units, population)
-            case "instance-fedsgd" | "instance-fedavg":
-                return self._private_steps(sampling, sizes, population)
-
-    def _check_population(self, population: int | None, num_units: int) -> None:
-        if population is None or population >= num_units:
-            return
-        key = "mechanism.population" if self.mechanism.population is not None else "data.users"
-        what = "instances" if self.draws_instances else "users"
-        raise ValueError(
-            f"{key} = {population} must be at least {num_units}, the number of {what} that the data hold: it "
-            "is a limit that is declared beforehand"
-        )
-
-    def _drawn_once(
-        self, sampling: Sampling, num_units: int, population: int | None
-    ) -> CohortOnce | Partition:
-        section = self.mechanism
-        if section.groups is not None:
-            self._check_enough("groups", section.groups, num_units)
-            return Partition(
-                groups=section.groups,
-                rounds=section.rounds,
-                pooled=section.pooled,
-                unit=self.threat.unit,
-            )
-        assert not isinstance(sampling, Everyone)
-        return CohortOnce(
-            rounds=section.rounds,
-            noise_multiplier=section.noise_multiplier,
-            sampling=sampling,
-            clip_norm=section.clip_norm,
-            pooled=section.pooled,
-            rule=self.aggregation.rule,
+    ) -> Mechanism:
+        """The mechanism for users of the given sizes and a model with `num_layers` layers."""
+        named = self.mechanism.population is not None
+        return Builder(
+            section=self.mechanism,
             unit=self.threat.unit,
-            population=population,
-        )
-
-    def _private_steps(
-        self, sampling: Sampling, sizes: Sequence[int], population: int | None
-    ) -> InstanceFedSGD | InstanceFedAvg:
-        section = self.mechanism
-        # Where none is declared the smallest user decides: its instances are drawn most often.
-        batch_probability = section.batch_probability or min(1.0, section.batch_size / min(sizes))
-        if section.kind == "instance-fedsgd":
-            everyone = FixedSize(cohort=len(sizes), users=len(sizes))
-            return InstanceFedSGD(
-                rounds=section.rounds,
-                noise_multiplier=section.noise_multiplier,
-                sampling=sampling if isinstance(sampling, FixedSize) else everyone,
-                batch_probability=batch_probability,
-                clip_norm=section.clip_norm,
-                rule=self.aggregation.rule,
-                by_size=section.batch_probability is None,
-            )
-        assert section.local_steps is not None
-        return InstanceFedAvg(
-            rounds=section.rounds,
-            local_steps=section.local_steps,
-            noise_multiplier=section.noise_multiplier,
-            sampling=sampling,
-            batch_probability=batch_probability,
-            clip_norm=section.clip_norm,
-            shuffled=section.shuffled,
-            keep_momentum=section.keep_momentum,
-            by_size=section.batch_probability is None,
-            population=population,
-        )
+            rule=self.aggregation.rule,
+            sizes=list(user_sizes),
+            num_layers=num_layers,
+            population=self.population(default_users),
+            declared_by="mechanism.population" if named else "data.users",
+        ).build()
 
     def to_toml(self) -> str:
         """The configuration with every default, as a file that gives the same configuration again."""
-        return tomli_w.dumps(_without_none(self.model_dump(mode="json")))
+        document = self.model_dump(mode="json")
+        for key, value in self.mechanism.unused().items():  # said only where somebody said it
+            if value == type(self.mechanism).model_fields[key].default:
+                del document["mechanism"][key]
+        return tomli_w.dumps(_without_none(document))
 
     def fingerprint(self) -> str:
         """SHA-256 of the configuration, defaults included."""

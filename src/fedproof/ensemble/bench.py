@@ -86,7 +86,7 @@ def _engine_seconds(task: Task, sizes: Sizes) -> float:
 
 def _naive_seconds(task: Task) -> float:
     threads = torch.get_num_threads()
-    one_round = replace(task, mechanism=replace(task.mechanism, rounds=1))
+    one_round = replace(task, mechanism=task.mechanism.altered(rounds=1))
     try:
         if task.device == "cpu":
             torch.set_num_threads(1)

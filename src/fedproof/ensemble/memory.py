@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from fedproof import check
-from fedproof.ensemble.task import Task, cohort_size, is_pooled, population_of, shares_first_round
+from fedproof.ensemble.task import Task, cohort_size, population_of, shares_first_round
 from fedproof.models.model import StackedModel
 from fedproof.models.precision import all_digits
 from fedproof.rounds.users import as_inputs
@@ -61,7 +61,7 @@ def sizes_for(task: Task) -> Sizes:
     # Small stacks on a CPU, so that there is one for every core.
     working, most = (_CACHE_BYTES, 512) if device.type == "cpu" else (budget // 2, 4096)
     # Where round one is shared, a replica holds updates of its own from round two on.
-    pooled = is_pooled(task)
+    pooled = task.mechanism.pooled
     alone = task.mechanism.rounds > 1 or not shares_first_round(task) or not shared_fits(task)
     alone = alone and not pooled
     cohort = cohort_size(task) if alone else 0

@@ -17,22 +17,17 @@ from torch.func import functional_call, grad, vmap
 from fedproof.ensemble.task import Task, cohort_size, start_of
 from fedproof.lots import Lots, Purpose
 from fedproof.mechanisms import (
-    CohortOnce,
-    FedAvg,
-    Flat,
     InstanceFedAvg,
     InstanceFedSGD,
+    Mechanism,
     Median,
-    Partition,
     PerLayer,
     PerLayerMedian,
     Quantile,
-    UserFedAvg,
 )
 from fedproof.models.layout import load
 from fedproof.models.precision import all_digits
 from fedproof.rounds.augment import Augment
-from fedproof.rounds.instance_fedavg import batch_probabilities
 from fedproof.rounds.local import at_epoch
 from fedproof.rounds.randomness import Stream, data_order, draw
 from fedproof.rounds.sampling import cohorts_of
@@ -48,13 +43,13 @@ def train_one(task: Task, replica: int) -> Tensor:
     for round in range(task.mechanism.rounds):
         members = np.flatnonzero(server.cohorts[round])
         augment = Augment.of(task.local, task.seed, round)
-        if isinstance(task.mechanism, CohortOnce | Partition) and task.mechanism.pooled:
-            if isinstance(task.mechanism, CohortOnce) and task.mechanism.noise_multiplier:
+        if task.mechanism.pooled:
+            if task.mechanism.noise_multiplier:
                 change = _noisy_step(plain, server, params, members, task.mechanism)
             else:
                 change = plain.update(params, server.pooled_order(members), augment)
             total = change * server.divisor
-        elif isinstance(task.mechanism, UserFedAvg | FedAvg | CohortOnce | Partition):
+        elif task.mechanism.shares_first_round:
             offsets, ids = task.federation.offsets, task.federation.who
             order = data_order(task.seed, round, offsets, task.local.epochs, ids)
             updates = [
@@ -183,14 +178,13 @@ class _Server:
     def private_sum(self, updates: list[Tensor], like: Tensor) -> Tensor:
         """Sum of the clipped updates plus noise, from the definitions; without privacy the sum alone."""
         mechanism = self.task.mechanism
-        alone = isinstance(mechanism, CohortOnce) and not mechanism.noise_multiplier
-        if alone or isinstance(mechanism, Partition):
+        if mechanism.once and not mechanism.noise_multiplier:
             # the mean of those who are there
             return sum(updates, torch.zeros_like(like)) * (self.divisor / max(1, len(updates)))
-        if not isinstance(mechanism, UserFedAvg | CohortOnce):
+        if not mechanism.noise_multiplier:
             return sum(updates, torch.zeros_like(like))
         total, noise = torch.zeros_like(like), self.normal(len(like), dtype=like.dtype)
-        clipping = mechanism.clipping if isinstance(mechanism, UserFedAvg) else Flat()
+        clipping = mechanism.clipping
         layered = isinstance(clipping, PerLayer | PerLayerMedian)
         begin = 0
         for size in self.task.model.layout.layer_sizes if layered else (len(like),):
@@ -284,7 +278,9 @@ class _PrivateUsers:
         numbers = self._numbers(number)
         chances = [getattr(mechanism, "batch_probability", 1.0)] * len(users)
         if isinstance(mechanism, InstanceFedAvg):
-            chances = batch_probabilities(mechanism, local, self.plain.task.federation.sizes).tolist()
+            chances = mechanism.batch_probabilities(
+                self.plain.task.federation.sizes, local.batch_size
+            ).tolist()
         batches = [rows[numbers[rows] < chance] for rows, chance in zip(users, chances, strict=True)]
         return [(batch, local.batch_size) for batch in batches]
 
@@ -307,7 +303,7 @@ class _PrivateUsers:
 
 
 def _noisy_step(
-    plain: _Plain, server: _Server, params: Tensor, members: NDArray[np.int64], mechanism: CohortOnce
+    plain: _Plain, server: _Server, params: Tensor, members: NDArray[np.int64], mechanism: Mechanism
 ) -> Tensor:
     """What one noisy step on all drawn instances changes."""
     module = plain.fresh(params)

@@ -1,7 +1,6 @@
 """What is trained: one value that decides every replica."""
 
 import hashlib
-import math
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -14,25 +13,10 @@ from torch import Tensor
 import fedproof
 from fedproof.aggregation import Aggregation, mean
 from fedproof.federation import Federation
-from fedproof.lots import check_users
-from fedproof.mechanisms import (
-    CohortOnce,
-    FedAvg,
-    FixedSize,
-    InstanceFedAvg,
-    InstanceFedSGD,
-    LocalTraining,
-    Partition,
-    PerLayer,
-    PerLayerMedian,
-    Poisson,
-    UserFedAvg,
-)
+from fedproof.mechanisms import LocalTraining, Mechanism, PerLayer, PerLayerMedian
 from fedproof.models import Model
-from fedproof.rounds import Attack, Trainable
-from fedproof.rounds.instance_fedavg import batch_probabilities
+from fedproof.rounds import Attack
 from fedproof.rounds.randomness import initial_seed
-from fedproof.rounds.sampling import groups_of
 from fedproof.threat import Relation, Unit
 
 
@@ -57,7 +41,7 @@ class Task:
 
     federation: Federation
     model: Model
-    mechanism: Trainable
+    mechanism: Mechanism
     local: LocalTraining
     seed: int = field(default=0, repr=False)
     own_start: bool = False
@@ -73,11 +57,10 @@ class Task:
                 f"model has {self.model.num_classes} classes, "
                 f"but {self.federation.name} has {self.federation.num_classes}"
             )
-        described = getattr(self.mechanism, "rule", None)
         executed = getattr(self.aggregation, "name", "mean" if self.aggregation is mean else "another rule")
-        if described is not None and described != executed:
+        if self.mechanism.rule not in (None, executed):
             raise ValueError(
-                f"mechanism.rule = {described!r} must be the rule that is executed, {executed!r}: "
+                f"mechanism.rule = {self.mechanism.rule!r} must be the rule that is executed, {executed!r}: "
                 "a certificate speaks about what the mechanism describes"
             )
         if self.device.startswith("cuda") and not torch.cuda.is_available():
@@ -87,21 +70,19 @@ class Task:
     @property
     def units(self) -> Federation:
         """The federation by what is drawn: where that is instances, each is a user of its own."""
-        drawn = isinstance(self.mechanism, CohortOnce | Partition) and self.mechanism.unit is Unit.INSTANCE
-        return self.federation.by_instance() if drawn else self.federation
+        return self.federation.by_instance() if self.mechanism.draws is Unit.INSTANCE else self.federation
 
 
 def _check_mechanism(task: Task) -> None:
     """Refuse before training what would be refused in the middle of it."""
-    mechanism, users = task.mechanism, task.units.num_users
-    if isinstance(mechanism, Partition):
-        groups_of(mechanism.groups, task.units.who, task.seed)
-    else:
-        check_users(mechanism.sampling, users)
-    if isinstance(mechanism, InstanceFedAvg):
-        batch_probabilities(mechanism, task.local, task.federation.sizes)
-    clipping = mechanism.clipping if isinstance(mechanism, UserFedAvg) else None
-    if is_pooled(task) and (task.aggregation is not mean or task.attack is not None):
+    mechanism, clipping = task.mechanism, task.mechanism.clipping
+    if mechanism.executor is None:
+        raise ValueError(
+            f"mechanism = {type(mechanism).__name__}: it is only described, nobody can execute it"
+        )
+    mechanism.sampling.check_units(task.units.num_users)
+    mechanism.check_users(task.federation.sizes, task.local.batch_size)
+    if mechanism.pooled and (task.aggregation is not mean or task.attack is not None):
         raise ValueError(
             "pooled = True has no updates for a rule or an attack to work on: use pooled = False"
         )
@@ -132,8 +113,8 @@ def caveats_of(task: Task, relation: Relation) -> tuple[str, ...]:
             f"{task.mechanism.unit}s have no identities, only places in the data, which change when somebody "
             "joins or leaves: give them identities"
         )
-    noise = getattr(task.mechanism, "noise_multiplier", 0.0)
-    if noise and declared_population(task) is None:
+    declared = task.mechanism.declared_population(task.units.num_users)
+    if task.mechanism.noise_multiplier and declared is None:
         found.append(
             "sums are divided by a number that follows from how many are there, which whoever joins changes: "
             "declare a population"
@@ -141,34 +122,15 @@ def caveats_of(task: Task, relation: Relation) -> tuple[str, ...]:
     return tuple(found)
 
 
-def is_pooled(task: Task) -> bool:
-    """Whether replicas train on the members' instances as one data set."""
-    return isinstance(task.mechanism, CohortOnce | Partition) and task.mechanism.pooled
-
-
 def population_of(task: Task) -> int:
     """The declared number of units, or how many there are where none is declared."""
-    return declared_population(task) or task.units.num_users
-
-
-def declared_population(task: Task) -> int | None:
-    """The declared number of units; how many there are, where cohorts or groups of a fixed size say so."""
-    if isinstance(task.mechanism, Partition) or isinstance(task.mechanism.sampling, FixedSize):
-        return task.units.num_users
-    return None if isinstance(task.mechanism, InstanceFedSGD) else task.mechanism.population
+    here = task.units.num_users
+    return task.mechanism.declared_population(here) or here
 
 
 def cohort_size(task: Task) -> float:
     """Expected number of units in a round."""
-    if isinstance(task.mechanism, Partition):
-        return task.units.num_users / task.mechanism.groups
     return task.mechanism.divisor(task.units.num_users)
-
-
-def cohort_spread(task: Task) -> float:
-    """Standard deviation of the number of units in a round: zero where it is fixed."""
-    sampling = None if isinstance(task.mechanism, Partition) else task.mechanism.sampling
-    return math.sqrt(cohort_size(task) * (1 - sampling.probability)) if isinstance(sampling, Poisson) else 0.0
 
 
 def start_of(task: Task, replica: int) -> Tensor:
@@ -178,12 +140,8 @@ def start_of(task: Task, replica: int) -> Tensor:
 
 
 def shares_first_round(task: Task) -> bool:
-    """Whether replicas share their round-one updates: not at instance level, where users add the noise."""
-    if task.own_start:
-        return False
-    if isinstance(task.mechanism, CohortOnce | Partition):
-        return not task.mechanism.pooled  # pooled replicas train on data of their own
-    return isinstance(task.mechanism, UserFedAvg | FedAvg)
+    """Whether replicas share their round-one updates."""
+    return task.mechanism.shares_first_round and not task.own_start
 
 
 @cache

@@ -3,7 +3,6 @@
 import torch
 
 from fedproof.ensemble.task import Task, cohort_size
-from fedproof.mechanisms import CohortOnce, Partition
 
 
 def uploads(task: Task) -> float:
@@ -16,7 +15,7 @@ def uploads(task: Task) -> float:
     """
     mechanism, units = task.mechanism, task.units
     members = cohort_size(task)
-    if not (isinstance(mechanism, CohortOnce | Partition) and mechanism.pooled and not mechanism.queries):
+    if not mechanism.pooled or mechanism.noise_multiplier:
         return mechanism.rounds * members
     instances = members * len(units.labels) / units.num_users
     steps, rest = divmod(instances, task.local.batch_size)

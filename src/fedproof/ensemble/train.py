@@ -12,8 +12,6 @@ from fedproof.ensemble.memory import Sizes, halved, shared_fits, sizes_for
 from fedproof.ensemble.task import (
     Task,
     cohort_size,
-    cohort_spread,
-    is_pooled,
     population_of,
     shares_first_round,
     start_of,
@@ -156,11 +154,12 @@ def predict(model: Model, params: Tensor, inputs: Tensor, *, cells: int) -> NDAr
 
 def _train_block(task: Task, block: range, setting: Setting, shared: Tensor | None, cells: int) -> Replicas:
     streams = _streams(task, block)
-    clip_norm = getattr(task.mechanism, "clip_norm", 1.0)
     state = State(
         round=0,
         params=_starts(task, block),
-        clip_norms=torch.full((len(block),), clip_norm, dtype=torch.float64, device=task.device),
+        clip_norms=torch.full(
+            (len(block),), task.mechanism.clip_norm, dtype=torch.float64, device=task.device
+        ),
     )
     inputs = as_inputs(task.federation.test_features, torch.device(task.device), task.dtype)
     probe = np.linspace(0, len(inputs) - 1, min(_PROBES, len(inputs))).astype(np.int64)
@@ -204,15 +203,15 @@ def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:
         aggregation=task.aggregation,
         population=population_of(task),
         expected_cohort=cohort_size(task),
-        cohort_spread=cohort_spread(task),
+        cohort_spread=task.mechanism.sampling.spread(population_of(task)),
         attack=task.attack,
     )
 
 
 def _streams(task: Task, block: range) -> Streams:
     device, secure, users = torch.device(task.device), task.secure_noise, task.units.who
-    pooled = block if is_pooled(task) else ()
-    drawn = () if shares_first_round(task) or is_pooled(task) else block
+    pooled = block if task.mechanism.pooled else ()
+    drawn = () if shares_first_round(task) or task.mechanism.pooled else block
 
     def streams(purpose: Purpose, replicas: Iterable[int]) -> list[Stream]:
         return [Stream(task.seed, purpose, replica, device, secure=secure) for replica in replicas]

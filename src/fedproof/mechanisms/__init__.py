@@ -1,9 +1,7 @@
-"""Training protocols as frozen values: what is executed, and therefore what is accounted.
+"""What is executed: one frozen description per file, torch-free; each answers for itself (`contract`)."""
 
-A mechanism here is a description, free of torch. `fedproof.accounting` reads its `queries`,
-`fedproof.rounds` executes the same value, so training and accounting cannot disagree.
-"""
-
+from fedproof.mechanisms.bagging import Bagging
+from fedproof.mechanisms.caveats import Caveat
 from fedproof.mechanisms.clipping import (
     Clipping,
     Flat,
@@ -12,34 +10,29 @@ from fedproof.mechanisms.clipping import (
     PerLayerMedian,
     Quantile,
 )
-from fedproof.mechanisms.local import LocalTraining
-from fedproof.mechanisms.mechanisms import (
-    CohortOnce,
-    FedAvg,
-    InstanceFedAvg,
-    InstanceFedSGD,
-    Mechanism,
-    Partition,
-    PrivateMechanism,
-    Queries,
-    UserFedAvg,
-)
+from fedproof.mechanisms.cohort_once import CohortOnce
+from fedproof.mechanisms.contract import Mechanism, Releases, is_certified, is_private
+from fedproof.mechanisms.fedavg import FedAvg
+from fedproof.mechanisms.instance_fedavg import InstanceFedAvg
+from fedproof.mechanisms.instance_fedsgd import InstanceFedSGD
+from fedproof.mechanisms.local_training import LocalTraining
+from fedproof.mechanisms.partition import Partition
+from fedproof.mechanisms.queries import Queries
 from fedproof.mechanisms.query import Query
-from fedproof.mechanisms.sampling import (
-    Everyone,
-    FixedSize,
-    Poisson,
-    Sampling,
-    expected_cohort,
-)
+from fedproof.mechanisms.sampling import Draw, Everyone, FixedSize, Groups, Poisson, Sampling
+from fedproof.mechanisms.user_fedavg import UserFedAvg
 
 __all__ = [
+    "Bagging",
+    "Caveat",
     "Clipping",
     "CohortOnce",
+    "Draw",
     "Everyone",
     "FedAvg",
     "FixedSize",
     "Flat",
+    "Groups",
     "InstanceFedAvg",
     "InstanceFedSGD",
     "LocalTraining",
@@ -49,11 +42,12 @@ __all__ = [
     "PerLayer",
     "PerLayerMedian",
     "Poisson",
-    "PrivateMechanism",
     "Quantile",
     "Queries",
     "Query",
+    "Releases",
     "Sampling",
     "UserFedAvg",
-    "expected_cohort",
+    "is_certified",
+    "is_private",
 ]

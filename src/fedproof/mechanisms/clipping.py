@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedproof import check
+from fedproof.mechanisms.caveats import Caveat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,7 +13,9 @@ class Flat:
     """The whole update is scaled to an L2 norm of at most the clip norm."""
 
     sensitivity: ClassVar[float] = 1.0
-    reasons: ClassVar[tuple[str, ...]] = ()
+    kind: ClassVar[str] = "flat"
+    bit_noise: ClassVar[float | None] = None
+    caveats: ClassVar[tuple[Caveat, ...]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +23,9 @@ class PerLayer:
     """Each of `num_layers` layers is scaled to the clip norm; the joint norm may reach √layers times it."""
 
     num_layers: int
-    reasons: ClassVar[tuple[str, ...]] = ()
+    kind: ClassVar[str] = "per-layer"
+    bit_noise: ClassVar[float | None] = None
+    caveats: ClassVar[tuple[Caveat, ...]] = ()
 
     def __post_init__(self) -> None:
         check.count(num_layers=self.num_layers)
@@ -31,7 +36,14 @@ class PerLayer:
         return math.sqrt(self.num_layers)
 
 
-_MEDIAN_REASON = "the clip norm is the median of the cohort's norms: it depends on the data without noise"
+_FROM_DATA = Caveat(
+    code="clip-norm",
+    sentence="the clip norm is the median of the cohort's norms: it depends on the data without noise",
+    remedy=(
+        'Set mechanism.clip = "quantile" (follows the median with noise, sound) or "flat" with a '
+        "mechanism.clip_norm chosen without looking at the data."
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +51,9 @@ class Median:
     """The clip norm of a round is the median of the cohort's update norms (heuristic)."""
 
     sensitivity: ClassVar[float] = 1.0
-    reasons: ClassVar[tuple[str, ...]] = (_MEDIAN_REASON,)
+    kind: ClassVar[str] = "median"
+    bit_noise: ClassVar[float | None] = None
+    caveats: ClassVar[tuple[Caveat, ...]] = (_FROM_DATA,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +61,9 @@ class PerLayerMedian:
     """The clip norm of each layer is the median of the cohort's norms of that layer (heuristic)."""
 
     num_layers: int
-    reasons: ClassVar[tuple[str, ...]] = (_MEDIAN_REASON,)
+    kind: ClassVar[str] = "per-layer-median"
+    bit_noise: ClassVar[float | None] = None
+    caveats: ClassVar[tuple[Caveat, ...]] = (_FROM_DATA,)
 
     def __post_init__(self) -> None:
         check.count(num_layers=self.num_layers)
@@ -72,11 +88,17 @@ class Quantile:
     learning_rate: float = 0.2
     count_noise_std: float = 5.0
     sensitivity: ClassVar[float] = 1.0
-    reasons: ClassVar[tuple[str, ...]] = ()
+    kind: ClassVar[str] = "quantile"
+    caveats: ClassVar[tuple[Caveat, ...]] = ()
 
     def __post_init__(self) -> None:
         check.open_probability(target=self.target)
         check.positive(learning_rate=self.learning_rate, count_noise_std=self.count_noise_std)
+
+    @property
+    def bit_noise(self) -> float:
+        """Standard deviation of the noise on the sum of bits, which is a second query of each round."""
+        return self.count_noise_std
 
 
 Clipping = Flat | PerLayer | Median | PerLayerMedian | Quantile

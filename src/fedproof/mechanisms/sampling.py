@@ -1,5 +1,6 @@
 """Who takes part in a round."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,9 +12,26 @@ class Poisson:
     """Each unit takes part independently with `probability`, anew in every round."""
 
     probability: float
+    kind: ClassVar[str] = "poisson"
+    closed: ClassVar[bool] = False  # whoever joins changes nobody's chance
 
     def __post_init__(self) -> None:
         check.probability(probability=self.probability)
+
+    def expected(self, num_units: int) -> float:
+        """Expected number of units that are drawn: the fixed divisor of a sum over them.
+
+        >>> Poisson(probability=0.1).expected(200)
+        20.0
+        """
+        return self.probability * num_units
+
+    def spread(self, num_units: int) -> float:
+        """Standard deviation of the number of units that are drawn."""
+        return math.sqrt(self.expected(num_units) * (1 - self.probability))
+
+    def check_units(self, num_units: int) -> None:
+        """Any number of units can be drawn from."""
 
 
 MOST_USERS = 10**10  # the law of who is drawn takes seconds for so many, and minutes for more
@@ -25,6 +43,8 @@ class FixedSize:
 
     cohort: int
     users: int
+    kind: ClassVar[str] = "fixed"
+    closed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check.count(cohort=self.cohort, users=self.users)
@@ -38,21 +58,63 @@ class FixedSize:
         """Chance that one given unit is drawn."""
         return self.cohort / self.users
 
+    def expected(self, num_units: int) -> float:
+        """Number of units that are drawn."""
+        return float(self.cohort)
+
+    def spread(self, num_units: int) -> float:
+        """The number of units that are drawn does not vary."""
+        return 0.0
+
+    def check_units(self, num_units: int) -> None:
+        """Raise ValueError if this was made for another number of units."""
+        if self.users != num_units:
+            raise ValueError(f"sampling.users = {self.users} must be the number of users = {num_units}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Everyone:
     """No sampling: every unit takes part in every round."""
 
     probability: ClassVar[float] = 1.0
+    kind: ClassVar[str] = "none"
+    closed: ClassVar[bool] = False
+
+    def expected(self, num_units: int) -> float:
+        """All of them."""
+        return float(num_units)
+
+    def spread(self, num_units: int) -> float:
+        """The number of units that take part does not vary."""
+        return 0.0
+
+    def check_units(self, num_units: int) -> None:
+        """Any number of units can take part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groups:
+    """Units are split once into `count` disjoint groups; replica g trains on group g."""
+
+    count: int
+    closed: ClassVar[bool] = True
+
+    def expected(self, num_units: int) -> float:
+        """Mean size of a group."""
+        return num_units / self.count
+
+    def spread(self, num_units: int) -> float:
+        """Sizes of groups are public, they follow from identities."""
+        return 0.0
+
+    def check_units(self, num_units: int) -> None:
+        """Raise ValueError if there are fewer units than groups."""
+        if self.count > num_units:
+            raise ValueError(
+                f"groups = {self.count} must be at most the number of units = {num_units}: a group without "
+                "data has no model"
+            )
 
 
 Sampling = Poisson | FixedSize | Everyone
-
-
-def expected_cohort(sampling: Sampling, num_units: int) -> float:
-    """Expected number of units that are drawn of `num_units`: the fixed divisor of a sum over them.
-
-    >>> expected_cohort(Poisson(probability=0.1), 200)
-    20.0
-    """
-    return float(sampling.cohort) if isinstance(sampling, FixedSize) else sampling.probability * num_units
+Draw = Sampling | Groups

@@ -2,11 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
-from fedproof.accounting import account, is_private
+from fedproof.accounting import account
 from fedproof.certificates import Certificate, Method
-from fedproof.mechanisms import FedAvg, Queries
+from fedproof.mechanisms import is_private
 from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, numbers
 from fedproof.report.run_data import Row, RunData
 from fedproof.report.words import chosen_size, confidence, percent, plural
@@ -153,10 +152,10 @@ def _bars(label: str, counts: Counter[int], sizes: range, tone: Tone) -> Bars:
 def spent_after(run: RunData, certificate: Certificate) -> dict[int, dict[str, float]]:
     """ε of one model after some of its rounds, the last among them, by accountant; empty if not known."""
     mechanism, delta = certificate.mechanism, run.config.mechanism.delta
-    if mechanism is None or isinstance(mechanism, FedAvg | Queries) or not is_private(mechanism):
+    if mechanism is None or mechanism.executor is None or not is_private(mechanism):
         return {}
     return {
-        count: account(replace(mechanism, rounds=count), delta, ["pld", "paper"])
+        count: account(mechanism.altered(rounds=count), delta, ["pld", "paper"])
         for count in _spaced(mechanism.rounds)
     }
 

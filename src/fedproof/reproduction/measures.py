@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.accounting import account, is_private
+from fedproof.accounting import account
 from fedproof.accounting.epsilon import dopamine_epsilon
 from fedproof.accounting.renyi import paper_epsilon
 from fedproof.attacks import accuracy as ensemble_accuracy
@@ -20,7 +20,7 @@ from fedproof.certificates.comparison import compare, relations_of
 from fedproof.config import Config
 from fedproof.ensemble import Task, replica_accuracies
 from fedproof.experiment import SharedWork, privacy_spent
-from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedSGD, UserFedAvg
+from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedSGD, UserFedAvg, is_private
 from fedproof.reproduction.published import Published
 from fedproof.reproduction.study import Panel
 from fedproof.robustness import attack, series

@@ -1,31 +1,24 @@
-"""Rounds of training: clip, noise, aggregate, stacked over replicas."""
+"""How rounds of training are executed: clip, noise, aggregate, stacked over replicas."""
+
+from importlib import import_module
 
 from torch import Tensor
 
-from fedproof.mechanisms import CohortOnce, FedAvg, InstanceFedAvg, InstanceFedSGD, Partition, UserFedAvg
+from fedproof.mechanisms import Mechanism
 from fedproof.models.precision import all_digits
-from fedproof.rounds import cohort_once, fedavg, instance_fedavg, instance_fedsgd, user_fedavg
-from fedproof.rounds.state import Attack, RoundReport, Setting, State, Streams
+from fedproof.rounds.state import Attack, Play, RoundReport, Setting, State, Streams
 
-__all__ = ["Attack", "RoundReport", "Setting", "State", "Streams", "Trainable", "play"]
-
-Trainable = UserFedAvg | InstanceFedSGD | InstanceFedAvg | CohortOnce | Partition | FedAvg
-"""Mechanisms that this package executes."""
+__all__ = ["Attack", "RoundReport", "Setting", "State", "Streams", "play"]
 
 
 @all_digits()
 def play(
-    mechanism: Trainable, setting: Setting, state: State, streams: Streams, shared: Tensor | None = None
+    mechanism: Mechanism, setting: Setting, state: State, streams: Streams, shared: Tensor | None = None
 ) -> tuple[State, RoundReport]:
-    """The state of a block of replicas after one round of any mechanism, and what happened."""
-    match mechanism:
-        case UserFedAvg():
-            return user_fedavg.play(mechanism, setting, state, streams, shared)
-        case CohortOnce() | Partition():
-            return cohort_once.play(mechanism, setting, state, streams, shared)
-        case FedAvg():
-            return fedavg.play(mechanism, setting, state, streams, shared)
-        case InstanceFedSGD():
-            return instance_fedsgd.play(mechanism, setting, state, streams)
-        case InstanceFedAvg():
-            return instance_fedavg.play(mechanism, setting, state, streams)
+    """The state of a block of replicas after one round of any mechanism, and what happened.
+
+    `shared` are updates `(users, dim)` if all replicas start this round from the same model, else None.
+    """
+    assert mechanism.executor is not None  # a task refuses what is only described
+    played: Play = import_module(mechanism.executor).play
+    return played(mechanism, setting, state, streams, shared)

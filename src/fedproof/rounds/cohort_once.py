@@ -1,6 +1,5 @@
-"""Cohorts drawn once, and disjoint groups: the same members in every round, averaged or on pooled data."""
+"""Cohorts drawn once, with noise: users' updates, or one step on the drawn instances."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,40 +7,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.mechanisms import CohortOnce, Flat, Partition
-from fedproof.rounds.augment import Augment
-from fedproof.rounds.clipping import bound, unbounded
-from fedproof.rounds.cores import on_cores
+from fedproof.mechanisms import CohortOnce
+from fedproof.rounds import user_fedavg
 from fedproof.rounds.gradients import Draw, Tally, clipped_sums
-from fedproof.rounds.lanes import taken
-from fedproof.rounds.local import Batch, descend, descent, steps_of
+from fedproof.rounds.local import descend
 from fedproof.rounds.noise import add_noise
-from fedproof.rounds.randomness import Stream
-from fedproof.rounds.state import RoundReport, Setting, State, Streams, report
-from fedproof.rounds.user_fedavg import gather_updates
+from fedproof.rounds.state import RoundReport, Setting, State, Streams
 
 
 def play(
-    mechanism: CohortOnce | Partition, setting: Setting, state: State, streams: Streams, shared: Tensor | None
+    mechanism: CohortOnce, setting: Setting, state: State, streams: Streams, shared: Tensor | None
 ) -> tuple[State, RoundReport]:
     """The state after one round among the members of each replica's cohort.
 
-    Guarantee: nobody outside the cohort has any influence. With noise the round is that of `UserFedAvg`, or
-    one step on the drawn instances: a Gaussian mechanism whose sum is divided by the expected cohort. Without
-    noise nothing is claimed about a single member, and the members' mean is taken.
+    Guarantee: nobody outside the cohort has any influence. The round is that of `UserFedAvg`, or one step on
+    the drawn instances: a Gaussian mechanism whose sum is divided by the expected cohort.
     """
     if mechanism.pooled:
-        if isinstance(mechanism, CohortOnce) and mechanism.noise_multiplier:
-            return _noisy_step(mechanism, setting, state, streams)
-        return _pooled(setting, state, streams)
-    handed_in = gather_updates(setting, state, streams, shared)
-    if isinstance(mechanism, Partition) or not mechanism.noise_multiplier:
-        plain = unbounded(handed_in)
-        members = plain.contributions.present.sum(1).clamp(min=1).unsqueeze(1)
-        return _moved(state, setting.aggregation(plain.contributions) / members), report(plain)
-    bounded = bound(handed_in, Flat(), state.clip_norms)
-    total = setting.aggregation(bounded.contributions)
-    return _moved(state, _noisy_mean(mechanism, setting, state, streams, total)), report(bounded)
+        return _noisy_step(mechanism, setting, state, streams)
+    return user_fedavg.play(mechanism, setting, state, streams, shared)
 
 
 def _noisy_mean(
@@ -51,13 +35,6 @@ def _noisy_mean(
     noise_std = (mechanism.noise_multiplier * state.clip_norms).to(total.dtype).unsqueeze(1)
     noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise)
     return noisy / mechanism.divisor(setting.users.num_users)
-
-
-def _moved(state: State, update: Tensor) -> State:
-    return State(round=state.round + 1, params=state.params + update, clip_norms=state.clip_norms)
-
-
-# --- one noisy step on the drawn instances ------------------------------------------------------------------
 
 
 def _noisy_step(
@@ -86,78 +63,3 @@ def _drawn(chosen: NDArray[np.bool_], device: torch.device) -> Draw:
     """The instances of each replica; units are instances here, so a unit's number is its row."""
     arrays = (np.nonzero(chosen)[1], chosen.sum(axis=1))
     return Draw.of(*(torch.from_numpy(array).to(device) for array in arrays))
-
-
-# --- the members' instances as one data set -----------------------------------------------------------------
-
-
-def _pooled(setting: Setting, state: State, streams: Streams) -> tuple[State, RoundReport]:
-    chosen = streams.cohorts[:, state.round]
-    sizes = chosen.astype(np.int64) @ setting.users.sizes
-    augment = Augment.of(setting.local, setting.seed, state.round)
-    update = torch.zeros_like(state.params)
-
-    def train(places: NDArray[np.int64]) -> None:
-        real = torch.from_numpy(places >= 0).to(update.device)
-        where = torch.from_numpy(places[places >= 0]).to(update.device)
-        start = torch.zeros((len(places), update.shape[1]), dtype=update.dtype, device=update.device)
-        start[real] = state.params[where]
-        batches = _batches(setting, chosen, taken(sizes, places), places, streams.batches)
-        change = descent(setting, start, batches, augment)[real]
-        some = torch.from_numpy(sizes[places[places >= 0]] > 0).to(update.device).unsqueeze(1)
-        update[where] = torch.where(some, change, 0)  # who has no instances does not move
-
-    lane = np.arange(len(chosen))
-    on_cores(train, setting.stacking.stacks(sizes, lane, len(chosen)), setting.cores)
-    return _moved(state, update), _report(chosen, update)
-
-
-def _batches(
-    setting: Setting,
-    chosen: NDArray[np.bool_],
-    counts: NDArray[np.int64],
-    places: NDArray[np.int64],
-    streams: Sequence[Stream],
-) -> Iterator[Batch]:
-    """Batches of the pooled instances of the replicas in `places`, which hold `counts` of them."""
-    size, device = setting.local.batch_size, setting.users.labels.device
-    table = np.zeros((len(places), -(-max(1, int(counts.max())) // size) * size), dtype=np.int64)
-    for row, replica in zip(table, places.tolist(), strict=True):
-        if replica >= 0 and chosen[replica].any():
-            own = np.flatnonzero(chosen[replica].repeat(setting.users.sizes))
-            row[: len(own)], row[len(own) :] = own, own[-1]
-    rows = torch.from_numpy(table).to(device)
-    for epoch in range(setting.local.epochs):
-        keys = torch.full(rows.shape, 2.0, dtype=torch.float64, device=device)  # padding comes last
-        for keys_of_one, count, replica in zip(keys, counts.tolist(), places.tolist(), strict=True):
-            if count:
-                streams[replica].uniform_(keys_of_one[:count])
-        yield from _epoch(epoch, rows.gather(1, keys.argsort(dim=1, stable=True)), counts, setting)
-
-
-def _epoch(epoch: int, order: Tensor, counts: NDArray[np.int64], setting: Setting) -> Iterator[Batch]:
-    size, device = setting.local.batch_size, order.device
-    left = torch.from_numpy(counts).to(device).unsqueeze(1)
-    for begin in range(0, int(counts.max()), size):
-        reached = setting.stacking.reached(counts, begin)
-        place = torch.arange(begin, begin + size, device=device)
-        yield Batch(
-            epoch=epoch,
-            step=begin // size,
-            rows=order[:reached, begin : begin + size],
-            inside=place < left[:reached],
-            sizes=(left[:reached] - begin).clamp(min=1, max=size),
-            steps=steps_of(counts[:reached], begin, device),
-        )
-
-
-def _report(chosen: NDArray[np.bool_], update: Tensor) -> RoundReport:
-    norms = torch.linalg.vector_norm(update.double(), dim=1)
-    nothing = torch.zeros_like(norms)
-    return RoundReport(
-        cohort_size=torch.from_numpy(chosen.sum(axis=1)).to(update.device),
-        mean_norm=norms,
-        clipped_share=nothing,
-        non_finite=(~norms.isfinite()).double(),
-        clip_norm=torch.full_like(norms, torch.inf),
-    )

@@ -1,6 +1,7 @@
 """InsDP-FedSGD: each drawn user hands in one noisy gradient step."""
 
 import numpy as np
+from torch import Tensor
 
 from fedproof.mechanisms import InstanceFedSGD
 from fedproof.rounds.clipping import unbounded
@@ -9,7 +10,7 @@ from fedproof.rounds.state import RoundReport, Setting, State, Streams
 
 
 def play(
-    mechanism: InstanceFedSGD, setting: Setting, state: State, streams: Streams
+    mechanism: InstanceFedSGD, setting: Setting, state: State, streams: Streams, shared: Tensor | None = None
 ) -> tuple[State, RoundReport]:
     """The state after one round: one noisy step of each member, sum, divide by the cohort.
 

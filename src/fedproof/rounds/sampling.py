@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.lots import draw_cohorts
-from fedproof.mechanisms import CohortOnce, Mechanism, Partition, Queries
+from fedproof.mechanisms import Groups, Mechanism
 from fedproof.rounds.randomness import group_generator
 
 
@@ -19,18 +19,21 @@ def cohorts_of(
     Guarantee: the same units in every round of a replica where the cohort is drawn once, else anew in each.
     Except where cohorts have a fixed size, whether a unit takes part depends on its identity alone.
     """
-    assert not isinstance(mechanism, Queries)
-    if isinstance(mechanism, Partition):
-        if replicas.stop > mechanism.groups:
-            raise ValueError(f"replica {replicas.stop - 1} must be below groups = {mechanism.groups}")
-        wanted = np.arange(replicas.start, replicas.stop)[:, None, None]
-        own = groups_of(mechanism.groups, ids, seed) == wanted
-        return np.asarray(own.repeat(mechanism.rounds, axis=1))
-    if isinstance(mechanism, CohortOnce):
-        once = draw_cohorts(mechanism.sampling, ids, 1, seed, replicas, secure=secure)
-        # A view: with many instances and rounds a copy would fill the memory.
-        return np.broadcast_to(once, (len(once), mechanism.rounds, len(ids)))
-    return draw_cohorts(mechanism.sampling, ids, mechanism.rounds, seed, replicas, secure=secure)
+    sampling, rounds = mechanism.sampling, 1 if mechanism.once else mechanism.rounds
+    if isinstance(sampling, Groups):
+        drawn = _members(sampling.count, ids, seed, replicas)
+    else:
+        drawn = draw_cohorts(sampling, ids, rounds, seed, replicas, secure=secure)
+    # A view where they are drawn once: with many instances and rounds a copy would fill the memory.
+    return np.broadcast_to(drawn, (len(drawn), mechanism.rounds, len(ids)))
+
+
+def _members(groups: int, ids: NDArray[np.int64], seed: int, replicas: range) -> NDArray[np.bool_]:
+    """Who is in the group of each replica, `(replicas, 1, units)`."""
+    if replicas.stop > groups:
+        raise ValueError(f"replica {replicas.stop - 1} must be below groups = {groups}")
+    wanted = np.arange(replicas.start, replicas.stop)[:, None, None]
+    return np.asarray(groups_of(groups, ids, seed) == wanted)
 
 
 def groups_of(groups: int, ids: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
@@ -43,11 +46,7 @@ def groups_of(groups: int, ids: NDArray[np.int64], seed: int) -> NDArray[np.int6
     >>> bool((groups_of(3, np.arange(7), seed=0)[3:] == groups_of(3, np.arange(3, 100), seed=0)[:4]).all())
     True
     """
-    if groups > len(ids):
-        raise ValueError(
-            f"groups = {groups} must be at most the number of units = {len(ids)}: a group without data has "
-            "no model"
-        )
+    Groups(count=groups).check_units(len(ids))
     blocks, places = np.divmod(ids, groups)
     known, block = np.unique(blocks, return_inverse=True)
     orders = np.stack([group_generator(seed, number).permutation(groups) for number in known.tolist()])

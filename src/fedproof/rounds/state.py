@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -113,6 +114,10 @@ class RoundReport:
     clipped_share: Tensor
     non_finite: Tensor
     clip_norm: Tensor
+
+
+Play = Callable[[Any, Setting, State, Streams, Tensor | None], tuple[State, RoundReport]]
+"""One round of a mechanism: the state after it, and what happened."""
 
 
 def report(bounded: Bounded) -> RoundReport:

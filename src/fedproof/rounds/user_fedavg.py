@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.aggregation import Contributions
-from fedproof.mechanisms import Quantile, UserFedAvg
+from fedproof.mechanisms import Mechanism, Quantile
 from fedproof.rounds.augment import Augment
 from fedproof.rounds.clipping import Bounded, bound, next_clip_norms
 from fedproof.rounds.cores import on_cores
@@ -29,7 +29,7 @@ from fedproof.rounds.state import (
 
 
 def play(
-    mechanism: UserFedAvg, setting: Setting, state: State, streams: Streams, shared: Tensor | None
+    mechanism: Mechanism, setting: Setting, state: State, streams: Streams, shared: Tensor | None
 ) -> tuple[State, RoundReport]:
     """The state after one round: local updates, clip, sum, noise, divide by the expected cohort.
 
@@ -124,7 +124,7 @@ def _train(
 
 
 def _clip_norms(
-    mechanism: UserFedAvg, bounded: Bounded, state: State, streams: Streams, cohort: float
+    mechanism: Mechanism, bounded: Bounded, state: State, streams: Streams, cohort: float
 ) -> Tensor:
     if not isinstance(mechanism.clipping, Quantile):
         return state.clip_norms

@@ -1,56 +1,53 @@
-"""Mechanisms, guarantees and threats as plain JSON values, and back, exactly."""
+"""Descriptions as plain JSON values, and back, exactly: the one way into certificates and ledgers.
+
+Every kind is registered here, by one line. A file holds `kind` and all fields of the dataclass.
+"""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from fedproof.certificates.privacy import ApproximateDP
-from fedproof.mechanisms import (
-    CohortOnce,
-    Everyone,
-    FedAvg,
-    FixedSize,
-    Flat,
-    InstanceFedAvg,
-    InstanceFedSGD,
-    Median,
-    Partition,
-    PerLayer,
-    PerLayerMedian,
-    Poisson,
-    Quantile,
-    Queries,
-    Query,
-    UserFedAvg,
-)
+from fedproof.mechanisms.bagging import Bagging
+from fedproof.mechanisms.clipping import Flat, Median, PerLayer, PerLayerMedian, Quantile
+from fedproof.mechanisms.cohort_once import CohortOnce, bagging_of
+from fedproof.mechanisms.contract import Mechanism
+from fedproof.mechanisms.fedavg import FedAvg
+from fedproof.mechanisms.instance_fedavg import InstanceFedAvg
+from fedproof.mechanisms.instance_fedsgd import InstanceFedSGD
+from fedproof.mechanisms.partition import Partition
+from fedproof.mechanisms.queries import Queries
+from fedproof.mechanisms.query import Query
+from fedproof.mechanisms.sampling import Everyone, FixedSize, Poisson
+from fedproof.mechanisms.user_fedavg import UserFedAvg
 from fedproof.threat import ThreatModel
 
-_KINDS: dict[str, type] = {
-    "user-fedavg": UserFedAvg,
-    "instance-fedsgd": InstanceFedSGD,
-    "instance-fedavg": InstanceFedAvg,
-    "cohort-once": CohortOnce,
-    "partition": Partition,
-    "fedavg": FedAvg,
-    "queries": Queries,
-    "query": Query,
-    "poisson": Poisson,
-    "fixed": FixedSize,
-    "none": Everyone,
-    "flat": Flat,
-    "per-layer": PerLayer,
-    "median": Median,
-    "per-layer-median": PerLayerMedian,
-    "quantile": Quantile,
-    "approximate-dp": ApproximateDP,
-    "threat": ThreatModel,
-}
+Kind = TypeVar("Kind", bound=type)
+
+KINDS: dict[str, Any] = {}
 # Fields that files of version 1 lack: not written while they say nothing, so that old files stay as they are.
 _LATER = frozenset({"population", "by_size"})
-_NAMES = {cls: kind for kind, cls in _KINDS.items()}
+
+
+def register(kind: Kind) -> Kind:
+    """Let files hold values of this frozen dataclass, under its `kind`."""
+    KINDS[kind.kind] = kind  # type: ignore[attr-defined]
+    return kind
+
+
+for _kind in (UserFedAvg, InstanceFedSGD, InstanceFedAvg, CohortOnce, Bagging, Partition, FedAvg, Queries):
+    register(_kind)
+for _part in (Query, Poisson, FixedSize, Everyone, Flat, PerLayer, Median, PerLayerMedian, Quantile):
+    register(_part)
+register(ThreatModel)
+
+
+def trainable_kinds() -> dict[str, type[Mechanism]]:
+    """The mechanisms that can be executed, by their names."""
+    found = {name: kind for name, kind in KINDS.items() if issubclass(kind, Mechanism)}
+    return {name: kind for name, kind in found.items() if kind.executor is not None}
 
 
 def describe(value: Any) -> Any:
@@ -60,16 +57,15 @@ def describe(value: Any) -> Any:
     {'kind': 'poisson', 'probability': 0.1}
     """
     if is_dataclass(value) and not isinstance(value, type):
-        if type(value) not in _NAMES:
+        name = getattr(type(value), "kind", None)
+        if name is None or KINDS.get(name) is not type(value):
             raise ValueError(f"{type(value).__name__} cannot be written to a certificate")
-        parts = {
+        return {"kind": name} | {
             field.name: describe(getattr(value, field.name))
             for field in fields(value)
-            if field.name not in _LATER or getattr(value, field.name) not in (None, False)
+            if field.name not in _LATER | getattr(type(value), "later", frozenset())
+            or getattr(value, field.name) not in (None, False)
         }
-        if isinstance(value, ApproximateDP) and value.relation is None:
-            del parts["relation"]  # as files of version 1 lack it
-        return {"kind": _NAMES[type(value)]} | parts
     if isinstance(value, tuple):
         return [describe(part) for part in value]
     if isinstance(value, np.generic):
@@ -90,9 +86,9 @@ def restore(document: Any, *, name: str) -> Any:
     if not isinstance(document, Mapping):
         return document
     kind = document.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise ValueError(f"{name}.kind = {kind!r} must be one of {', '.join(_KINDS)}")
-    cls = _KINDS[kind]
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"{name}.kind = {kind!r} must be one of {', '.join(KINDS)}")
+    cls = KINDS[kind]
     given, known = set(document) - {"kind"}, {field.name for field in fields(cls)}
     odd = (given - known) | (_needed(cls) - given)
     if odd:
@@ -103,13 +99,22 @@ def restore(document: Any, *, name: str) -> Any:
         if not _fits(part, hints[key]):
             raise ValueError(f"{name}.{key} = {part!r} is not what {kind} has there")
     try:
-        return cls(**parts)
+        # Files from before Bagging had a name of its own.
+        return bagging_of(parts) if is_old_bagging(document) else cls(**parts)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"{name} of kind {kind}: {error}") from error
 
 
+def is_old_bagging(document: Mapping[str, Any]) -> bool:
+    """Whether a document describes a cohort drawn once as earlier releases did where there is no noise."""
+    noise = document.get("noise_multiplier", 0.0)
+    return document.get("kind") == CohortOnce.kind and isinstance(noise, int | float) and noise == 0
+
+
 def completed(document: Any) -> Any:
-    """A document that `restore` has accepted, with the defaults of all fields that are missing in it.
+    """A document that `restore` has accepted, as this release would write it.
+
+    Missing fields get their defaults, and a description under an old name its new one.
 
     >>> completed({"kind": "threat", "unit": "user"})
     {'kind': 'threat', 'unit': 'user', 'relation': 'replace'}
@@ -119,6 +124,8 @@ def completed(document: Any) -> Any:
     if not isinstance(document, Mapping):
         return document
     whole = describe(restore(document, name=""))
+    if is_old_bagging(document):
+        return whole
     return {key: completed(document[key]) if key in document else value for key, value in whole.items()}
 
 

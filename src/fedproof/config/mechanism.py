@@ -1,0 +1,307 @@
+"""`[mechanism]` of the TOML file: flat for whoever writes it, and the mechanism that it describes.
+
+Which keys a kind has follows from the fields of its description: a key that it does not have is refused.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from fedproof.config.sections import Count, NotNegative, Open, Positive, Section
+from fedproof.mechanisms import (
+    Bagging,
+    Clipping,
+    CohortOnce,
+    Everyone,
+    FixedSize,
+    LocalTraining,
+    Mechanism,
+    Poisson,
+    Sampling,
+)
+from fedproof.mechanisms.codec import KINDS, trainable_kinds
+from fedproof.threat import Unit
+
+# Keys that together describe a field of a mechanism, and fields that other sections, or the data, describe.
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "sampling": ("sampling", "cohort", "sampling_probability"),
+    "clipping": ("clip", "quantile", "quantile_learning_rate", "quantile_noise_std"),
+    "unit": (),
+    "rule": (),
+    "by_size": (),
+}
+_ALWAYS = frozenset(("kind", "delta"))
+
+
+class MechanismSection(Section):
+    """`[mechanism]`: who takes part, how updates are clipped and noised, how users train.
+
+    Attributes:
+        kind: what is executed: `user-fedavg`, `instance-fedsgd`, `instance-fedavg`, `cohort-once`,
+            `bagging`, `partition`, `fedavg`; the page on choosing tells which is for whom.
+        rounds: of training.
+        sampling: who takes part in a round: everybody by itself with the same chance, a cohort of fixed size,
+            or all.
+        cohort: users in a round, on average where `sampling` is poisson; of `cohort-once` and `bagging` the
+            units drawn. It is made a chance by `population`.
+        sampling_probability: of `sampling = "poisson"`, instead of `cohort`: the chance of each unit.
+        population: declared number of units (users, or instances where these are drawn), which chances and
+            divisors are made from, so that whoever joins changes neither; `data.users` if not given.
+        groups: of `partition`: how many, each with a model of its own.
+        clip: how updates are bounded; `median` and `per-layer-median` are not private, and say so.
+        clip_norm: longest update, or gradient of an instance, that enters a sum unchanged.
+        quantile: of `clip = "quantile"`: share of updates that should not be clipped.
+        quantile_learning_rate: of `clip = "quantile"`: how fast the clip norm follows.
+        quantile_noise_std: of `clip = "quantile"`: noise on the count of clipped updates.
+        noise_multiplier: standard deviation of the noise over `clip_norm`; 0 where nothing is private.
+        delta: at which ε is said.
+        local_epochs: passes of a user over its instances in a round.
+        local_steps: of `instance-fedavg`: noisy steps of a user in a round.
+        batch_probability: of `instance-fedavg` and `instance-fedsgd`: the declared chance of an instance to
+            enter a batch. If not given it follows from the batch size and the users' numbers of instances,
+            and then nothing is proved about instances that join or leave.
+        batch_size: instances of a step; of noisy steps, what their sum is divided by.
+        learning_rate: of users' steps.
+        momentum: of users' steps.
+        weight_decay: of users' steps.
+        cosine: whether the learning rate falls along half a cosine within a round.
+        shift: pixels by which images are moved at random, for augmentation.
+        flip: whether images are mirrored at random, for augmentation.
+        balanced: whether a user's classes weigh alike.
+        pooled: of `cohort-once`, `bagging` and `partition`: train on the members' instances as one data set.
+        shuffled: of `instance-fedavg`: batches are parts of shuffled passes, which the accounting does not
+            cover; the certificate then says that it is not sound.
+        keep_momentum: of `instance-fedavg`: users keep their momentum from round to round.
+    """
+
+    kind: str = "user-fedavg"
+    rounds: Count = 1
+    sampling: Literal["poisson", "fixed", "none"] = "poisson"
+    cohort: Count | None = None
+    sampling_probability: Annotated[float, Field(gt=0, le=1)] | None = None
+    population: Count | None = None
+    groups: Annotated[int, Field(ge=2)] | None = None
+    clip: Literal["flat", "per-layer", "median", "per-layer-median", "quantile"] = "flat"
+    clip_norm: Positive = 1.0
+    quantile: Open = 0.5
+    quantile_learning_rate: Positive = 0.2
+    quantile_noise_std: Positive = 5.0
+    noise_multiplier: NotNegative = 1.0
+    delta: Open = 1e-5
+    local_epochs: Count = 1
+    local_steps: Count | None = None
+    batch_probability: Annotated[float, Field(gt=0, le=1)] | None = None
+    batch_size: Count = 32
+    learning_rate: Positive = 0.1
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: NotNegative = 0.0
+    cosine: bool = False
+    shift: Annotated[int, Field(ge=0)] = 0
+    flip: bool = False
+    balanced: bool = False
+    pooled: bool = False
+    shuffled: bool = False
+    keep_momentum: bool = False
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_has(self) -> "MechanismSection":
+        if self.kind not in trainable_kinds():
+            known = ", ".join(f"'{name}'" for name in trainable_kinds())
+            raise ValueError(f"kind = {self.kind!r} must be one of {known}")
+        self._check_keys()
+        self._check_needed()
+        self._check_rates()
+        if self.keep_momentum and self.sampling != "none":
+            raise ValueError(f"sampling = '{self.sampling}' must be none where keep_momentum = true")
+        if self.described.once and self.groups is None and self.sampling == "none":
+            raise ValueError(f"sampling = 'none' must be poisson or fixed for kind = '{self.kind}'")
+        if self.kind == "instance-fedsgd" and self.sampling == "poisson":
+            raise ValueError("sampling = 'poisson' must be fixed or none for kind = 'instance-fedsgd'")
+        return self
+
+    @property
+    def described(self) -> type[Mechanism]:
+        """The mechanism that these keys describe; a cohort drawn once without noise has a name of its own."""
+        if self.kind == CohortOnce.kind and not self.noise_multiplier:
+            return Bagging
+        return trainable_kinds()[self.kind]
+
+    def unused(self) -> dict[str, Any]:
+        """The keys that the kind does not have, and their values."""
+        known = keys_of(self.described) | keys_of(trainable_kinds()[self.kind])
+        return {key: value for key, value in self if key not in known}
+
+    def _check_keys(self) -> None:
+        """Refuse a key that the kind does not have, unless it says what the kind does anyway."""
+        for key, value in self.unused().items():
+            anyway = getattr(self.described, key, type(self).model_fields[key].default)
+            if key in self.model_fields_set and value != anyway:
+                homes = [name for name, kind in trainable_kinds().items() if key in keys_of(kind)]
+                shown = f"'{value}'" if isinstance(value, str) else str(value).lower()
+                raise ValueError(
+                    f"{key} = {shown} belongs to kind = {' or '.join(map(repr, homes))}, not '{self.kind}'"
+                )
+
+    def _check_needed(self) -> None:
+        kind = self.described
+        names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+        if "noise_multiplier" in names and not self.noise_multiplier:
+            raise ValueError(
+                f"noise_multiplier = 0 must be positive for kind = '{self.kind}'; "
+                "without noise use kind = 'fedavg'"
+            )
+        for key in ("local_steps", "groups"):
+            if key in names and getattr(self, key) is None:
+                raise ValueError(f"{key} is missing: kind = '{self.kind}' needs it")
+
+    def _check_rates(self) -> None:
+        if self.batch_probability is not None and self.shuffled:
+            raise ValueError(
+                "batch_probability is not used where shuffled = true: batches are cut, not drawn"
+            )
+        if self.sampling_probability is None:
+            return
+        if self.sampling != "poisson":
+            raise ValueError(
+                f"sampling_probability = {self.sampling_probability} belongs to sampling = 'poisson', "
+                f"not sampling = '{self.sampling}'"
+            )
+        if self.cohort is not None:
+            raise ValueError(
+                f"sampling_probability = {self.sampling_probability} and cohort = {self.cohort} say the same "
+                "thing twice: leave out one of them"
+            )
+
+    @property
+    def varied(self) -> bool:
+        """Whether steps differ in more than their instances, which DP-SGD does not know."""
+        return bool(self.cosine or self.shift or self.flip or self.balanced)
+
+    @property
+    def local_training(self) -> LocalTraining:
+        """How one user trains."""
+        return LocalTraining(
+            epochs=self.local_epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            cosine=self.cosine,
+            shift=self.shift,
+            flip=self.flip,
+            balanced=self.balanced,
+        )
+
+    def clipping(self, num_layers: int) -> Clipping:
+        """How updates of a model with `num_layers` layers are clipped."""
+        known = {
+            "num_layers": num_layers,
+            "target": self.quantile,
+            "learning_rate": self.quantile_learning_rate,
+            "count_noise_std": self.quantile_noise_std,
+        }
+        kind = KINDS[self.clip]
+        found: Clipping = kind(**{field.name: known[field.name] for field in fields(kind)})
+        return found
+
+
+def keys_of(kind: type[Mechanism]) -> frozenset[str]:
+    """The keys of `[mechanism]` that a kind has."""
+    own = {key for field in fields(kind) for key in _KEYS.get(field.name, (field.name,))}  # type: ignore[arg-type]
+    return kind.step_options | _ALWAYS | own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Builder:
+    """The mechanism of a `[mechanism]` section for one federation.
+
+    Rates come from declared numbers; sizes only tell whether these fit, and how many units a cohort of fixed
+    size is drawn from.
+
+    Attributes:
+        section: what is described.
+        unit: what one poisoned unit is.
+        rule: of the server.
+        sizes: numbers of instances of the users.
+        num_layers: of the model.
+        population: declared number of units, and the key that declares it; None if nobody declared any.
+    """
+
+    section: MechanismSection
+    unit: Unit
+    rule: str
+    sizes: Sequence[int]
+    num_layers: int
+    population: int | None
+    declared_by: str
+
+    def build(self) -> Mechanism:
+        """The mechanism, from the fields of its kind."""
+        kind = self.section.described
+        self._check_enough()
+        other: dict[str, Callable[[], Any]] = {
+            "sampling": self._sampling,
+            "clipping": lambda: self.section.clipping(self.num_layers),
+            "unit": lambda: self.unit,
+            "rule": lambda: self.rule,
+            "population": self._declared,
+            "by_size": lambda: self.section.batch_probability is None,
+            "batch_probability": self._batch_probability,
+        }
+        names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+        values = {name: other[name]() if name in other else getattr(self.section, name) for name in names}
+        return kind(**values)
+
+    @property
+    def _draws_instances(self) -> bool:
+        return self.section.described.once and self.unit is Unit.INSTANCE
+
+    @property
+    def _num_units(self) -> int:
+        return sum(self.sizes) if self._draws_instances else len(self.sizes)
+
+    @property
+    def _what(self) -> str:
+        return "instances" if self._draws_instances else "users"
+
+    def _check_enough(self) -> None:
+        """Cohort, groups and declared population fit what the data hold."""
+        if self.population is not None and self.population < self._num_units:
+            raise ValueError(
+                f"{self.declared_by} = {self.population} must be at least {self._num_units}, the number of "
+                f"{self._what} that the data hold: it is a limit that is declared beforehand"
+            )
+        for key in ("cohort", "groups"):
+            count = getattr(self.section, key)
+            if count is not None and count > self._num_units:
+                most = f"the number of {self._what} = {self._num_units}"
+                raise ValueError(f"mechanism.{key} = {count} must be at most {most}")
+
+    def _sampling(self) -> Sampling:
+        """Who takes part in a round."""
+        section = self.section
+        if section.sampling_probability is not None:
+            return Poisson(probability=section.sampling_probability)
+        if section.sampling == "none" or section.cohort is None:
+            everyone = FixedSize(cohort=len(self.sizes), users=len(self.sizes))
+            return everyone if section.kind == "instance-fedsgd" else Everyone()
+        if section.sampling == "fixed":
+            return FixedSize(cohort=section.cohort, users=self._num_units)
+        if self.population is None:
+            raise ValueError(
+                f"mechanism.cohort = {section.cohort} needs mechanism.population, the declared number of "
+                f"{self._what} (the data hold {self._num_units}): whoever joins must not change anybody's "
+                "chance"
+            )
+        return Poisson(probability=section.cohort / self.population)
+
+    def _declared(self) -> int | None:
+        """The declared population; where a cohort has a fixed size it must be how many there are."""
+        fixed = self.section.sampling == "fixed"
+        return self.section.population if fixed else self.population
+
+    def _batch_probability(self) -> float:
+        """As declared; else the smallest user decides, whose instances are drawn most often."""
+        return self.section.batch_probability or min(1.0, self.section.batch_size / min(self.sizes))

@@ -1,0 +1,87 @@
+"""Units drawn once, and noise in every round: sampling and privacy together."""
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fedproof import check
+from fedproof.mechanisms.bagging import Bagging, check_drawn
+from fedproof.mechanisms.caveats import Caveat, rule_caveats
+from fedproof.mechanisms.contract import Mechanism, check_drawn_unit, check_population
+from fedproof.mechanisms.query import Query
+from fedproof.mechanisms.sampling import FixedSize, Poisson
+from fedproof.threat import Relation, Unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortOnce(Mechanism):
+    """A cohort drawn once, then `rounds` rounds of its clipped, noised sums: all on one and the same sample.
+
+    Users' updates are summed as in `UserFedAvg`. With `unit` instance it is instances that are drawn, each by
+    itself and whoever holds it (`pooled`), and `sampling` counts instances. A round then is one step of SGD
+    on all drawn instances: the sum of their gradients, each clipped to `clip_norm`, noised and divided by the
+    expected cohort. `population` is the declared number of units, which that divisor is made from.
+
+    Guarantee: given the sample, `rounds` Gaussian queries compose to one with √rounds times the shift, so an
+    observer sees one query of noise multiplier σ/√rounds on units sampled once. It holds for users and
+    instances alike, because it asks three things of a unit alone: whether it is drawn does not depend on the
+    others' data; if drawn it adds a vector of norm `clip_norm` or less to every sum, so j units that joined
+    move a sum by j clip norms and j that were replaced by 2j; nothing else in a round, the divisor least of
+    all, depends on the sample.
+    Reference: theory.md, section 3, "Certificates from sampling alone, and the hybrid".
+
+    Without noise this is `Bagging`, which is what you get for `noise_multiplier` 0 (deprecated).
+
+    >>> once = CohortOnce(rounds=4, noise_multiplier=3.0, sampling=FixedSize(cohort=10, users=1000))
+    >>> once.queries[0].noise_multiplier, once.queries[0].count
+    (1.5, 1)
+    """
+
+    rounds: int
+    sampling: Poisson | FixedSize
+    noise_multiplier: float = 0.0
+    clip_norm: float = 1.0
+    pooled: bool = False
+    rule: str = "mean"
+    unit: Unit = Unit.USER
+    population: int | None = None
+    kind: ClassVar[str] = "cohort-once"
+    executor: ClassVar[str] = "fedproof.rounds.cohort_once"
+    once: ClassVar[bool] = True
+
+    def __new__(cls, **fields: Any) -> Any:
+        """`Bagging` was this with noise 0 before it had a name; copies come here without fields."""
+        if fields and not fields.get("noise_multiplier", 0.0):
+            warnings.warn("CohortOnce without noise is called Bagging", DeprecationWarning, stacklevel=2)
+            return bagging_of(fields)
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        check.count(rounds=self.rounds)
+        check_drawn_unit(self)
+        check_population(self)
+        check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
+        check_drawn(self.sampling)
+        if self.pooled and self.unit is Unit.USER:
+            raise ValueError(
+                f"noise_multiplier = {self.noise_multiplier!r} must be 0 for pooled training of users, which "
+                "does not bound what one user adds to a step"
+            )
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """What an observer of the whole training sees."""
+        together = self.noise_multiplier / math.sqrt(self.rounds)
+        return (Query(noise_multiplier=together, sampling=self.sampling, count=1),)
+
+    def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
+        """A rule other than the mean may be used."""
+        return rule_caveats(self.rule)
+
+
+def bagging_of(fields: dict[str, Any]) -> Bagging:
+    """What a description of a cohort drawn once without noise means, however old it is."""
+    check.positive(clip_norm=fields.get("clip_norm", 1.0))
+    known = {name: value for name, value in fields.items() if name not in ("noise_multiplier", "clip_norm")}
+    return Bagging(**known)

@@ -1,0 +1,172 @@
+"""What every mechanism answers. Accounting, certificates, engine and report ask these, never for a type.
+
+A mechanism is a frozen value, free of torch: `fedproof.accounting` reads its `queries`, `fedproof.rounds`
+executes the same value, so training and accounting cannot disagree.
+"""
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof import check
+from fedproof.mechanisms.caveats import Caveat, sentences
+from fedproof.mechanisms.clipping import Clipping, Flat
+from fedproof.mechanisms.query import Query
+from fedproof.mechanisms.sampling import Draw
+from fedproof.threat import Relation, Unit, as_unit
+
+_EXECUTED = "training was executed exactly as the mechanism is described here"
+_DIVISOR = "sums over a cohort are divided by a number fixed beforehand, whoever is drawn or joins"
+
+
+STEP_OPTIONS = frozenset(
+    (
+        "local_epochs", "batch_size", "learning_rate", "momentum", "weight_decay",
+        "cosine", "shift", "flip", "balanced",
+    )
+)  # fmt: skip
+
+
+class Releases(StrEnum):
+    """What is trained and kept, which decides how it is certified.
+
+    REPLICAS: many trainings with randomness of their own; expectations over them are estimated.
+    GROUPS: one model for each of several disjoint groups; their votes are counted, nothing is estimated.
+    """
+
+    REPLICAS = "replicas"
+    GROUPS = "groups"
+
+
+class Mechanism:
+    """One training, described. Kinds are frozen dataclasses that answer what differs from this.
+
+    What accounting and certificates ask:
+
+    Attributes:
+        kind: its name in files.
+        releases: what is trained and kept.
+        unit: whose poisoning, and whose privacy, it is about.
+        unaccounted: why there is no finite ε; empty where there is one.
+
+    What the engine asks:
+
+    Attributes:
+        executor: module with the function `play` that executes a round; None: only described.
+        rounds: of training.
+        sampling: who takes part.
+        once: whether they are drawn once, before the first round, and not in each.
+        population: declared number of units; None: however many there are.
+        pooled: whether a replica trains on its members' instances as one data set.
+        noise_multiplier, clip_norm, clipping: of what is summed; noise 0: nothing is clipped.
+        rule: of the server; None: any, because nothing rests on it.
+        step_options: keys of `LocalTraining` that its steps know.
+    """
+
+    kind: ClassVar[str]
+    releases: ClassVar[Releases] = Releases.REPLICAS
+    unaccounted: ClassVar[str] = ""
+    executor: ClassVar[str | None] = None
+    once: ClassVar[bool] = False
+    step_options: ClassVar[frozenset[str]] = STEP_OPTIONS
+
+    unit: Unit = Unit.USER
+    population: int | None = None
+    pooled: bool = False
+    clip_norm: float = 1.0
+    clipping: Clipping = Flat()
+    rule: str | None = None
+
+    if TYPE_CHECKING:  # every kind answers these, by a field or by a property
+
+        @property
+        def queries(self) -> tuple[Query, ...]:
+            """What an observer of the whole training sees; empty where nothing bounds it."""
+
+        @property
+        def rounds(self) -> int: ...  # noqa: D102
+        @property
+        def sampling(self) -> Draw: ...  # noqa: D102
+        @property
+        def noise_multiplier(self) -> float: ...  # noqa: D102
+
+    def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
+        """Why the guarantee would only be heuristic under one relation; empty if it is sound."""
+        return ()
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the guarantee would only be heuristic whatever the relation, in sentences."""
+        return sentences(self.caveats(Relation.REPLACE))
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is taken for granted of the training, in sentences."""
+        return (_EXECUTED, _DIVISOR)
+
+    @property
+    def replicas(self) -> int | None:
+        """How many models there are, where the mechanism says so."""
+        return None
+
+    @property
+    def draws(self) -> Unit:
+        """What `sampling` draws: users, unless single instances are drawn."""
+        return self.unit if self.once else Unit.USER
+
+    @property
+    def shares_first_round(self) -> bool:
+        """Whether a user's update in round one is the same in all replicas that start alike."""
+        return not self.pooled
+
+    def divisor(self, num_units: int) -> float:
+        """What a sum over the cohort is divided by, where `num_units` take part and none are declared.
+
+        Guarantee: it depends on nobody's data, and with a declared population on nobody's presence.
+        """
+        return self.sampling.expected(self.population or num_units)
+
+    def altered(self, **fields: Any) -> Self:
+        """The same mechanism with other values of some fields."""
+        return replace(self, **fields)  # type: ignore[type-var]  # all kinds are dataclasses
+
+    def check_users(self, sizes: NDArray[np.int64], batch_size: int) -> None:
+        """Raise ValueError if users of these sizes, with batches of this size, cannot be trained as told."""
+
+    def declared_population(self, num_units: int) -> int | None:
+        """The declared number of units; how many there are, where cohorts or groups are made of just them."""
+        return num_units if self.sampling.closed else self.population
+
+
+def is_private(mechanism: Mechanism) -> bool:
+    """Whether the mechanism has a finite ε to ask for."""
+    return not mechanism.unaccounted
+
+
+def is_certified(mechanism: Mechanism) -> bool:
+    """Whether anything at all can be proved about poisoning."""
+    return bool(mechanism.queries) or mechanism.releases is Releases.GROUPS
+
+
+def check_population(mechanism: Mechanism) -> None:
+    """Raise ValueError if a declared population is none, or not the one that a cohort is drawn from."""
+    if mechanism.population is None:
+        return
+    check.count(population=mechanism.population)
+    users = getattr(mechanism.sampling, "users", mechanism.population)
+    if users != mechanism.population:
+        raise ValueError(f"population = {mechanism.population} must be sampling.users = {users}")
+
+
+def check_drawn_unit(mechanism: Any) -> None:
+    """Instances that are drawn one by one belong to no user who could train on them alone."""
+    unit = as_unit(mechanism.unit)
+    object.__setattr__(mechanism, "unit", unit)  # plain strings are welcome
+    if unit is Unit.INSTANCE and not mechanism.pooled:
+        raise ValueError(
+            "pooled = False must be True for unit = 'instance': instances of many users are trained on "
+            "together, nobody trains on one alone"
+        )

@@ -1,0 +1,104 @@
+"""InsDP-FedAvg."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof import check
+from fedproof.mechanisms.caveats import Caveat, size_caveats
+from fedproof.mechanisms.contract import Mechanism, check_population
+from fedproof.mechanisms.instance_fedsgd import DP_SGD_OPTIONS
+from fedproof.mechanisms.query import Query
+from fedproof.mechanisms.sampling import Everyone, Poisson, Sampling
+from fedproof.threat import Relation, Unit
+
+_SHUFFLED = Caveat(
+    code="shuffled-batches",
+    sentence="batches are parts of shuffled passes, but are accounted as if they were Poisson samples",
+    remedy="Set mechanism.shuffled = false: batches are then drawn as they are accounted.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceFedAvg(Mechanism):
+    """InsDP-FedAvg: each drawn user runs `local_steps` DP-SGD steps on Poisson batches of its instances.
+
+    Each instance enters a batch independently with `batch_probability`, whoever holds it and how many others
+    its user holds. With `by_size` a user's own chance is the batch size over its number of instances, and
+    `batch_probability` the largest of them (the smallest user decides): an instance that joins then lowers
+    the chance of its neighbours, so that nothing is proved about joining. A user may be drawn in every round,
+    so all of them are counted. `population` is the declared number of users that the server's mean is for.
+
+    With `shuffled` batches are parts of shuffled passes over the user's instances, the last of a pass being
+    smaller and divided by its own size: what many do, the paper's code too, and account like this, but it is
+    not a Poisson sample. With `keep_momentum` users go on in a round with the momentum they ended the last
+    one with, which is post-processing of what was noised.
+    """
+
+    rounds: int
+    local_steps: int
+    noise_multiplier: float
+    batch_probability: float
+    sampling: Sampling = field(default_factory=Everyone)
+    clip_norm: float = 1.0
+    shuffled: bool = False
+    keep_momentum: bool = False
+    by_size: bool = False
+    population: int | None = None
+    kind: ClassVar[str] = "instance-fedavg"
+    executor: ClassVar[str] = "fedproof.rounds.instance_fedavg"
+    step_options: ClassVar[frozenset[str]] = DP_SGD_OPTIONS
+    unit = Unit.INSTANCE
+
+    def __post_init__(self) -> None:
+        check.count(rounds=self.rounds, local_steps=self.local_steps)
+        check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
+        check.probability(batch_probability=self.batch_probability)
+        check_population(self)
+        if self.keep_momentum and not isinstance(self.sampling, Everyone):
+            raise ValueError(
+                f"keep_momentum = True needs sampling = Everyone(), not {self.sampling!r}: momentum goes on "
+                "from one round to the next"
+            )
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """What an observer of the whole training sees of one user's instances."""
+        return (
+            Query(
+                noise_multiplier=self.noise_multiplier,
+                sampling=Poisson(probability=self.batch_probability),
+                count=self.rounds * self.local_steps,
+            ),
+        )
+
+    @property
+    def shares_first_round(self) -> bool:
+        """No: users add the noise."""
+        return False
+
+    def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
+        """Batches may be shuffled, and chances may follow from sizes."""
+        by_size = self.by_size and relation is Relation.JOIN
+        return (*[_SHUFFLED] * self.shuffled, *(size_caveats() if by_size else ()))
+
+    def check_users(self, sizes: NDArray[np.int64], batch_size: int) -> None:
+        """Raise ValueError if an instance of some user enters batches more often than is accounted."""
+        self.batch_probabilities(sizes, batch_size)
+
+    def batch_probabilities(self, sizes: NDArray[np.int64], batch_size: int) -> NDArray[np.float64]:
+        """Chance `(users,)` that an instance enters a batch: declared, or the batch size over the user's.
+
+        Guarantee: no user's chance is above the one that is accounted.
+        """
+        if not self.by_size:
+            return np.full(len(sizes), self.batch_probability)
+        chances = np.minimum(1, batch_size / sizes)
+        if chances.max() > self.batch_probability * (1 + 1e-9):
+            raise ValueError(
+                f"batch_probability = {self.batch_probability} must be at least batch_size / size of the "
+                f"smallest user = {batch_size}/{sizes.min()} = {chances.max():.6g}: it is what is accounted"
+            )
+        return chances

@@ -1,0 +1,41 @@
+"""A training that others described."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedproof import check
+from fedproof.mechanisms.caveats import Caveat
+from fedproof.mechanisms.contract import Mechanism
+from fedproof.mechanisms.query import Query
+from fedproof.threat import Relation, Unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queries(Mechanism):
+    """A mechanism of which only the Gaussian queries are known, as read from another library's event.
+
+    `reasons` say why these queries do not cover what was executed.
+    """
+
+    queries: tuple[Query, ...]
+    unit: Unit = Unit.USER
+    reasons: tuple[str, ...] = ()
+    kind: ClassVar[str] = "queries"
+
+    def __post_init__(self) -> None:
+        for query in self.queries:
+            check.positive(noise_multiplier=query.noise_multiplier)
+
+    def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
+        """As whoever described the queries says."""
+        return tuple(Caveat(code="stated", sentence=sentence) for sentence in self.reasons)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is taken for granted of queries that others described."""
+        executed, divided = super().assumptions
+        noise = (
+            "a noise multiplier is the noise's standard deviation over the largest norm of what one "
+            f"{self.unit} adds to a sum"
+        )
+        return executed, noise, divided

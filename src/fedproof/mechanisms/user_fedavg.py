@@ -1,0 +1,64 @@
+"""User-level DP-FedAvg."""
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from fedproof import check
+from fedproof.mechanisms.caveats import Caveat, rule_caveats
+from fedproof.mechanisms.clipping import Clipping, Flat
+from fedproof.mechanisms.contract import Mechanism, check_population
+from fedproof.mechanisms.query import Query
+from fedproof.mechanisms.sampling import Sampling
+from fedproof.threat import Relation
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserFedAvg(Mechanism):
+    """User-level DP-FedAvg: clipped, noised sum of the cohort's updates, divided by the expected cohort.
+
+    `population` is the declared number of users, which the divisor is made from; None leaves it to whoever
+    executes the mechanism, who must not change it when somebody joins.
+
+    Guarantee: each round is one Gaussian query with sensitivity `clip_norm * clipping.sensitivity` per user.
+
+    >>> from fedproof.mechanisms import Poisson
+    >>> UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1)).queries
+    (Query(noise_multiplier=1.8, sampling=Poisson(probability=0.1), count=3, selection_probability=1.0),)
+    """
+
+    rounds: int
+    noise_multiplier: float
+    sampling: Sampling
+    clip_norm: float = 1.0
+    clipping: Clipping = field(default_factory=Flat)
+    rule: str = "mean"
+    population: int | None = None
+    kind: ClassVar[str] = "user-fedavg"
+    executor: ClassVar[str] = "fedproof.rounds.user_fedavg"
+
+    def __post_init__(self) -> None:
+        check.count(rounds=self.rounds)
+        check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
+        check_population(self)
+
+    @property
+    def effective_noise_multiplier(self) -> float:
+        """Noise multiplier of one Gaussian query that stands for all that a round releases.
+
+        The update has standard deviation σS and norm S, the bit of an adaptive clip norm σ_b and 1/2.
+        """
+        per_sensitivity = self.noise_multiplier / self.clipping.sensitivity
+        if self.clipping.bit_noise is None:
+            return per_sensitivity
+        return 1 / math.hypot(1 / per_sensitivity, 1 / (2 * self.clipping.bit_noise))
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """What an observer of the whole training sees."""
+        noise = self.effective_noise_multiplier
+        return (Query(noise_multiplier=noise, sampling=self.sampling, count=self.rounds),)
+
+    def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
+        """The clip norm may depend on data without noise, and a rule other than the mean be used."""
+        return self.clipping.caveats + rule_caveats(self.rule)

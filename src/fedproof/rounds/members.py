@@ -1,0 +1,107 @@
+"""Members drawn once, or disjoint groups, without noise: the same in every round, averaged or pooled."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedproof.mechanisms import Mechanism
+from fedproof.rounds.augment import Augment
+from fedproof.rounds.clipping import unbounded
+from fedproof.rounds.cores import on_cores
+from fedproof.rounds.lanes import taken
+from fedproof.rounds.local import Batch, descent, steps_of
+from fedproof.rounds.randomness import Stream
+from fedproof.rounds.state import RoundReport, Setting, State, Streams, report
+from fedproof.rounds.user_fedavg import gather_updates
+
+
+def play(
+    mechanism: Mechanism, setting: Setting, state: State, streams: Streams, shared: Tensor | None
+) -> tuple[State, RoundReport]:
+    """The state after one round among the members of each replica: their mean, or training on their data.
+
+    Guarantee: nobody else has any influence. Nothing is claimed about a single member.
+    """
+    if mechanism.pooled:
+        update, happened = _pooled(setting, state, streams)
+    else:
+        plain = unbounded(gather_updates(setting, state, streams, shared))
+        members = plain.contributions.present.sum(1).clamp(min=1).unsqueeze(1)
+        update, happened = setting.aggregation(plain.contributions) / members, report(plain)
+    return replace(state, round=state.round + 1, params=state.params + update), happened
+
+
+def _pooled(setting: Setting, state: State, streams: Streams) -> tuple[Tensor, RoundReport]:
+    chosen = streams.cohorts[:, state.round]
+    sizes = chosen.astype(np.int64) @ setting.users.sizes
+    augment = Augment.of(setting.local, setting.seed, state.round)
+    update = torch.zeros_like(state.params)
+
+    def train(places: NDArray[np.int64]) -> None:
+        real = torch.from_numpy(places >= 0).to(update.device)
+        where = torch.from_numpy(places[places >= 0]).to(update.device)
+        start = torch.zeros((len(places), update.shape[1]), dtype=update.dtype, device=update.device)
+        start[real] = state.params[where]
+        batches = _batches(setting, chosen, taken(sizes, places), places, streams.batches)
+        change = descent(setting, start, batches, augment)[real]
+        some = torch.from_numpy(sizes[places[places >= 0]] > 0).to(update.device).unsqueeze(1)
+        update[where] = torch.where(some, change, 0)  # who has no instances does not move
+
+    lane = np.arange(len(chosen))
+    on_cores(train, setting.stacking.stacks(sizes, lane, len(chosen)), setting.cores)
+    return update, _report(chosen, update)
+
+
+def _batches(
+    setting: Setting,
+    chosen: NDArray[np.bool_],
+    counts: NDArray[np.int64],
+    places: NDArray[np.int64],
+    streams: Sequence[Stream],
+) -> Iterator[Batch]:
+    """Batches of the pooled instances of the replicas in `places`, which hold `counts` of them."""
+    size, device = setting.local.batch_size, setting.users.labels.device
+    table = np.zeros((len(places), -(-max(1, int(counts.max())) // size) * size), dtype=np.int64)
+    for row, replica in zip(table, places.tolist(), strict=True):
+        if replica >= 0 and chosen[replica].any():
+            own = np.flatnonzero(chosen[replica].repeat(setting.users.sizes))
+            row[: len(own)], row[len(own) :] = own, own[-1]
+    rows = torch.from_numpy(table).to(device)
+    for epoch in range(setting.local.epochs):
+        keys = torch.full(rows.shape, 2.0, dtype=torch.float64, device=device)  # padding comes last
+        for keys_of_one, count, replica in zip(keys, counts.tolist(), places.tolist(), strict=True):
+            if count:
+                streams[replica].uniform_(keys_of_one[:count])
+        yield from _epoch(epoch, rows.gather(1, keys.argsort(dim=1, stable=True)), counts, setting)
+
+
+def _epoch(epoch: int, order: Tensor, counts: NDArray[np.int64], setting: Setting) -> Iterator[Batch]:
+    size, device = setting.local.batch_size, order.device
+    left = torch.from_numpy(counts).to(device).unsqueeze(1)
+    for begin in range(0, int(counts.max()), size):
+        reached = setting.stacking.reached(counts, begin)
+        place = torch.arange(begin, begin + size, device=device)
+        yield Batch(
+            epoch=epoch,
+            step=begin // size,
+            rows=order[:reached, begin : begin + size],
+            inside=place < left[:reached],
+            sizes=(left[:reached] - begin).clamp(min=1, max=size),
+            steps=steps_of(counts[:reached], begin, device),
+        )
+
+
+def _report(chosen: NDArray[np.bool_], update: Tensor) -> RoundReport:
+    norms = torch.linalg.vector_norm(update.double(), dim=1)
+    nothing = torch.zeros_like(norms)
+    return RoundReport(
+        cohort_size=torch.from_numpy(chosen.sum(axis=1)).to(update.device),
+        mean_norm=norms,
+        clipped_share=nothing,
+        non_finite=(~norms.isfinite()).double(),
+        clip_norm=torch.full_like(norms, torch.inf),
+    )
