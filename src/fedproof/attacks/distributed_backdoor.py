@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedproof.attacks.attack import Attack, Goal
 from fedproof.attacks.backdoor import Backdoor, stamped, trigger_goal
-from fedproof.attacks.selection import chosen_rows
+from fedproof.attacks.units import chosen_rows
 from fedproof.federation import Federation
 
 

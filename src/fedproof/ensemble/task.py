@@ -29,7 +29,7 @@ from fedproof.mechanisms import (
     UserFedAvg,
 )
 from fedproof.models import Model
-from fedproof.rounds import Attack, Trainable
+from fedproof.rounds import Tampering, Trainable
 from fedproof.rounds.instance_fedavg import batch_probabilities
 from fedproof.rounds.randomness import initial_seed
 from fedproof.rounds.sampling import groups_of
@@ -65,7 +65,7 @@ class Task:
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
     aggregation: Aggregation = mean
-    attack: Attack | None = None
+    attack: Tampering | None = None
 
     def __post_init__(self) -> None:
         if self.model.num_classes != self.federation.num_classes:

@@ -5,9 +5,9 @@ from torch import Tensor
 from fedproof.mechanisms import CohortOnce, FedAvg, InstanceFedAvg, InstanceFedSGD, Partition, UserFedAvg
 from fedproof.models.precision import all_digits
 from fedproof.rounds import cohort_once, fedavg, instance_fedavg, instance_fedsgd, user_fedavg
-from fedproof.rounds.state import Attack, RoundReport, Setting, State, Streams
+from fedproof.rounds.state import RoundReport, Setting, State, Streams, Tampering
 
-__all__ = ["Attack", "RoundReport", "Setting", "State", "Streams", "Trainable", "play"]
+__all__ = ["RoundReport", "Setting", "State", "Streams", "Tampering", "Trainable", "play"]
 
 Trainable = UserFedAvg | InstanceFedSGD | InstanceFedAvg | CohortOnce | Partition | FedAvg
 """Mechanisms that this package executes."""

@@ -1,4 +1,4 @@
-"""Attacked ensembles beside what is certified for the clean one: one row for each attack and size."""
+"""Attacks on an experiment, beside what is certified for it: one row for each attack and number of units."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,20 +10,97 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.accounting import is_private
-from fedproof.attacks.attack import Attack
-from fedproof.attacks.cost import costs
-from fedproof.attacks.outcome import Outcome, run_attack, train
-from fedproof.attacks.row import Row
-from fedproof.attacks.verdict import accuracy, interval, verdict
+from fedproof.attacks import Attack, build_series
 from fedproof.certificates import Certificate, CostMethod, Inefficacy, Method, inefficacy
 from fedproof.certificates.partition import partition_costs
-from fedproof.ensemble import Task, first_updates, replica_accuracies, shares_first_round
-from fedproof.mechanisms import Partition
+from fedproof.config import Config
+from fedproof.ensemble import (
+    Task,
+    ensemble_accuracy,
+    first_updates,
+    replica_accuracies,
+    shares_first_round,
+)
+from fedproof.experiment import certify_scores, ensemble_size, make_task
+from fedproof.mechanisms import FedAvg, Partition
+from fedproof.robustness.outcome import AttackOutcome, costs, run_attack, train
+from fedproof.robustness.rows import AttackRow
+from fedproof.robustness.verdict import interval, verdict
 
-_ROUNDING = 1e-9  # of a mean of losses
+Progress = Callable[[str, int, int], None]
+"""Called with what is trained, how much is done and how much there is."""
 
 Certifier = Callable[[NDArray[np.float32]], Certificate | None]
 """Scores of the clean ensemble in, certificate with labels out; None where the mechanism has none."""
+
+_ROUNDING = 1e-9  # of a mean of losses
+_OPTIONS = (
+    "poison_fraction",
+    "source",
+    "target",
+    "trigger_size",
+    "direction",
+    "values",
+    "gain",
+    "spread",
+    "user_instances",
+)
+
+
+def attack(
+    config: Config,
+    kinds: Sequence[str],
+    sizes: Sequence[int],
+    *,
+    device: str = "cpu",
+    task: Task | None = None,
+    first: Tensor | None = None,
+    progress: Progress = lambda stage, done, total: None,
+) -> list[AttackRow]:
+    """Rows of every attack of `kinds` with each number of `sizes` of poisoned units.
+
+    The clean ensemble is trained once; honest users' first updates are shared with the attacked ones.
+    Attackers are chosen by `attack.seed`, those of a smaller size among those of a larger one; where
+    `threat.relation` is join they are new units. Who has the task and its first updates already can give
+    them; `device` is then the task's.
+    """
+    task = task or make_task(config, device)
+    attacks = [one for kind in kinds for one in series(config, kind, sizes, task)]
+
+    def certifier(scores: NDArray[np.float32]) -> Certificate | None:
+        if isinstance(task.mechanism, FedAvg):
+            return None
+        return certify_scores(config, task, scores, task.federation.test_labels)
+
+    return evaluate_all(
+        task,
+        attacks,
+        num_replicas=ensemble_size(config, task),
+        certifier=certifier,
+        cost_bound=config.attack.cost_bound,
+        delta=config.mechanism.delta,
+        first=first,
+        progress=progress,
+    )
+
+
+def series(config: Config, kind: str, sizes: Sequence[int], task: Task) -> list[tuple[str, Attack]]:
+    """The attack with each number of poisoned units, with the options the configuration gives it."""
+    section = config.attack
+    options: dict[str, Any] = {
+        name: getattr(section, name) for name in _OPTIONS if getattr(section, name) is not None
+    }
+    return build_series(
+        kind,
+        sizes,
+        num_users=task.federation.num_users,
+        unit=config.threat.unit,
+        relation=config.threat.relation,
+        by_data=getattr(task.mechanism, "pooled", False),
+        seed=section.seed,
+        scale=section.scale,
+        **options,
+    )
 
 
 def evaluate_all(
@@ -36,8 +113,8 @@ def evaluate_all(
     delta: float,
     failure_probability: float = 1e-3,
     first: Tensor | None = None,
-    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
-) -> list[Row]:
+    progress: Progress = lambda stage, done, total: None,
+) -> list[AttackRow]:
     """A row for every attack; the clean ensemble is trained once.
 
     Args:
@@ -49,7 +126,7 @@ def evaluate_all(
         delta: at which the paper's ε is accounted.
         failure_probability: of each comparison with a bound, for the attacked ensemble.
         first: everybody's round-one updates in the clean task; None: computed here where replicas share them.
-        progress: called with what is trained, how much is done and how much there is.
+        progress: told after every part.
     """
     settings = {"cost_bound": cost_bound, "delta": delta, "failure_probability": failure_probability}
     if first is None and shares_first_round(task):
@@ -57,9 +134,9 @@ def evaluate_all(
     goals = [attack.goal(task.federation) for _, attack in attacks]
     outcome = train(task, num_replicas, goals, first=first, progress=partial(progress, "clean"))
     certificate = certifier(outcome.scores)
-    rows: list[Row] = []
+    rows: list[AttackRow] = []
     for index, (name, attack) in enumerate(attacks):
-        clean = Outcome(scores=outcome.scores, losses=(outcome.losses[index],))
+        clean = AttackOutcome(scores=outcome.scores, losses=(outcome.losses[index],))
         told = partial(progress, f"{name}, k = {attack.size}")
         attacked = run_attack(task, attack, num_replicas, clean_first=first, progress=told)
         rows.append(
@@ -76,12 +153,12 @@ def evaluate(
     *,
     task: Task,
     certificate: Certificate | None,
-    clean: Outcome,
-    attacked: Outcome,
+    clean: AttackOutcome,
+    attacked: AttackOutcome,
     cost_bound: float,
     delta: float,
     failure_probability: float = 1e-3,
-) -> Row:
+) -> AttackRow:
     """One row from the clean ensemble, its certificate, and the attacked ensemble.
 
     Args:
@@ -98,14 +175,14 @@ def evaluate(
     labels = task.federation.test_labels
     votes = certificate is not None and certificate.settings.method in (Method.VOTE, Method.RENYI)
     before, after = costs(clean.losses[0], cost_bound), costs(attacked.losses[0], cost_bound)
-    row = Row(
+    row = AttackRow(
         attack=name,
         adversaries=attack.size,
         replicas=len(attacked.scores),
         clean_replica_accuracy=float(replica_accuracies(clean.scores, labels).mean()),
         replica_accuracy=float(replica_accuracies(attacked.scores, labels).mean()),
-        clean_accuracy=accuracy(clean.scores, labels, votes=votes),
-        accuracy=accuracy(attacked.scores, labels, votes=votes),
+        clean_accuracy=ensemble_accuracy(clean.scores, labels, votes=votes),
+        accuracy=ensemble_accuracy(attacked.scores, labels, votes=votes),
         clean_cost=float(before.mean()),
         cost=float(after.mean()),
         clipped_share=float(np.mean(attacked.losses[0] > cost_bound)),
@@ -134,7 +211,7 @@ def not_covered(attack: Attack, certificate: Certificate) -> tuple[str, ...]:
 
 
 def _predictions(
-    attacked: Outcome, certificate: Certificate, size: int, failure_probability: float
+    attacked: AttackOutcome, certificate: Certificate, size: int, failure_probability: float
 ) -> dict[str, Any]:
     found = verdict(attacked.scores, certificate, size, failure_probability=failure_probability)
     return {
