@@ -70,7 +70,7 @@ class Attack:
     """An attack by some users; on its own it does nothing, concrete attacks override one method or two.
 
     Adversaries may do anything with their own units: hold other instances, as many as the public limit
-    allows, and hand in other updates. What they do is checked, see `fedproof.attacks.honest`.
+    allows, and hand in other updates. What they do is checked, see `fedproof.robustness.poisoned`.
 
     Attributes:
         adversaries: the users who attack, by position; those who join stand behind all others.

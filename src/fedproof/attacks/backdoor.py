@@ -46,7 +46,12 @@ class Backdoor(Attack):
 
     def goal(self, federation: Federation) -> Goal:
         """Test inputs of other classes with the whole trigger, to be answered with the target class."""
-        return trigger_goal(federation, self.pixels(federation), self.target)
+        check_class(federation, target=self.target)
+        inputs = federation.test_features[federation.test_labels != self.target]
+        return Goal(
+            inputs=stamp(inputs, self.pixels(federation), brightest(federation)),
+            labels=np.full(len(inputs), self.target, dtype=np.int64),
+        )
 
     def pixels(self, federation: Federation) -> NDArray[np.bool_]:
         """The triangle, `(height, width)`."""
@@ -64,16 +69,6 @@ def stamped(
     features[rows] = stamp(features[rows], pixels, brightest(federation))
     labels[rows] = target
     return frozen(federation, features=features, labels=labels)
-
-
-def trigger_goal(federation: Federation, pixels: NDArray[np.bool_], target: int) -> Goal:
-    """Test inputs that are not of the `target` class, with the trigger, to be answered with it."""
-    check_class(federation, target=target)
-    inputs = federation.test_features[federation.test_labels != target]
-    return Goal(
-        inputs=stamp(inputs, pixels, brightest(federation)),
-        labels=np.full(len(inputs), target, dtype=np.int64),
-    )
 
 
 # --- the trigger: a filled triangle in the lower right corner of an image -----------------------------------

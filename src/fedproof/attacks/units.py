@@ -36,21 +36,17 @@ def fresh(taken: Ids, count: int) -> Ids:
     return np.setdiff1d(np.arange(len(taken) + count), taken)[:count]
 
 
-def rearranged(
-    federation: Federation, rows: Sequence[NDArray[np.int64]], users: Ids, instances: Ids | None = None
-) -> Federation:
+def rearranged(federation: Federation, rows: Sequence[NDArray[np.int64]], users: Ids) -> Federation:
     """The federation in which user i holds copies of `rows[i]` and is called `users[i]`.
 
-    The first copy of an instance keeps its identity, any further one is an instance of its own; `instances`
-    gives all identities instead.
+    The first copy of an instance keeps its identity, any further one is an instance of its own.
     """
     order = np.concatenate(rows)
     offsets = np.concatenate(([0], np.cumsum([len(own) for own in rows]))).astype(np.int64)
-    if instances is None:
-        again = np.ones(len(order), dtype=np.bool_)
-        again[np.unique(order, return_index=True)[1]] = False
-        instances = federation.which[order]
-        instances[again] = fresh(federation.which, int(again.sum()))
+    again = np.ones(len(order), dtype=np.bool_)
+    again[np.unique(order, return_index=True)[1]] = False
+    instances = federation.which[order]
+    instances[again] = fresh(federation.which, int(again.sum()))
     return frozen(
         federation,
         features=federation.features[order],

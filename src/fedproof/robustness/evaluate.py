@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedproof.accounting import is_private
 from fedproof.attacks import Attack, build_series
-from fedproof.certificates import Certificate, CostMethod, Inefficacy, Method, inefficacy
+from fedproof.certificates import Certificate, CostMethod, Inefficacy, inefficacy
 from fedproof.certificates.partition import partition_costs
 from fedproof.config import Config
 from fedproof.ensemble import (
@@ -25,7 +25,7 @@ from fedproof.experiment import certify_scores, ensemble_size, make_task
 from fedproof.mechanisms import FedAvg, Partition
 from fedproof.robustness.outcome import AttackOutcome, costs, run_attack, train
 from fedproof.robustness.rows import AttackRow
-from fedproof.robustness.verdict import interval, verdict
+from fedproof.robustness.verdict import by_votes, interval, verdict
 
 Progress = Callable[[str, int, int], None]
 """Called with what is trained, how much is done and how much there is."""
@@ -173,7 +173,7 @@ def evaluate(
         failure_probability: of each comparison with a bound, for the attacked ensemble.
     """
     labels = task.federation.test_labels
-    votes = certificate is not None and certificate.settings.method in (Method.VOTE, Method.RENYI)
+    votes = certificate is not None and by_votes(certificate)
     before, after = costs(clean.losses[0], cost_bound), costs(attacked.losses[0], cost_bound)
     row = AttackRow(
         attack=name,
@@ -191,9 +191,9 @@ def evaluate(
     if certificate is None:
         return row
     why = certificate.reasons + not_covered(attack, certificate)
-    predictions = _predictions(attacked, certificate, attack.size, failure_probability)
-    bounds = _cost_bounds(before, after, certificate, attack.size, cost_bound, delta, failure_probability)
-    return replace(row, sound=not why, reasons=why, **predictions, **bounds)
+    row = _beside_predictions(row, attacked.scores, certificate, failure_probability)
+    row = _beside_costs(row, before, after, certificate, cost_bound, delta, failure_probability)
+    return replace(row, sound=not why, reasons=why)
 
 
 def not_covered(attack: Attack, certificate: Certificate) -> tuple[str, ...]:
@@ -210,32 +210,35 @@ def not_covered(attack: Attack, certificate: Certificate) -> tuple[str, ...]:
     return tuple(why)
 
 
-def _predictions(
-    attacked: AttackOutcome, certificate: Certificate, size: int, failure_probability: float
-) -> dict[str, Any]:
-    found = verdict(attacked.scores, certificate, size, failure_probability=failure_probability)
-    return {
-        "certified_accuracy": certificate.certified_accuracy([size])[0],
-        "certified_inputs": found.certified,
-        "kept_on_certified": found.kept / found.certified if found.certified else None,
-        "holds_on_certified": found.contradicted == 0,
-    }
+def _beside_predictions(
+    row: AttackRow, scores: NDArray[np.float32], certificate: Certificate, failure_probability: float
+) -> AttackRow:
+    """The row with what became of certified predictions in the attacked ensemble's `scores`."""
+    found = verdict(scores, certificate, row.adversaries, failure_probability=failure_probability)
+    return replace(
+        row,
+        certified_accuracy=certificate.certified_accuracy([row.adversaries])[0],
+        certified_inputs=found.certified,
+        kept_on_certified=found.kept / found.certified if found.certified else None,
+        holds_on_certified=found.contradicted == 0,
+    )
 
 
-def _cost_bounds(
+def _beside_costs(
+    row: AttackRow,
     before: NDArray[np.float64],
     after: NDArray[np.float64],
     certificate: Certificate,
-    size: int,
     cost_bound: float,
     delta: float,
     failure_probability: float,
-) -> dict[str, Any]:
+) -> AttackRow:
+    """The row with bounds from the costs `before`, and whether those `after` the attack keep to them."""
     settings = certificate.settings
     if isinstance(settings.mechanism, Partition):
-        lower, upper = partition_costs(before, cost_bound, size)
-        within = lower - _ROUNDING <= after.mean() <= upper + _ROUNDING
-        return {"certified_lower": lower, "certified_upper": upper, "holds_on_cost": bool(within)}
+        lower, upper = partition_costs(before, cost_bound, row.adversaries)
+        within = bool(lower - _ROUNDING <= after.mean() <= upper + _ROUNDING)
+        return replace(row, certified_lower=lower, certified_upper=upper, holds_on_cost=within)
     bound = partial(
         inefficacy,
         before,
@@ -243,7 +246,7 @@ def _cost_bounds(
         mechanism=settings.mechanism,
         privacy=settings.privacy if settings.mechanism is None else None,
         threat=settings.threat,
-        sizes=[size],
+        sizes=[row.adversaries],
         failure_probability=settings.failure_probability or failure_probability,
         delta=delta,
     )
@@ -252,10 +255,11 @@ def _cost_bounds(
     private = settings.mechanism is None or is_private(settings.mechanism)
     paper: Inefficacy | None = bound(method=CostMethod.PAPER) if private else None
     low, high = interval(after, cost_bound, failure_probability)
-    return {
-        "certified_lower": tight.lower[0],
-        "certified_upper": tight.upper[0],
-        "paper_lower": paper.lower[0] if paper else None,
-        "paper_upper": paper.upper[0] if paper else None,
-        "holds_on_cost": high >= tight.lower[0] and low <= tight.upper[0],
-    }
+    return replace(
+        row,
+        certified_lower=tight.lower[0],
+        certified_upper=tight.upper[0],
+        paper_lower=paper.lower[0] if paper else None,
+        paper_upper=paper.upper[0] if paper else None,
+        holds_on_cost=high >= tight.lower[0] and low <= tight.upper[0],
+    )

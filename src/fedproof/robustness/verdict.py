@@ -30,6 +30,11 @@ class Verdict:
     contradicted: int
 
 
+def by_votes(certificate: Certificate) -> bool:
+    """Whether the certificate is about the class with most votes, not with the highest mean confidence."""
+    return certificate.settings.method in (Method.VOTE, Method.RENYI)
+
+
 def certified_at(certificate: Certificate, size: int) -> NDArray[np.int64]:
     """Indices of the inputs certified against `size` units."""
     pairs = enumerate(certificate.certified_size)
@@ -49,8 +54,7 @@ def verdict(
         return Verdict(certified=0, kept=0, contradicted=0)
     if isinstance(certificate.settings.mechanism, Partition):
         return _counted(scores, certificate, rows)
-    votes = certificate.settings.method in (Method.VOTE, Method.RENYI)
-    mine = one_hot_votes(scores[:, rows]) if votes else scores[:, rows]
+    mine = one_hot_votes(scores[:, rows]) if by_votes(certificate) else scores[:, rows]
     wanted = np.array([certificate.prediction[row] for row in rows])
     margins = _margins(mine, wanted)
     lost = margins.mean(axis=0) <= 0  # columns: each rival of each input
