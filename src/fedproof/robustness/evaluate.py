@@ -21,14 +21,11 @@ from fedproof.ensemble import (
     replica_accuracies,
     shares_first_round,
 )
-from fedproof.experiment import certify_scores, ensemble_size, make_task
+from fedproof.experiment import Progress, certify_scores, ensemble_size, make_task
 from fedproof.mechanisms import FedAvg, Partition
 from fedproof.robustness.outcome import AttackOutcome, costs, run_attack, train
 from fedproof.robustness.rows import AttackRow
 from fedproof.robustness.verdict import by_votes, interval, verdict
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is trained, how much is done and how much there is."""
 
 Certifier = Callable[[NDArray[np.float32]], Certificate | None]
 """Scores of the clean ensemble in, certificate with labels out; None where the mechanism has none."""

@@ -1,6 +1,6 @@
 """Training of clean and attacked ensembles: their scores, and what they cost the attacker."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,17 +10,18 @@ from torch import Tensor
 
 from fedproof import check
 from fedproof.attacks import Attack, Goal
-from fedproof.ensemble import Task, first_updates, predict, shares_first_round, sizes_for, train_replicas
+from fedproof.ensemble import (
+    Progress,
+    Task,
+    first_updates,
+    predict,
+    shares_first_round,
+    sizes_for,
+    train_replicas,
+)
 from fedproof.ensemble.memory import part_size_for
 from fedproof.robustness.poisoned import attacked_first_updates, under_attack
 from fedproof.rounds.users import as_inputs
-
-Progress = Callable[[int, int], None]
-"""Called with the number of replicas done and of all."""
-
-
-def silent(done: int, total: int) -> None:
-    """Tells nobody."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ def train(
     goals: Sequence[Goal],
     *,
     first: Tensor | None = None,
-    progress: Progress = silent,
+    progress: Progress = lambda done, total: None,
 ) -> AttackOutcome:
     """Scores and losses of replicas `0 … num_replicas - 1`, trained in parts whose models are not kept.
 
@@ -73,7 +74,7 @@ def run_attack(
     num_replicas: int,
     *,
     clean_first: Tensor | None = None,
-    progress: Progress = silent,
+    progress: Progress = lambda done, total: None,
 ) -> AttackOutcome:
     """The ensemble of the clean `task` under `attack`, and its losses for the attack's goal.
 
