@@ -7,9 +7,10 @@ from typing import Any
 from fedproof.aggregation.bulyan import bulyan
 from fedproof.aggregation.bulyan import least_cohort as bulyan_cohort
 from fedproof.aggregation.geometric_median import geometric_median
-from fedproof.aggregation.krum import krum, multi_krum
+from fedproof.aggregation.krum import krum
 from fedproof.aggregation.krum import least_cohort as krum_cohort
 from fedproof.aggregation.median import median
+from fedproof.aggregation.multi_krum import multi_krum
 from fedproof.aggregation.rule import Aggregation, Function, Rule, majority, mean
 from fedproof.aggregation.trimmed_mean import trimmed_mean
 from fedproof.functions import load_function
