@@ -18,13 +18,13 @@ from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.epsilon import natural_relation
 from fedproof.accounting.ledger import Ledger, save_ledger
 from fedproof.aggregation.registry import build_rule
-from fedproof.attacks import accuracy
 from fedproof.certificates import Certificate, certify, dumps
 from fedproof.certificates.comparison import Curve, compare
 from fedproof.config import Config
 from fedproof.ensemble import (
     Ensemble,
     Task,
+    ensemble_accuracy,
     first_updates,
     replica_accuracies,
     shares_first_round,
@@ -302,7 +302,7 @@ def _summary(
         "users": task.federation.num_users,
         "inputs": len(labels),
         "replicas": len(scores),
-        "accuracy": accuracy(scores, labels),
+        "accuracy": ensemble_accuracy(scores, labels),
         "replica_accuracy": float(replica_accuracies(scores, labels).mean()),
         "secure_noise": task.secure_noise,
         "class_names": list(task.federation.class_names),

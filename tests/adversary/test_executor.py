@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from fedproof.attacks import build_series, run_attack, train, units, verdict
+from fedproof.attacks import build_series, units
 from fedproof.certificates import certify
 from fedproof.mechanisms import Bagging, CohortOnce, FixedSize, Partition
+from fedproof.robustness.outcome import run_attack, train
+from fedproof.robustness.verdict import verdict
 from fedproof.threat import Relation, ThreatModel, Unit
 from tests.adversary.hostile import (
     CLASSES,

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedproof.aggregation.contributions import Contributions
+from fedproof.aggregation import Contributions
 from fedproof.aggregation.registry import RULES, build_rule
 from fedproof.mechanisms import FixedSize, InstanceFedSGD, UserFedAvg
 
@@ -225,7 +225,7 @@ def test_small_cohorts_are_refused_with_numbers(name):
         ("mean", {"f": 3}, "f is no parameter of the rule mean"),
         ("krum", {"num_adversaries": -1}, "num_adversaries = -1"),
         ("nowhere.at_all:rule", {}, "cannot be imported"),
-        ("math:pi", {}, "no function"),
+        ("math:pi", {}, "rule = 'math:pi': module 'math' has no function 'pi'"),
     ],
 )
 def test_bad_rules_are_named(name, options, message):

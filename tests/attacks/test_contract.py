@@ -14,11 +14,9 @@ from fedproof.attacks import (
     build_attack,
     build_series,
     choose_adversaries,
-    poisoned,
-    under_attack,
     units,
 )
-from fedproof.attacks.attack import rows_of
+from fedproof.attacks.units import rows_of
 from fedproof.ensemble import fingerprint, first_updates, train_replicas
 from fedproof.federation import Federation
 from fedproof.mechanisms import (
@@ -36,6 +34,7 @@ from fedproof.mechanisms import (
     UserFedAvg,
 )
 from fedproof.models import build
+from fedproof.robustness.poisoned import poisoned, under_attack
 from fedproof.threat import Relation, Unit
 from tests.attacks.conftest import demo_task, random_federation
 
@@ -257,7 +256,7 @@ def test_attacks_are_frozen_and_check_their_users(variant):
         ("backdoor", {"adversaries": (1, 1)}, "must not name a user twice"),
         ("backdoor", {"adversaries": (-1,)}, "adversaries = -1"),
         ("nowhere.at_all:attack", {}, "cannot be imported"),
-        ("math:pi", {}, "is no function"),
+        ("math:pi", {}, "attack = 'math:pi': module 'math' has no function 'pi'"),
         (f"{__name__}:no_attack", {}, "returned dict, must be a fedproof.attacks.Attack"),
         (f"{__name__}:all_zero", {"lable": 1}, "lable is no parameter of the attack .*:all_zero"),
     ],

@@ -6,22 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from fedproof.aggregation.contributions import Contributions
+from fedproof.aggregation import Contributions
 from fedproof.attacks import (
     Backdoor,
     Direction,
     ModelReplacement,
     WorstCase,
-    attacked_first_updates,
     build_attack,
     choose_adversaries,
-    under_attack,
 )
-from fedproof.attacks.coalition import coalition_of
+from fedproof.attacks.attack import coalition_of
 from fedproof.attacks.worst_case import _steepest
 from fedproof.ensemble import first_updates, train_replicas
 from fedproof.mechanisms import Flat, PerLayer, Poisson, Quantile
 from fedproof.models import build
+from fedproof.robustness.poisoned import attacked_first_updates, under_attack
 from fedproof.rounds.state import State
 from tests.attacks.conftest import demo_task, random_federation
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from fedproof.attacks import WorstCase
-from fedproof.attacks.poisoned_task import attacked_first_updates, under_attack
 from fedproof.ensemble import Sizes, Task, fingerprint, first_updates, predict, sizes_for, train_replicas
 from fedproof.federation import Federation
 from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedAvg, LocalTraining, Poisson, UserFedAvg
 from fedproof.models import build
 from fedproof.models.host import all_digits
+from fedproof.robustness.poisoned import attacked_first_updates, under_attack
 from tests.models.brought import CLASSES, MODULES, SHAPE
 
 SIZES = Sizes(stack=3, block=2, cells=7)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from fedproof.attacks import Backdoor, ModelReplacement, WorstCase
-from fedproof.attacks.outcome import run_attack
 from fedproof.ensemble import Sizes, Task, predict, sizes_for, train_ensemble, train_replicas
 from fedproof.ensemble.task import start_of
 from fedproof.federation import Federation
@@ -26,6 +25,7 @@ from fedproof.mechanisms import (
 )
 from fedproof.models import build
 from fedproof.models.module import from_module
+from fedproof.robustness.outcome import run_attack
 from fedproof.rounds import user_fedavg
 from fedproof.rounds.cores import free_cores
 from tests.models.brought import CLASSES, MODULES, SHAPE
@@ -124,7 +124,7 @@ def test_training_is_the_same_on_any_number_of_threads(on_threads, name, kind):
 )
 def test_attacks_are_the_same_on_any_number_of_threads(on_threads, monkeypatch, name, attack):
     monkeypatch.setattr("fedproof.ensemble.train.sizes_for", lambda task: SIZES)
-    monkeypatch.setattr("fedproof.attacks.cost.sizes_for", lambda task: SIZES)
+    monkeypatch.setattr("fedproof.robustness.outcome.sizes_for", lambda task: SIZES)
     task = task_of(name, "user-fedavg")
     found, expected = on_threads(lambda: run_attack(task, attack, 4))
     assert found.scores.tobytes() == expected.scores.tobytes()

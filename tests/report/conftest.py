@@ -20,6 +20,7 @@ from fedproof.certificates import Certificate, Settings, dumps
 from fedproof.config import parse_config
 from fedproof.federation import Federation
 from fedproof.report.run_data import RunData, read_run
+from fedproof.robustness import AttackRow
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
@@ -353,20 +354,30 @@ def sweep_rows_fixture() -> Any:
     return sweep_rows
 
 
-def attack_rows(**changes: Any) -> list[dict[str, Any]]:
-    """What `fedproof.attacks` measures, made up."""
+def attack_rows(**changes: Any) -> list[AttackRow]:
+    """What `fedproof attack` measures, made up."""
     return [
-        {
-            "attack": attack,
-            "adversaries": k,
-            "accuracy": 0.95 - 0.01 * k,
-            "cost": 0.4 - 0.005 * k,
-            "certified_accuracy": 0.9 - 0.05 * k,
-            "certified_lower": 0.4 - 0.03 * k,
-            "certified_upper": 0.4 + 0.01 * k,
-            "reasons": "",
-        }
-        | changes
+        AttackRow(
+            **{
+                "attack": attack,
+                "adversaries": k,
+                "replicas": 100,
+                "clean_replica_accuracy": 0.9,
+                "replica_accuracy": 0.9 - 0.01 * k,
+                "clean_accuracy": 0.95,
+                "accuracy": 0.95 - 0.01 * k,
+                "clean_cost": 0.4,
+                "cost": 0.4 - 0.005 * k,
+                "clipped_share": 0.0,
+                "certified_accuracy": 0.9 - 0.05 * k,
+                "certified_inputs": 9,
+                "holds_on_certified": True,
+                "certified_lower": 0.4 - 0.03 * k,
+                "certified_upper": 0.4 + 0.01 * k,
+                "holds_on_cost": True,
+            }
+            | changes
+        )
         for attack in ("backdoor", HOSTILE)
         for k in (0, 2, 4)
     ]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -17,9 +18,10 @@ from fedproof.report import (
     write_inefficacy_page,
     write_sweep_page,
 )
-from fedproof.report.attack_page import holds, verdict
+from fedproof.report.attack_page import verdict
 from fedproof.report.chart import Band, Line, Points
 from fedproof.report.comparison_charts import best, shown_sizes
+from fedproof.robustness.rows import document, read_rows
 
 
 def test_attacks_are_points_over_certified_bands(tmp_path, attack_rows, hostile):
@@ -34,17 +36,18 @@ def test_attacks_are_points_over_certified_bands(tmp_path, attack_rows, hostile)
 
 def test_attacks_with_goals_of_their_own_have_bands_of_their_own(attack_rows):
     rows = attack_rows()
-    rows[0]["certified_upper"] = 0.45
+    rows[0] = replace(rows[0], certified_upper=0.45)
     _, cost = attack_charts(rows)
     assert sum(isinstance(series, Band) for series in cost.series) == 2
 
 
 def test_an_attack_beyond_its_bounds_is_said(attack_rows):
     rows = attack_rows()
-    rows[2]["cost"] = 0.1
+    rows[2] = replace(rows[2], cost=0.1)  # beyond its bound, but within Monte-Carlo error
+    assert verdict(rows) == "All 6 attacks stayed within what is certified."
+    rows[2] = replace(rows[2], holds_on_cost=False)
     assert verdict(rows) == "1 of 6 attacks went beyond what is certified."
-    rows[2]["holds_on_cost"] = True  # it was tested: within Monte-Carlo error
-    assert holds(rows[2])
+    assert not rows[2].holds
 
 
 def test_attacks_without_certificate(tmp_path, attack_rows):
@@ -54,7 +57,7 @@ def test_attacks_without_certificate(tmp_path, attack_rows):
 
 
 def test_heuristic_attacks_say_why(tmp_path, attack_rows):
-    rows = attack_rows(reasons="no noise is added: there is no guarantee; something else")
+    rows = attack_rows(reasons=("no noise is added: there is no guarantee", "something else"))
     page = write_attack_page(rows, tmp_path / "attack.html").read_text()
     assert page.count("No noise is added: there is no guarantee.") == 1
     assert "Something else." in page
@@ -106,15 +109,20 @@ def test_runs_that_certify_nothing(tmp_path, sweep_rows):
 
 
 @pytest.mark.parametrize("write", [write_attack_page, write_sweep_page, write_compare_page])
-def test_rows_are_checked(write, tmp_path):
+def test_there_must_be_rows(write, tmp_path):
     with pytest.raises(ValueError, match="empty"):
         write([], tmp_path / "page.html")
+
+
+@pytest.mark.parametrize("write", [write_sweep_page, write_compare_page])
+def test_rows_are_checked(write, tmp_path):
     with pytest.raises(ValueError, match=r"rows\[0\] has no accuracy"):
         write([{"attack": "x", "adversaries": 1, "epsilon": 1.0}], tmp_path / "page.html")
 
 
 def test_rows_may_come_from_json(tmp_path, attack_rows):
-    rows = json.loads(json.dumps(attack_rows()))
+    (tmp_path / "attacks.json").write_text(json.dumps(document(attack_rows())))
+    rows = read_rows(tmp_path / "attacks.json")
     assert write_attack_page(rows, tmp_path / "deep" / "attack.html").is_file()
 
 

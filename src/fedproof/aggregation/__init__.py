@@ -1,6 +1,5 @@
 """Rules that turn the updates of a cohort into one, stacked over replicas."""
 
-from fedproof.aggregation.contributions import Aggregation, Contributions
-from fedproof.aggregation.mean import mean
+from fedproof.aggregation.rule import Aggregation, Contributions, mean
 
 __all__ = ["Aggregation", "Contributions", "mean"]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedproof.aggregation.distances import krum_scores, squared_distances
+from fedproof.aggregation.krum import krum_scores, squared_distances
 from fedproof.aggregation.median import middle
 from fedproof.aggregation.rule import check_size
 

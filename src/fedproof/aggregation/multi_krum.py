@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from fedproof import check
-from fedproof.aggregation.distances import krum_scores, squared_distances
-from fedproof.aggregation.krum import least_cohort
+from fedproof.aggregation.krum import krum_scores, least_cohort, squared_distances
 from fedproof.aggregation.rule import check_size
 
 

@@ -1,21 +1,19 @@
 """Rules by the name they have in a configuration; `mechanism.rule` says what one means for a certificate."""
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from inspect import signature
 from typing import Any
 
 from fedproof.aggregation.bulyan import bulyan
 from fedproof.aggregation.bulyan import least_cohort as bulyan_cohort
-from fedproof.aggregation.contributions import Aggregation
 from fedproof.aggregation.geometric_median import geometric_median
 from fedproof.aggregation.krum import krum
 from fedproof.aggregation.krum import least_cohort as krum_cohort
-from fedproof.aggregation.mean import mean
 from fedproof.aggregation.median import median
 from fedproof.aggregation.multi_krum import multi_krum
-from fedproof.aggregation.rule import Function, Rule, majority
+from fedproof.aggregation.rule import Aggregation, Function, Rule, majority, mean
 from fedproof.aggregation.trimmed_mean import trimmed_mean
+from fedproof.functions import load_function
 
 RULES: Mapping[str, tuple[Function, Callable[[int], int]]] = {
     "krum": (krum, krum_cohort),
@@ -45,7 +43,7 @@ def build_rule(
         if options:
             raise ValueError(f"{next(iter(options))} is no parameter of the rule mean, which has none")
         return mean
-    function, least = _custom(name) if ":" in name else _built_in(name)
+    function, least = _found(name)
     known = list(signature(function).parameters)[2:]
     for option in options:
         if option not in known:
@@ -62,19 +60,11 @@ def build_rule(
     return rule
 
 
-def _built_in(name: str) -> tuple[Function, Callable[[int], int]]:
+def _found(name: str) -> tuple[Function, Callable[[int], int]]:
+    """The rule's function, and the smallest cohort it can work with."""
+    if ":" in name:
+        return load_function("rule", name), lambda num_adversaries: num_adversaries + 1
     if name not in RULES:
         known = ", ".join(("mean", *RULES))
         raise ValueError(f"rule = {name!r} must be one of {known}, or my_package.module:function")
     return RULES[name]
-
-
-def _custom(name: str) -> tuple[Function, Callable[[int], int]]:
-    module, _, attribute = name.partition(":")
-    try:
-        function: Function = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"rule = {name!r} cannot be imported: {error}") from error
-    if not callable(function):
-        raise ValueError(f"rule = {name!r} is no function")
-    return function, lambda num_adversaries: num_adversaries + 1

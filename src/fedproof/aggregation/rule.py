@@ -1,14 +1,86 @@
-"""Rules that look at every update by itself, applied to cohorts of any size."""
+"""What the members of a round hand in, and rules that turn it into one update, for all replicas at once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedproof import check
-from fedproof.aggregation.contributions import Contributions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contributions:
+    """The updates of a round, with the factor that bounds each of them.
+
+    In round one all replicas start from the same model: `updates` and `members` then have a first axis of
+    length one, shared by all replicas, and `present` tells the replicas' cohorts apart.
+
+    Attributes:
+        updates: `(replicas or 1, members, dim)`, finite.
+        present: `(replicas, members)`, who takes part.
+        scales: `(replicas, members, layers)`, or `(replicas, members, 1)` for the whole update: the factor
+            that clipping applies; 0 where a member is absent.
+        members: `(replicas or 1, members)`, the user behind each update; -1 where there is none.
+        layer_sizes: number of entries of each layer.
+    """
+
+    updates: Tensor
+    present: Tensor
+    scales: Tensor
+    members: Tensor
+    layer_sizes: tuple[int, ...]
+
+    def bounded(self) -> Tensor:
+        """The clipped updates `(replicas, members, dim)`, 0 where a member is absent."""
+        return self.updates * self._entrywise(self.scales)
+
+    def bounded_of(self, replicas: Tensor, size: int) -> Tensor:
+        """Clipped updates `(len(replicas), size, dim)` of the cohorts of `replicas`, each of `size`."""
+        slots = self.present[replicas].nonzero()[:, 1].view(-1, size)
+        rows = torch.zeros_like(replicas) if len(self.updates) == 1 else replicas
+        scales = self.scales[replicas.unsqueeze(1), slots]
+        return self.updates[rows.unsqueeze(1), slots] * self._entrywise(scales)
+
+    def _entrywise(self, scales: Tensor) -> Tensor:
+        """Scales that can be multiplied with updates, entry by entry."""
+        if scales.shape[2] == 1:
+            return scales
+        sizes = torch.tensor(self.layer_sizes, device=scales.device)
+        return scales.repeat_interleave(sizes, dim=2)
+
+
+Aggregation = Callable[[Contributions], Tensor]
+"""A rule: contributions of all replicas in, `(replicas, dim)` out, on the scale of a sum over the cohort."""
+
+
+def mean(contributions: Contributions) -> Tensor:
+    """Sum `(replicas, dim)` of the bounded updates, which the server divides by the expected cohort.
+
+    Guarantee: one member moves the sum by at most the norm its scale allows. A replica's sum is taken over
+    its own members, one after the other: it is the same bit for bit whoever else the others have drawn.
+    """
+    updates, present = contributions.updates, contributions.present
+    replica, slot = present.nonzero(as_tuple=True)
+    rows = slot if len(updates) == 1 else replica * updates.shape[1] + slot
+    counts = present.sum(1)
+    begin = counts.cumsum(0) - counts
+    scales = contributions.scales[replica, slot]
+    sizes = contributions.layer_sizes if scales.shape[1] > 1 else (updates.shape[2],)
+    parts = torch.split(updates.flatten(0, 1), list(sizes), dim=1)
+    # A bag is a weighted sum of rows of a table: clipped copies of the updates are never made.
+    return torch.cat(
+        [
+            F.embedding_bag(rows, part.contiguous(), begin, mode="sum", per_sample_weights=scale.contiguous())
+            for part, scale in zip(parts, scales.unbind(1), strict=True)
+        ],
+        dim=1,
+    )
+
+
+# --- rules that look at every update by itself --------------------------------------------------------------
 
 Function = Callable[..., Tensor]
 """`function(updates, num_adversaries, **options)`: `(replicas, cohort, dim)` in, `(replicas, dim)` out.
@@ -58,7 +130,7 @@ class Rule:
             check_size(self.name, size, self.num_adversaries, self.least_cohort)
             replicas = (sizes == size).nonzero().squeeze(1)
             for chunk in torch.split(replicas, max(1, most // (size * total.shape[1]))):
-                updates = bounded_updates(contributions, chunk, size)
+                updates = contributions.bounded_of(chunk, size)
                 total[chunk] = size * self.function(updates, self.num_adversaries, **dict(self.options))
         return total
 
@@ -75,15 +147,3 @@ def check_size(name: str, size: int, num_adversaries: int, least: int) -> None:
             f"{name} against num_adversaries = {num_adversaries} needs cohorts of at least {least} users, "
             f"one has {size}; draw larger cohorts of fixed size, or withstand fewer adversaries"
         )
-
-
-def bounded_updates(contributions: Contributions, replicas: Tensor, size: int) -> Tensor:
-    """Clipped updates `(len(replicas), size, dim)` of the members of cohorts that all have `size` members."""
-    slots = contributions.present[replicas].nonzero()[:, 1].view(-1, size)
-    rows = torch.zeros_like(replicas) if len(contributions.updates) == 1 else replicas
-    updates = contributions.updates[rows.unsqueeze(1), slots]
-    scales = contributions.scales[replicas.unsqueeze(1), slots]
-    if scales.shape[2] == 1:
-        return updates * scales
-    sizes = torch.tensor(contributions.layer_sizes, device=updates.device)
-    return updates * scales.repeat_interleave(sizes, dim=2)

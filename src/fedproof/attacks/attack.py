@@ -1,24 +1,46 @@
 """What every attack is: who is adversarial, what they do to their data and updates, what they want."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof import check
-from fedproof.attacks.coalition import Coalition
+from fedproof.aggregation import Contributions
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
 from fedproof.rounds.state import State
 from fedproof.threat import Relation, Unit
 
+_KEY = 100  # first entry of the spawn keys of attacks, apart from those of the engine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coalition:
+    """What the adversaries know of a round: what each of them would hand in if it were honest.
+
+    In round one all replicas share the updates and the first axis has length one; the coalition is then
+    complete. Later it consists of the adversaries that were drawn.
+
+    Attributes:
+        updates: `(replicas or 1, adversaries, dim)`, 0 where a place is empty.
+        present: `(replicas or 1, adversaries)`, False where a place is empty.
+        slots: `(replicas or 1, adversaries)`, where each stands among the contributions.
+        contributions: of everybody, for attacks that see more than their own.
+    """
+
+    updates: Tensor
+    present: Tensor
+    slots: Tensor
+    contributions: Contributions
+
+
 Craft = Callable[[Coalition, State], Tensor]
 """What the adversaries hand in: `(replicas or 1, adversaries, dim)`, shaped like `Coalition.updates`."""
-
-_KEY = 100  # first entry of the spawn keys of attacks, apart from those of the engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +70,7 @@ class Attack:
     """An attack by some users; on its own it does nothing, concrete attacks override one method or two.
 
     Adversaries may do anything with their own units: hold other instances, as many as the public limit
-    allows, and hand in other updates. What they do is checked, see `fedproof.attacks.honest`.
+    allows, and hand in other updates. What they do is checked, see `fedproof.robustness.poisoned`.
 
     Attributes:
         adversaries: the users who attack, by position; those who join stand behind all others.
@@ -100,15 +122,31 @@ def generator(seed: int, *path: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_KEY, *path)))
 
 
-def check_users(federation: Federation, adversaries: tuple[int, ...]) -> None:
-    """Raise ValueError unless all adversaries are users of the federation."""
-    if adversaries and max(adversaries) >= federation.num_users:
+# --- in a round ---------------------------------------------------------------------------------------------
+
+
+def coalition_of(contributions: Contributions, adversaries: tuple[int, ...]) -> Coalition | None:
+    """The adversaries among the members of `contributions`; None if there is none in any replica."""
+    users = torch.tensor(adversaries, dtype=contributions.members.dtype, device=contributions.members.device)
+    mask = torch.isin(contributions.members, users)
+    width = int(mask.sum(1).max()) if mask.numel() else 0
+    if width == 0:
+        return None
+    slots = mask.logical_not().to(torch.uint8).argsort(dim=1, stable=True)[:, :width]
+    present = mask.gather(1, slots)
+    rows = torch.arange(len(slots), device=slots.device).unsqueeze(1)
+    updates = torch.where(present.unsqueeze(2), contributions.updates[rows, slots], 0)
+    return Coalition(updates=updates, present=present, slots=slots, contributions=contributions)
+
+
+def with_updates(coalition: Coalition, crafted: Tensor) -> Contributions:
+    """The contributions in which the adversaries hand in `crafted`; nobody else's update changes."""
+    if crafted.shape != coalition.updates.shape:
         raise ValueError(
-            f"adversaries = {max(adversaries)} must be below the number of users = {federation.num_users}"
+            f"the attack hands in updates of shape {tuple(crafted.shape)}, "
+            f"must be (replicas, adversaries, dim) = {tuple(coalition.updates.shape)}"
         )
-
-
-def rows_of(federation: Federation, users: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Which instances `(instances,)` belong to `users`."""
-    owner = np.repeat(np.arange(federation.num_users), federation.sizes)
-    return np.isin(owner, users)
+    updates = coalition.contributions.updates.clone()
+    row, place = coalition.present.nonzero(as_tuple=True)
+    updates[row, coalition.slots[row, place]] = crafted[row, place].to(updates.dtype)
+    return replace(coalition.contributions, updates=updates)

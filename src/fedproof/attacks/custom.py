@@ -2,17 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
 from inspect import Parameter, signature
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedproof.attacks.attack import Attack, Craft
-from fedproof.attacks.coalition import Coalition
+from fedproof.attacks.attack import Attack, Coalition, Craft
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
+from fedproof.functions import load_function
 from fedproof.rounds.state import State
 
 
@@ -74,7 +73,7 @@ def custom(name: str, adversaries: tuple[int, ...], options: dict[str, Any]) -> 
     Its first parameter says what it does: `federation` poisons the data, `contributions` replaces updates,
     and anything else makes an `Attack`: it is called as `function(adversaries=..., **options)`.
     """
-    function = load_function(name)
+    function = load_function("attack", name)
     parameters = signature(function).parameters
     first = next(iter(parameters), "")
     anything = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -90,15 +89,3 @@ def custom(name: str, adversaries: tuple[int, ...], options: dict[str, Any]) -> 
     if not isinstance(made, Attack):
         raise ValueError(f"{name} returned {type(made).__name__}, must be a fedproof.attacks.Attack")
     return made
-
-
-def load_function(name: str) -> Callable[..., Any]:
-    """The function called `module:function`."""
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"attack = {name!r} cannot be imported: {error}") from error
-    if not callable(found):
-        raise ValueError(f"attack = {name!r} is no function")
-    return found  # type: ignore[no-any-return]

@@ -5,54 +5,27 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.attacks.attack import Attack, Goal
-from fedproof.attacks.backdoor import Backdoor, stamped, trigger_goal
-from fedproof.attacks.selection import chosen_rows
+from fedproof.attacks.backdoor import Backdoor, stamped
+from fedproof.attacks.units import chosen_rows
 from fedproof.federation import Federation
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistributedBackdoor(Attack):
+class DistributedBackdoor(Backdoor):
     """The triangle's pixels are split evenly over the adversaries; together they teach the whole trigger.
 
     With more adversaries than pixels, parts of one pixel are used by several.
 
     Reference: Xie, Huang, Chen, Li 2020, DBA: Distributed Backdoor Attacks against Federated Learning.
-
-    Attributes:
-        target, poison_fraction, trigger_size, seed: as for `Backdoor`.
     """
-
-    target: int = 0
-    poison_fraction: float = 1.0
-    trigger_size: int | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._whole  # noqa: B018 - checks the parameters
-
-    @property
-    def _whole(self) -> Backdoor:
-        return Backdoor(
-            adversaries=self.adversaries,
-            target=self.target,
-            poison_fraction=self.poison_fraction,
-            trigger_size=self.trigger_size,
-            seed=self.seed,
-        )
 
     def poison(self, federation: Federation) -> Federation:
         """The federation in which each adversary's chosen instances carry its part of the trigger."""
-        parts = split(self._whole.pixels(federation), len(self.adversaries))
+        parts = split(self.pixels(federation), len(self.adversaries))
         for index, user in enumerate(self.adversaries):
             rows = chosen_rows(federation, (user,), fraction=self.poison_fraction, seed=self.seed)
             federation = stamped(federation, rows, parts[index % len(parts)], self.target)
         return federation
-
-    def goal(self, federation: Federation) -> Goal:
-        """Test inputs of other classes with the whole trigger, to be answered with the target class."""
-        return trigger_goal(federation, self._whole.pixels(federation), self.target)
 
 
 def split(pixels: NDArray[np.bool_], count: int) -> list[NDArray[np.bool_]]:

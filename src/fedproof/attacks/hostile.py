@@ -8,8 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.attacks.attack import Attack, Craft
-from fedproof.attacks.coalition import Coalition
+from fedproof.attacks.attack import Attack, Coalition, Craft
 from fedproof.attacks.units import frozen, most_instances, resized, rows_of_users
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation

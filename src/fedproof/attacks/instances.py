@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check
-from fedproof.attacks.attack import Attack, Goal, check_users, generator
-from fedproof.attacks.units import frozen, with_copies, without_rows
+from fedproof.attacks.attack import Attack, Goal, generator
+from fedproof.attacks.units import check_users, frozen, with_copies, without_rows
 from fedproof.federation import Federation
 from fedproof.threat import Relation, Unit
 

@@ -7,9 +7,7 @@ from numpy.typing import NDArray
 
 from fedproof import check
 from fedproof.attacks.attack import Attack, Goal
-from fedproof.attacks.backdoor import check_class
-from fedproof.attacks.selection import chosen_rows
-from fedproof.attacks.units import frozen
+from fedproof.attacks.units import check_class, chosen_rows, frozen
 from fedproof.federation import Federation
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedproof import check
-from fedproof.attacks.attack import Attack, Craft, Goal
-from fedproof.attacks.coalition import Coalition
+from fedproof.attacks.attack import Attack, Coalition, Craft, Goal
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
 from fedproof.rounds.state import State

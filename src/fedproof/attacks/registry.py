@@ -4,21 +4,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from fedproof.attacks.absent import Absent
 from fedproof.attacks.attack import Attack, choose_adversaries
 from fedproof.attacks.backdoor import Backdoor
-from fedproof.attacks.crafted import Crafted
 from fedproof.attacks.custom import custom
 from fedproof.attacks.distributed_backdoor import DistributedBackdoor
 from fedproof.attacks.hostile import Hostile
 from fedproof.attacks.instances import Instances, JoiningInstances, LeavingInstances
-from fedproof.attacks.joining import Joining, Leaving
 from fedproof.attacks.label_flip import LabelFlip
-from fedproof.attacks.min_max import MinMax
-from fedproof.attacks.min_sum import MinSum
+from fedproof.attacks.membership import Absent, Joining, Leaving, Resized
 from fedproof.attacks.model_replacement import ModelReplacement
-from fedproof.attacks.resized import Resized
-from fedproof.attacks.worst_case import WorstCase
+from fedproof.attacks.perturbed import MinMax, MinSum
+from fedproof.attacks.worst_case import Crafted, WorstCase
 from fedproof.threat import Relation, Unit
 
 ATTACKS: Mapping[str, type[Attack]] = {

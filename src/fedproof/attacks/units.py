@@ -1,4 +1,4 @@
-"""Federations with other units: users who join or leave, and users who hold another number of instances.
+"""An adversary's units in a federation: which are poisoned, and federations in which there are others.
 
 Units are known by identity where the federation gives them one, else by position. Whoever joins comes last,
 under an identity that nobody had; whoever stays keeps all it has.
@@ -36,21 +36,17 @@ def fresh(taken: Ids, count: int) -> Ids:
     return np.setdiff1d(np.arange(len(taken) + count), taken)[:count]
 
 
-def rearranged(
-    federation: Federation, rows: Sequence[NDArray[np.int64]], users: Ids, instances: Ids | None = None
-) -> Federation:
+def rearranged(federation: Federation, rows: Sequence[NDArray[np.int64]], users: Ids) -> Federation:
     """The federation in which user i holds copies of `rows[i]` and is called `users[i]`.
 
-    The first copy of an instance keeps its identity, any further one is an instance of its own; `instances`
-    gives all identities instead.
+    The first copy of an instance keeps its identity, any further one is an instance of its own.
     """
     order = np.concatenate(rows)
     offsets = np.concatenate(([0], np.cumsum([len(own) for own in rows]))).astype(np.int64)
-    if instances is None:
-        again = np.ones(len(order), dtype=np.bool_)
-        again[np.unique(order, return_index=True)[1]] = False
-        instances = federation.which[order]
-        instances[again] = fresh(federation.which, int(again.sum()))
+    again = np.ones(len(order), dtype=np.bool_)
+    again[np.unique(order, return_index=True)[1]] = False
+    instances = federation.which[order]
+    instances[again] = fresh(federation.which, int(again.sum()))
     return frozen(
         federation,
         features=federation.features[order],
@@ -66,6 +62,58 @@ def frozen(federation: Federation, **arrays: NDArray[Any]) -> Federation:
     for array in arrays.values():
         array.setflags(write=False)
     return replace(federation, **arrays)  # type: ignore[arg-type]
+
+
+# --- which units --------------------------------------------------------------------------------------------
+
+
+def check_users(federation: Federation, adversaries: tuple[int, ...]) -> None:
+    """Raise ValueError unless all adversaries are users of the federation."""
+    if adversaries and max(adversaries) >= federation.num_users:
+        raise ValueError(
+            f"adversaries = {max(adversaries)} must be below the number of users = {federation.num_users}"
+        )
+
+
+def check_class(federation: Federation, **classes: int) -> None:
+    """Raise ValueError unless all classes exist."""
+    for name, value in classes.items():
+        if not 0 <= value < federation.num_classes:
+            raise ValueError(
+                f"{name} = {value} must be a class of {federation.name}, 0 to {federation.num_classes - 1}"
+            )
+
+
+def rows_of(federation: Federation, users: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Which instances `(instances,)` belong to `users`."""
+    owner = np.repeat(np.arange(federation.num_users), federation.sizes)
+    return np.isin(owner, users)
+
+
+def chosen_rows(
+    federation: Federation,
+    adversaries: tuple[int, ...],
+    *,
+    fraction: float,
+    seed: int,
+    eligible: NDArray[np.bool_] | None = None,
+) -> NDArray[np.int64]:
+    """Rows of the federation that are poisoned: of each adversary's eligible ones the given `fraction`.
+
+    At least one of each adversary that has any. The rows of a larger fraction contain those of a smaller one.
+    """
+    mine = rows_of(federation, adversaries)
+    mine = mine if eligible is None else mine & eligible
+    found = [np.empty(0, dtype=np.int64)]
+    for user in adversaries:
+        start, stop = federation.offsets[user : user + 2]
+        rows = start + np.flatnonzero(mine[start:stop])
+        count = min(len(rows), max(1, round(fraction * len(rows))))
+        found.append(generator(seed, 1, user).permutation(rows)[:count])
+    return np.sort(np.concatenate(found))
+
+
+# --- other units --------------------------------------------------------------------------------------------
 
 
 def with_newcomers(federation: Federation, count: int, seed: int) -> Federation:

@@ -6,7 +6,7 @@ whatever the model. Their opposite has label zero, everybody else owns x = 0 and
 The clip norm is so small against `_PULL` that no canary is ever shorter than it.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -79,10 +79,10 @@ def canary_pair(
         raise ValueError(f"clip_norm = {mechanism.clip_norm!r} must be at most {_LONGEST} for canaries")
     if relation is Relation.JOIN and isinstance(mechanism.sampling, FixedSize) and _draws_units(mechanism):
         raise ValueError("relation = 'join' is not defined for cohorts of a fixed size: use 'replace'")
-    return (
-        _task(mechanism, _Side(relation, size, crowd, num_users, 0.0), seed),
-        _task(mechanism, _Side(relation, size, crowd, num_users, 1.0), seed + 1),
-    )
+    poisoned = _Side(size=size, canaries=size, pull=1.0, crowd=crowd, num_users=num_users)
+    absent = relation is Relation.JOIN  # before they join; who is replaced pulled the other way
+    clean = replace(poisoned, canaries=0, pull=0.0) if absent else replace(poisoned, pull=-1.0)
+    return _task(mechanism, clean, seed), _task(mechanism, poisoned, seed + 1)
 
 
 def statistics(task: Task, num_replicas: int) -> Floats:
@@ -100,18 +100,28 @@ def noise_rows(
     mechanism: Mechanism, *, num_users: int = 4, num_replicas: int = 1000, seed: int = 0
 ) -> Floats:
     """Weights `(replicas, dim)` that hold nothing but noise, of a federation in which nobody pulls."""
-    side = _Side(Relation.REPLACE, 0, 0.0, num_users, 0.0)
+    side = _Side(size=0, canaries=0, pull=0.0, crowd=0.0, num_users=num_users)
     trained = train_replicas(_task(mechanism, side, seed), range(num_replicas))
     return _weights(trained.models).reshape(num_replicas, -1)
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Side:
-    """One of the two federations: how many canaries there are, and which way everybody pulls."""
+    """One of the two federations.
 
-    def __init__(self, relation: Relation, size: int, crowd: float, num_users: int, poisoned: float) -> None:
-        absent = relation is Relation.JOIN and not poisoned
-        self.size, self.crowd, self.num_users, self.absent = size, crowd, num_users, absent
-        self.pull = 1.0 if poisoned else (0.0 if absent else -1.0)
+    Attributes:
+        size: number of canaries that there are on one side at least.
+        canaries: how many there are on this one.
+        pull: which way they pull.
+        crowd: which way all others do.
+        num_users: users beside the canaries.
+    """
+
+    size: int
+    canaries: int
+    pull: float
+    crowd: float
+    num_users: int
 
 
 def _task(mechanism: Mechanism, side: _Side, seed: int) -> Task:
@@ -134,17 +144,15 @@ def _declared(mechanism: Mechanism, side: _Side) -> Mechanism:
 
 def _users(side: _Side) -> Federation:
     """Every user owns one instance; absent canaries are not there at all."""
-    canaries = 0 if side.absent else side.size
-    pulls = np.concatenate([np.full(side.num_users, side.crowd), np.full(canaries, side.pull)])
+    pulls = np.concatenate([np.full(side.num_users, side.crowd), np.full(side.canaries, side.pull)])
     return _federation(pulls, np.arange(len(pulls) + 1))
 
 
 def _instances(side: _Side) -> Federation:
     """Every user owns four instances, the last one the canaries too; absent ones are not there at all."""
-    canaries = 0 if side.absent else side.size
-    pulls = np.concatenate([np.full(4 * side.num_users, side.crowd), np.full(canaries, side.pull)])
+    pulls = np.concatenate([np.full(4 * side.num_users, side.crowd), np.full(side.canaries, side.pull)])
     offsets = np.arange(side.num_users + 1) * 4
-    offsets[-1] += canaries
+    offsets[-1] += side.canaries
     return _federation(pulls, offsets)
 
 

@@ -1,7 +1,5 @@
 """A user's own data: a function named `my_package.module:function`."""
 
-import importlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +7,7 @@ from numpy.typing import NDArray
 
 from fedproof.data.arrays import Arrays
 from fedproof.federation import Federation
+from fedproof.functions import load_function
 
 MAX_CLASSES = 100_000  # labels beyond are account numbers or prices, and each class costs memory
 
@@ -19,7 +18,7 @@ def read(name: str) -> Arrays | Federation:
     It may return a Federation (used as it is), `Arrays`, or `(features, labels, test_features,
     test_labels)`, whose classes are the labels 0 to the largest one.
     """
-    result = _function(name)()
+    result = load_function("name", name)()
     if isinstance(result, Federation):
         return result
     if isinstance(result, Arrays):
@@ -30,22 +29,6 @@ def read(name: str) -> Arrays | Federation:
         f"{name} returned {type(result).__name__}; it must return a fedproof.federation.Federation, "
         "fedproof.data.Arrays, or (features, labels, test_features, test_labels)"
     )
-
-
-def _function(name: str) -> Callable[[], Any]:
-    module_name, _, function_name = name.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"name = {name!r}: module {error.name!r} is not found; install it or extend PYTHONPATH"
-        ) from None
-    except (ValueError, TypeError):
-        raise ValueError(f"name = {name!r} must look like 'my_package.module:function'") from None
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise ValueError(f"name = {name!r}: module {module_name!r} has no function {function_name!r}")
-    return function  # type: ignore[no-any-return]
 
 
 def _from_arrays(name: str, features: Any, labels: Any, test_features: Any, test_labels: Any) -> Arrays:

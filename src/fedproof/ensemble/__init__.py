@@ -3,7 +3,15 @@
 from fedproof.ensemble.local import Ensemble, Progress, train_ensemble
 from fedproof.ensemble.memory import Sizes, sizes_for
 from fedproof.ensemble.task import Task, fingerprint, shares_first_round
-from fedproof.ensemble.train import Replicas, first_updates, predict, replica_accuracies, train_replicas
+from fedproof.ensemble.train import (
+    Replicas,
+    ensemble_accuracy,
+    first_updates,
+    one_hot_votes,
+    predict,
+    replica_accuracies,
+    train_replicas,
+)
 
 __all__ = [
     "Ensemble",
@@ -11,8 +19,10 @@ __all__ = [
     "Replicas",
     "Sizes",
     "Task",
+    "ensemble_accuracy",
     "fingerprint",
     "first_updates",
+    "one_hot_votes",
     "predict",
     "replica_accuracies",
     "shares_first_round",

@@ -15,7 +15,7 @@ from fedproof.aggregation import Aggregation, mean
 from fedproof.federation import Federation
 from fedproof.mechanisms import LocalTraining, Mechanism, PerLayer, PerLayerMedian
 from fedproof.models import Model
-from fedproof.rounds import Attack
+from fedproof.rounds import Tampering
 from fedproof.rounds.randomness import initial_seed
 from fedproof.threat import Relation, Unit
 
@@ -49,7 +49,7 @@ class Task:
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
     aggregation: Aggregation = mean
-    attack: Attack | None = None
+    attack: Tampering | None = None
 
     def __post_init__(self) -> None:
         if self.model.num_classes != self.federation.num_classes:

@@ -189,6 +189,23 @@ def replica_accuracies(scores: NDArray[np.floating], labels: NDArray[np.int64]) 
     return np.array([np.mean(one.argmax(axis=-1) == labels) for one in scores])
 
 
+def ensemble_accuracy(
+    scores: NDArray[np.floating], labels: NDArray[np.int64], *, votes: bool = False
+) -> float:
+    """Share of the inputs that the mean confidence, or the `votes`, of all replicas label correctly.
+
+    >>> ensemble_accuracy(np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.2, 0.8], [0.3, 0.7]]]), np.array([0, 1]))
+    1.0
+    """
+    means = (one_hot_votes(scores) if votes else scores).mean(axis=0, dtype=np.float64)
+    return float(np.mean(means.argmax(axis=1) == labels))
+
+
+def one_hot_votes(scores: NDArray[np.floating]) -> NDArray[np.float32]:
+    """One for the class that a replica answers, zero for all others, shaped like the scores."""
+    return np.asarray(np.eye(scores.shape[2], dtype=np.float32)[scores.argmax(axis=2)])
+
+
 def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:
     device = torch.device(task.device)
     return Setting(

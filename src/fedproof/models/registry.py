@@ -1,14 +1,11 @@
 """Models by the name they have in a configuration."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
-from torch import nn
-
 from fedproof.federation import Federation
+from fedproof.functions import load_function
 from fedproof.models.cnn import cifar_cnn, lenet, mnist_cnn
 from fedproof.models.dense import linear, logistic, mlp
 from fedproof.models.host import all_digits, seeded
@@ -40,7 +37,7 @@ def build(
         random_head: whether a head that the file does not have is drawn by the seed, not zero.
     """
     if ":" in name:
-        factory = partial(_load(name), federation)
+        factory = partial(load_function("model", name), federation)
         with seeded(0):  # what is not trained must be the same in every process that uses the models
             module = factory()
         return replace(from_module(module, federation.num_classes), factory=factory)
@@ -72,12 +69,3 @@ def _built_in(name: str, federation: Federation, hidden: tuple[int, ...]) -> Sta
                 raise ValueError(f"model = 'lstm' needs word vectors, {federation.name} has none")
             return lstm(federation.vectors, classes, *hidden[:1])
     raise ValueError(f"model = {name!r} must be one of {', '.join(NAMES)}, or package.module:function")
-
-
-def _load(name: str) -> Callable[[Federation], nn.Module]:
-    module, _, function = name.partition(":")
-    try:
-        found: Callable[[Federation], nn.Module] = getattr(import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"model = {name!r} cannot be imported: {error}") from error
-    return found

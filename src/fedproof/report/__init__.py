@@ -1,6 +1,6 @@
 """Tables, figures and self-contained pages: what is certified, at a glance."""
 
-from fedproof.report.attack_page import AttackRow, attack_charts, write_attack_page
+from fedproof.report.attack_page import attack_charts, write_attack_page
 from fedproof.report.compare_page import CompareRow, compare_charts, write_compare_page
 from fedproof.report.comparison_charts import (
     InefficacyRow,
@@ -15,7 +15,6 @@ from fedproof.report.figures import write_charts, write_figures
 from fedproof.report.run_page import write_report
 
 __all__ = [
-    "AttackRow",
     "CompareRow",
     "InefficacyRow",
     "SweepRow",

@@ -11,19 +11,18 @@ from numpy.typing import NDArray
 from fedproof.accounting import account
 from fedproof.accounting.epsilon import dopamine_epsilon
 from fedproof.accounting.renyi import paper_epsilon
-from fedproof.attacks import accuracy as ensemble_accuracy
-from fedproof.attacks import costs
-from fedproof.attacks.outcome import Outcome, train
 from fedproof.certificates import CostMethod, Method, certify, inefficacy
 from fedproof.certificates.closed_form import inefficacy_bounds, real_size
 from fedproof.certificates.comparison import compare, relations_of
 from fedproof.config import Config
-from fedproof.ensemble import Task, replica_accuracies
+from fedproof.ensemble import Task, ensemble_accuracy, replica_accuracies
 from fedproof.experiment import SharedWork, privacy_spent
 from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedSGD, UserFedAvg, is_private
 from fedproof.reproduction.published import Published
 from fedproof.reproduction.study import Panel
-from fedproof.robustness import attack, series
+from fedproof.robustness import AttackRow
+from fedproof.robustness.evaluate import attack, series
+from fedproof.robustness.outcome import AttackOutcome, costs, train
 from fedproof.threat import Relation, ThreatModel
 
 Result = dict[str, Any]
@@ -119,25 +118,25 @@ def attacked(work: Work) -> Result:
     config, task = work.config, work.task
     first = work.shared.first_updates(config, task)
     rows = attack(config, work.panel.attacks, work.panel.sizes, task=task, first=first)
-    kept = [row.values() | {"reasons": list(row.reasons)} for row in rows]
     return {
         "accuracy": rows[0].clean_replica_accuracy,
-        "attacks": [_with_paper_bound(work, row) for row in kept],
+        "attacks": [_with_paper_bound(work, row) for row in rows],
         "cost_bound": config.attack.cost_bound,
         **_privacy(work),
     }
 
 
-def _with_paper_bound(work: Work, row: Result) -> Result:
+def _with_paper_bound(work: Work, row: AttackRow) -> Result:
     """The row with the paper's lower bound as the paper draws it: from the mean, without confidence."""
+    kept = row.values() | {"reasons": list(row.reasons)}
     delta, bound = work.config.mechanism.delta, work.config.attack.cost_bound
     if not is_private(work.task.mechanism):
-        return row
+        return kept
     epsilon = account(work.task.mechanism, delta, ["paper"])["paper"]
     lower, _ = inefficacy_bounds(
-        row["clean_cost"], row["adversaries"], cost_bound=bound, epsilon=epsilon, delta=delta
+        row.clean_cost, row.adversaries, cost_bound=bound, epsilon=epsilon, delta=delta
     )
-    return row | {"paper_lower_exact": float(lower)}
+    return kept | {"paper_lower_exact": float(lower)}
 
 
 def needed(work: Work) -> Result:
@@ -240,7 +239,7 @@ MEASURES: dict[str, Callable[[Work], Result]] = {
 COMPUTED: dict[str, Callable[[Published], Result]] = {"budgets": budgets, "dopamine": dopamine}
 
 
-def _clean(work: Work, *goals: Any) -> Outcome:
+def _clean(work: Work, *goals: Any) -> AttackOutcome:
     first = work.shared.first_updates(work.config, work.task)
     return train(work.task, work.config.ensemble.replicas, goals, first=first)
 

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from fedproof.mechanisms import Mechanism
 from fedproof.models.precision import all_digits
-from fedproof.rounds.state import Attack, Play, RoundReport, Setting, State, Streams
+from fedproof.rounds.state import Play, RoundReport, Setting, State, Streams, Tampering
 
-__all__ = ["Attack", "RoundReport", "Setting", "State", "Streams", "play"]
+__all__ = ["RoundReport", "Setting", "State", "Streams", "Tampering", "play"]
 
 
 @all_digits()

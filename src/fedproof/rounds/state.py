@@ -37,8 +37,8 @@ class State:
     velocity: Tensor | None = None
 
 
-Attack = Callable[[Contributions, State], Contributions]
-"""Adversaries: they see what everybody hands in and the global models, and may replace updates of their own.
+Tampering = Callable[[Contributions, State], Contributions]
+"""What adversaries do in a round: they see all updates and the global models, and may replace their own.
 
 Called between local training and the server's clipping: at user level nothing the attack returns escapes the
 bound. At instance level the server does not clip, because there the threat is poisoned instances.
@@ -73,7 +73,7 @@ class Setting:
     population: int
     expected_cohort: float
     cohort_spread: float
-    attack: Attack | None = None
+    attack: Tampering | None = None
 
     def pieces(self, num_replicas: int) -> tuple[float, float]:
         """How many (replica, user) pairs a round has, on average, and the standard deviation: both public."""

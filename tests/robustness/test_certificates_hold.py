@@ -7,24 +7,15 @@ import pytest
 
 from fedproof import data
 from fedproof.aggregation.registry import build_rule
-from fedproof.attacks import (
-    Instances,
-    LabelFlip,
-    accuracy,
-    build_attack,
-    build_series,
-    choose_adversaries,
-    evaluate,
-    evaluate_all,
-    run_attack,
-    train,
-    under_attack,
-    verdict,
-)
+from fedproof.attacks import Instances, LabelFlip, build_attack, build_series, choose_adversaries
 from fedproof.certificates import certify
-from fedproof.ensemble import first_updates
+from fedproof.ensemble import ensemble_accuracy, first_updates
 from fedproof.mechanisms import CohortOnce, FedAvg, FixedSize, InstanceFedAvg, LocalTraining, Poisson
 from fedproof.models import build
+from fedproof.robustness.evaluate import evaluate, evaluate_all
+from fedproof.robustness.outcome import run_attack, train
+from fedproof.robustness.poisoned import under_attack
+from fedproof.robustness.verdict import verdict
 from fedproof.threat import Relation, ThreatModel, Unit
 from tests.attacks.conftest import demo_task
 
@@ -259,7 +250,7 @@ def test_the_worst_instances_do_more_than_flipped_labels():
     def attacked(kind, count, **options):
         ((_, attack),) = build_series(kind, [count], num_users=3, unit=Unit.INSTANCE, spread=3, **options)
         outcome = run_attack(task, attack, 60)
-        return float(outcome.losses[0].mean()), accuracy(outcome.scores, federation.test_labels)
+        return float(outcome.losses[0].mean()), ensemble_accuracy(outcome.scores, federation.test_labels)
 
     flipped, crafted = (attacked(kind, 60, target=0) for kind in ("label-flip", "worst-case"))
     assert crafted[0] < 0.7 * flipped[0]  # to have all inputs answered with one class

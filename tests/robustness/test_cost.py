@@ -6,20 +6,12 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from fedproof.attacks import (
-    Goal,
-    attacked_first_updates,
-    build_attack,
-    choose_adversaries,
-    costs,
-    losses,
-    scores_on,
-    under_attack,
-    verdict,
-)
-from fedproof.attacks.verdict import interval
+from fedproof.attacks import Goal, build_attack, choose_adversaries
 from fedproof.certificates import ApproximateDP, certify
 from fedproof.ensemble import first_updates, train_replicas
+from fedproof.robustness.outcome import costs, losses, scores_on
+from fedproof.robustness.poisoned import attacked_first_updates, under_attack
+from fedproof.robustness.verdict import interval, verdict
 from tests.attacks.conftest import demo_task
 
 FALSE_ALARM = 1e-6

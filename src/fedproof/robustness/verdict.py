@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from fedproof.certificates import Bound, Certificate, Method
 from fedproof.certificates.confidence import mean_lower, mean_upper
 from fedproof.certificates.partition import partition_sizes, vote_counts
+from fedproof.ensemble import one_hot_votes
 
 Floats = NDArray[np.float64]
 
@@ -28,20 +29,9 @@ class Verdict:
     contradicted: int
 
 
-def ensemble_means(scores: NDArray[np.floating], *, votes: bool = False) -> Floats:
-    """Mean confidence, or share of votes, `(inputs, classes)` of the ensemble."""
-    if not votes:
-        return np.asarray(scores.mean(axis=0, dtype=np.float64))
-    return np.asarray(_votes(scores).mean(axis=0, dtype=np.float64))
-
-
-def accuracy(scores: NDArray[np.floating], labels: NDArray[np.int64], *, votes: bool = False) -> float:
-    """Share of the inputs that the ensemble of scores (replicas, inputs, classes) answers correctly.
-
-    >>> accuracy(np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.2, 0.8], [0.3, 0.7]]]), np.array([0, 1]))
-    1.0
-    """
-    return float(np.mean(ensemble_means(scores, votes=votes).argmax(axis=1) == labels))
+def by_votes(certificate: Certificate) -> bool:
+    """Whether the certificate is about the class with most votes, not with the highest mean confidence."""
+    return certificate.settings.method in (Method.VOTE, Method.RENYI)
 
 
 def certified_at(certificate: Certificate, size: int) -> NDArray[np.int64]:
@@ -63,8 +53,7 @@ def verdict(
         return Verdict(certified=0, kept=0, contradicted=0)
     if certificate.settings.counted:
         return _counted(scores, certificate, rows)
-    votes = certificate.settings.method in (Method.VOTE, Method.RENYI)
-    mine = _votes(scores[:, rows]) if votes else scores[:, rows]
+    mine = one_hot_votes(scores[:, rows]) if by_votes(certificate) else scores[:, rows]
     wanted = np.array([certificate.prediction[row] for row in rows])
     margins = _margins(mine, wanted)
     lost = margins.mean(axis=0) <= 0  # columns: each rival of each input
@@ -101,7 +90,3 @@ def _margins(scores: NDArray[np.floating], wanted: NDArray[np.int64]) -> Floats:
     scores = scores.astype(np.float64)
     top = np.take_along_axis(scores, wanted[None, :, None], axis=2)
     return np.asarray(top - np.take_along_axis(scores, others[None], axis=2))
-
-
-def _votes(scores: NDArray[np.floating]) -> NDArray[np.floating]:
-    return np.asarray(np.eye(scores.shape[2], dtype=np.float32)[scores.argmax(axis=2)])

@@ -1,4 +1,4 @@
-"""Attacked ensembles beside what is certified for the clean one: one row for each attack and size."""
+"""Attacks on an experiment, beside what is certified for it: one row for each attack and number of units."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,20 +9,94 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.attacks.attack import Attack
-from fedproof.attacks.cost import costs
-from fedproof.attacks.outcome import Outcome, run_attack, train
-from fedproof.attacks.row import Row
-from fedproof.attacks.verdict import accuracy, interval, verdict
-from fedproof.certificates import Certificate, CostMethod, Inefficacy, Method, inefficacy
+from fedproof.attacks import Attack, build_series
+from fedproof.certificates import Certificate, CostMethod, Inefficacy, inefficacy
 from fedproof.certificates.partition import partition_costs
-from fedproof.ensemble import Task, first_updates, replica_accuracies, shares_first_round
-from fedproof.mechanisms import is_private
-
-_ROUNDING = 1e-9  # of a mean of losses
+from fedproof.config import Config
+from fedproof.ensemble import (
+    Task,
+    ensemble_accuracy,
+    first_updates,
+    replica_accuracies,
+    shares_first_round,
+)
+from fedproof.experiment import Progress, certify_scores, ensemble_size, make_task
+from fedproof.mechanisms import is_certified, is_private
+from fedproof.robustness.outcome import AttackOutcome, costs, run_attack, train
+from fedproof.robustness.rows import AttackRow
+from fedproof.robustness.verdict import by_votes, interval, verdict
 
 Certifier = Callable[[NDArray[np.float32]], Certificate | None]
 """Scores of the clean ensemble in, certificate with labels out; None where the mechanism has none."""
+
+_ROUNDING = 1e-9  # of a mean of losses
+_OPTIONS = (
+    "poison_fraction",
+    "source",
+    "target",
+    "trigger_size",
+    "direction",
+    "values",
+    "gain",
+    "spread",
+    "user_instances",
+)
+
+
+def attack(
+    config: Config,
+    kinds: Sequence[str],
+    sizes: Sequence[int],
+    *,
+    device: str = "cpu",
+    task: Task | None = None,
+    first: Tensor | None = None,
+    progress: Progress = lambda stage, done, total: None,
+) -> list[AttackRow]:
+    """Rows of every attack of `kinds` with each number of `sizes` of poisoned units.
+
+    The clean ensemble is trained once; honest users' first updates are shared with the attacked ones.
+    Attackers are chosen by `attack.seed`, those of a smaller size among those of a larger one; where
+    `threat.relation` is join they are new units. Who has the task and its first updates already can give
+    them; `device` is then the task's.
+    """
+    task = task or make_task(config, device)
+    attacks = [one for kind in kinds for one in series(config, kind, sizes, task)]
+
+    def certifier(scores: NDArray[np.float32]) -> Certificate | None:
+        if not is_certified(task.mechanism):
+            return None
+        return certify_scores(config, task, scores, task.federation.test_labels)
+
+    return evaluate_all(
+        task,
+        attacks,
+        num_replicas=ensemble_size(config, task),
+        certifier=certifier,
+        cost_bound=config.attack.cost_bound,
+        delta=config.mechanism.delta,
+        first=first,
+        progress=progress,
+    )
+
+
+def series(config: Config, kind: str, sizes: Sequence[int], task: Task) -> list[tuple[str, Attack]]:
+    """The attack with each number of poisoned units, with the options the configuration gives it."""
+    section = config.attack
+    options: dict[str, Any] = {
+        name: getattr(section, name) for name in _OPTIONS if getattr(section, name) is not None
+    }
+    return build_series(
+        kind,
+        sizes,
+        num_users=task.federation.num_users,
+        unit=config.threat.unit,
+        relation=config.threat.relation,
+        by_data=task.mechanism.pooled,
+        seed=section.seed,
+        scale=section.scale,
+        **options,
+    )
 
 
 def evaluate_all(
@@ -35,8 +109,8 @@ def evaluate_all(
     delta: float,
     failure_probability: float = 1e-3,
     first: Tensor | None = None,
-    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
-) -> list[Row]:
+    progress: Progress = lambda stage, done, total: None,
+) -> list[AttackRow]:
     """A row for every attack; the clean ensemble is trained once.
 
     Args:
@@ -48,7 +122,7 @@ def evaluate_all(
         delta: at which the paper's ε is accounted.
         failure_probability: of each comparison with a bound, for the attacked ensemble.
         first: everybody's round-one updates in the clean task; None: computed here where replicas share them.
-        progress: called with what is trained, how much is done and how much there is.
+        progress: told after every part.
     """
     settings = {"cost_bound": cost_bound, "delta": delta, "failure_probability": failure_probability}
     if first is None and shares_first_round(task):
@@ -56,9 +130,9 @@ def evaluate_all(
     goals = [attack.goal(task.federation) for _, attack in attacks]
     outcome = train(task, num_replicas, goals, first=first, progress=partial(progress, "clean"))
     certificate = certifier(outcome.scores)
-    rows: list[Row] = []
+    rows: list[AttackRow] = []
     for index, (name, attack) in enumerate(attacks):
-        clean = Outcome(scores=outcome.scores, losses=(outcome.losses[index],))
+        clean = AttackOutcome(scores=outcome.scores, losses=(outcome.losses[index],))
         told = partial(progress, f"{name}, k = {attack.size}")
         attacked = run_attack(task, attack, num_replicas, clean_first=first, progress=told)
         rows.append(
@@ -75,12 +149,12 @@ def evaluate(
     *,
     task: Task,
     certificate: Certificate | None,
-    clean: Outcome,
-    attacked: Outcome,
+    clean: AttackOutcome,
+    attacked: AttackOutcome,
     cost_bound: float,
     delta: float,
     failure_probability: float = 1e-3,
-) -> Row:
+) -> AttackRow:
     """One row from the clean ensemble, its certificate, and the attacked ensemble.
 
     Args:
@@ -95,16 +169,16 @@ def evaluate(
         failure_probability: of each comparison with a bound, for the attacked ensemble.
     """
     labels = task.federation.test_labels
-    votes = certificate is not None and certificate.settings.method in (Method.VOTE, Method.RENYI)
+    votes = certificate is not None and by_votes(certificate)
     before, after = costs(clean.losses[0], cost_bound), costs(attacked.losses[0], cost_bound)
-    row = Row(
+    row = AttackRow(
         attack=name,
         adversaries=attack.size,
         replicas=len(attacked.scores),
         clean_replica_accuracy=float(replica_accuracies(clean.scores, labels).mean()),
         replica_accuracy=float(replica_accuracies(attacked.scores, labels).mean()),
-        clean_accuracy=accuracy(clean.scores, labels, votes=votes),
-        accuracy=accuracy(attacked.scores, labels, votes=votes),
+        clean_accuracy=ensemble_accuracy(clean.scores, labels, votes=votes),
+        accuracy=ensemble_accuracy(attacked.scores, labels, votes=votes),
         clean_cost=float(before.mean()),
         cost=float(after.mean()),
         clipped_share=float(np.mean(attacked.losses[0] > cost_bound)),
@@ -113,9 +187,9 @@ def evaluate(
     if certificate is None:
         return row
     why = certificate.reasons + not_covered(attack, certificate)
-    predictions = _predictions(attacked, certificate, attack.size, failure_probability)
-    bounds = _cost_bounds(before, after, certificate, attack.size, cost_bound, delta, failure_probability)
-    return replace(row, sound=not why, reasons=why, **predictions, **bounds)
+    row = _beside_predictions(row, attacked.scores, certificate, failure_probability)
+    row = _beside_costs(row, before, after, certificate, cost_bound, delta, failure_probability)
+    return replace(row, sound=not why, reasons=why)
 
 
 def not_covered(attack: Attack, certificate: Certificate) -> tuple[str, ...]:
@@ -132,32 +206,35 @@ def not_covered(attack: Attack, certificate: Certificate) -> tuple[str, ...]:
     return tuple(why)
 
 
-def _predictions(
-    attacked: Outcome, certificate: Certificate, size: int, failure_probability: float
-) -> dict[str, Any]:
-    found = verdict(attacked.scores, certificate, size, failure_probability=failure_probability)
-    return {
-        "certified_accuracy": certificate.certified_accuracy([size])[0],
-        "certified_inputs": found.certified,
-        "kept_on_certified": found.kept / found.certified if found.certified else None,
-        "holds_on_certified": found.contradicted == 0,
-    }
+def _beside_predictions(
+    row: AttackRow, scores: NDArray[np.float32], certificate: Certificate, failure_probability: float
+) -> AttackRow:
+    """The row with what became of certified predictions in the attacked ensemble's `scores`."""
+    found = verdict(scores, certificate, row.adversaries, failure_probability=failure_probability)
+    return replace(
+        row,
+        certified_accuracy=certificate.certified_accuracy([row.adversaries])[0],
+        certified_inputs=found.certified,
+        kept_on_certified=found.kept / found.certified if found.certified else None,
+        holds_on_certified=found.contradicted == 0,
+    )
 
 
-def _cost_bounds(
+def _beside_costs(
+    row: AttackRow,
     before: NDArray[np.float64],
     after: NDArray[np.float64],
     certificate: Certificate,
-    size: int,
     cost_bound: float,
     delta: float,
     failure_probability: float,
-) -> dict[str, Any]:
+) -> AttackRow:
+    """The row with bounds from the costs `before`, and whether those `after` the attack keep to them."""
     settings = certificate.settings
     if settings.counted:
-        lower, upper = partition_costs(before, cost_bound, size)
-        within = lower - _ROUNDING <= after.mean() <= upper + _ROUNDING
-        return {"certified_lower": lower, "certified_upper": upper, "holds_on_cost": bool(within)}
+        lower, upper = partition_costs(before, cost_bound, row.adversaries)
+        within = bool(lower - _ROUNDING <= after.mean() <= upper + _ROUNDING)
+        return replace(row, certified_lower=lower, certified_upper=upper, holds_on_cost=within)
     bound = partial(
         inefficacy,
         before,
@@ -165,7 +242,7 @@ def _cost_bounds(
         mechanism=settings.mechanism,
         privacy=settings.privacy if settings.mechanism is None else None,
         threat=settings.threat,
-        sizes=[size],
+        sizes=[row.adversaries],
         failure_probability=settings.failure_probability or failure_probability,
         delta=delta,
     )
@@ -174,10 +251,11 @@ def _cost_bounds(
     private = settings.mechanism is None or is_private(settings.mechanism)
     paper: Inefficacy | None = bound(method=CostMethod.PAPER) if private else None
     low, high = interval(after, cost_bound, failure_probability)
-    return {
-        "certified_lower": tight.lower[0],
-        "certified_upper": tight.upper[0],
-        "paper_lower": paper.lower[0] if paper else None,
-        "paper_upper": paper.upper[0] if paper else None,
-        "holds_on_cost": high >= tight.lower[0] and low <= tight.upper[0],
-    }
+    return replace(
+        row,
+        certified_lower=tight.lower[0],
+        certified_upper=tight.upper[0],
+        paper_lower=paper.lower[0] if paper else None,
+        paper_upper=paper.upper[0] if paper else None,
+        holds_on_cost=high >= tight.lower[0] and low <= tight.upper[0],
+    )

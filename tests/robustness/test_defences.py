@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from fedproof.aggregation.registry import RULES, build_rule
-from fedproof.attacks import accuracy, attacked_first_updates, build_attack, choose_adversaries, under_attack
-from fedproof.ensemble import first_updates, train_replicas
+from fedproof.attacks import build_attack, choose_adversaries
+from fedproof.ensemble import ensemble_accuracy, first_updates, train_replicas
 from fedproof.mechanisms import FedAvg, FixedSize
+from fedproof.robustness.poisoned import attacked_first_updates, under_attack
 from tests.attacks.conftest import demo_task
 
 COHORT, REPLICAS = 40, 20
@@ -31,7 +32,7 @@ def accuracies(clean, rule, kind, **options):
         first = attacked_first_updates(task, ADVERSARIES, first)
     scores = train_replicas(replace(task, aggregation=rule), range(REPLICAS), first_updates=first).scores
     labels = task.federation.test_labels
-    return accuracy(scores, labels), float(np.mean(scores.argmax(2) == labels))
+    return ensemble_accuracy(scores, labels), float(np.mean(scores.argmax(2) == labels))
 
 
 @pytest.mark.parametrize("kind", ["backdoor", "label-flip"])

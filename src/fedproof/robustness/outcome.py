@@ -1,0 +1,134 @@
+"""Training of clean and attacked ensembles: their scores, and what they cost the attacker."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedproof import check
+from fedproof.attacks import Attack, Goal
+from fedproof.ensemble import (
+    Progress,
+    Task,
+    first_updates,
+    predict,
+    shares_first_round,
+    sizes_for,
+    train_replicas,
+)
+from fedproof.ensemble.memory import part_size_for
+from fedproof.robustness.poisoned import attacked_first_updates, under_attack
+from fedproof.rounds.users import as_inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackOutcome:
+    """What is kept of an ensemble, clean or attacked, once it is trained.
+
+    Attributes:
+        scores: `(replicas, inputs, classes)` on the test inputs.
+        losses: `(replicas,)` for each goal, the attacker's loss.
+    """
+
+    scores: NDArray[np.float32]
+    losses: tuple[NDArray[np.float64], ...]
+
+
+def train(
+    task: Task,
+    num_replicas: int,
+    goals: Sequence[Goal],
+    *,
+    first: Tensor | None = None,
+    progress: Progress = lambda done, total: None,
+) -> AttackOutcome:
+    """Scores and losses of replicas `0 … num_replicas - 1`, trained in parts whose models are not kept.
+
+    Args:
+        task: clean, or from `under_attack`.
+        num_replicas: how many.
+        goals: what the losses are for.
+        first: round-one updates, see `first_updates` and `attacked_first_updates`.
+        progress: told after every part.
+    """
+    scores: list[NDArray[np.float32]] = []
+    found: list[list[NDArray[np.float64]]] = [[] for _ in goals]
+    step = part_size_for(task)
+    for begin in range(0, num_replicas, step):
+        part = train_replicas(task, range(begin, min(begin + step, num_replicas)), first_updates=first)
+        scores.append(part.scores)
+        for goal, kept in zip(goals, found, strict=True):
+            kept.append(losses(scores_on(task, part.models, goal.inputs), goal))
+        progress(min(begin + step, num_replicas), num_replicas)
+    return AttackOutcome(
+        scores=np.concatenate(scores), losses=tuple(np.concatenate(parts) for parts in found)
+    )
+
+
+def run_attack(
+    task: Task,
+    attack: Attack,
+    num_replicas: int,
+    *,
+    clean_first: Tensor | None = None,
+    progress: Progress = lambda done, total: None,
+) -> AttackOutcome:
+    """The ensemble of the clean `task` under `attack`, and its losses for the attack's goal.
+
+    Honest users' first updates are taken from `clean_first`, the result of `first_updates(task)`.
+    """
+    attacked, first = under_attack(task, attack), None
+    # Where users have left, rows of the clean updates are no longer those of the same users.
+    if shares_first_round(task) and attacked.federation.num_users >= task.federation.num_users:
+        clean_first = first_updates(task) if clean_first is None else clean_first
+        first = attacked_first_updates(attacked, attack.adversaries, clean_first)
+    goal = attack.goal(task.federation)
+    return train(attacked, num_replicas, [goal], first=first, progress=progress)
+
+
+# --- the attacker's cost: the loss of a model on the attack's own test set ----------------------------------
+
+_LEAST = 1e-300  # a score of zero costs much, not infinity
+
+
+def scores_on(task: Task, models: Mapping[str, Tensor], inputs: NDArray[np.generic]) -> NDArray[np.float32]:
+    """Scores `(replicas, inputs, classes)` of trained models, named parameters `(replicas, ...)`."""
+    device = torch.device(task.device)
+    params = torch.cat([models[name].flatten(1) for name in task.model.layout.names], dim=1)
+    return predict(
+        task.model.to(device, task.dtype),
+        params.to(device, task.dtype),
+        as_inputs(inputs, device, task.dtype),
+        cells=sizes_for(task).cells,
+    )
+
+
+def losses(scores: NDArray[np.floating], goal: Goal) -> NDArray[np.float64]:
+    """The attacker's loss `(replicas,)` from scores (replicas, inputs, classes) on the goal's inputs.
+
+    The mean over the inputs of -log f_y*, y* being the wanted class; where every wrong class will do, of
+    -log(1 - f_y), y being the right one.
+
+    Reference: the paper, Examples 1 and 2.
+
+    >>> goal = Goal(inputs=np.zeros((1, 2)), labels=np.array([0]))
+    >>> losses(np.array([[[0.5, 0.5]], [[1.0, 0.0]]]), goal).round(4).tolist()
+    [0.6931, -0.0]
+    """
+    chosen = np.take_along_axis(scores, goal.labels[None, :, None], axis=2)[:, :, 0].astype(np.float64)
+    if not goal.wanted:
+        chosen = scores.astype(np.float64).sum(axis=2) - chosen
+    return np.asarray(-np.log(np.clip(chosen, _LEAST, 1.0)).mean(axis=1))
+
+
+def costs(losses: NDArray[np.float64], cost_bound: float) -> NDArray[np.float64]:
+    """The bounded cost `(replicas,)`: the loss, clipped to [0, C̄] before anything is averaged.
+
+    >>> costs(np.array([0.2, 3.0]), 0.5).tolist()
+    [0.2, 0.5]
+    """
+    check.positive(cost_bound=cost_bound)
+    return np.clip(losses, 0.0, cost_bound)

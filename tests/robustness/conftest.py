@@ -1,0 +1,1 @@
+from tests.attacks.conftest import one_thread  # noqa: F401 - a fixture
