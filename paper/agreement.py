@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from fedproof.reproduction.clean import CLOSE, Comparison, compare_clean
-from fedproof.reproduction.defences import DEFENCES, defended
-from fedproof.reproduction.published import Published
-from fedproof.reproduction.rows import Row, Rows
-from fedproof.reproduction.study import Panel, Study, rows_key
+from paper.clean import CLOSE, Comparison, compare_clean
+from paper.defences import DEFENCES, defended
+from paper.published import Published
+from paper.rows import Row, Rows
+from paper.study import Panel, Study, rows_key
 
 _BEST = {
     "certified-user-epsilon/mnist": "user-mnist",

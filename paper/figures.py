@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedproof.report.figures import new_figure, save_figure
-from fedproof.reproduction.rows import Row
+from paper.rows import Row
 
 WAYS = (
     ("the paper's formula", "paper", None),

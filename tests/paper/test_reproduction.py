@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fedproof.reproduction import Rows, load_studies, reproduce, write_page
-from fedproof.reproduction.clean import compare_clean
-from fedproof.reproduction.page import page
-from fedproof.reproduction.published import Published
-from fedproof.reproduction.rows import device_seconds
-from fedproof.reproduction.statements import statements
-from fedproof.reproduction.study import chosen, points_of
+from paper import Rows, load_studies, reproduce, write_page
+from paper.clean import compare_clean
+from paper.page import page
+from paper.published import Published
+from paper.rows import device_seconds
+from paper.statements import statements
+from paper.study import chosen, points_of
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fedproof.reproduction.clean import CLOSE, Comparison
-from fedproof.reproduction.figures import curve, label_of
-from fedproof.reproduction.rows import Row, Rows
+from paper.clean import CLOSE, Comparison
+from paper.figures import curve, label_of
+from paper.rows import Row, Rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fedproof.reproduction.published import Budget, Published
-from fedproof.reproduction.rows import Row, Rows
-from fedproof.reproduction.study import Panel, Study, rows_key
+from paper.published import Budget, Published
+from paper.rows import Row, Rows
+from paper.study import Panel, Study, rows_key
 
 CLOSE = 2.5  # points
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedproof.files import replace_file
-from fedproof.reproduction.study import Point
+from paper.study import Point
 
 Row = dict[str, Any]
 

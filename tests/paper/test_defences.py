@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedproof.reproduction.defences import defended
-from fedproof.reproduction.published import Published
+from paper.defences import defended
+from paper.published import Published
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 PUBLISHED = Published.read(EXPERIMENTS)

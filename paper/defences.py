@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedproof.report.figures import new_figure, save_figure
-from fedproof.reproduction.figures import colours, label_of
-from fedproof.reproduction.published import Published
-from fedproof.reproduction.rows import Row
+from paper.figures import colours, label_of
+from paper.published import Published
+from paper.rows import Row
 
 DEFENCES = "robust-accuracy"  # `published` of the panels that are compared with the table
 

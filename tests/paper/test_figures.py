@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.figure import Figure
 
-from fedproof.reproduction.figures import _attacked
+from paper.figures import _attacked
 
 
 def row(epsilon, lower, names=("backdoor",), sizes=(1, 2)):

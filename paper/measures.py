@@ -21,10 +21,10 @@ from fedproof.config import Config
 from fedproof.ensemble import Task, replica_accuracies
 from fedproof.experiment import SharedWork, privacy_spent
 from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedSGD, UserFedAvg
-from fedproof.reproduction.published import Published
-from fedproof.reproduction.study import Panel
 from fedproof.robustness import attack, series
 from fedproof.threat import Relation, ThreatModel
+from paper.published import Published
+from paper.study import Panel
 
 Result = dict[str, Any]
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedproof.files import replace_file
-from fedproof.reproduction.agreement import agreement
-from fedproof.reproduction.clean import Comparison, compare_clean
-from fedproof.reproduction.defences import DEFENCES, Defended, defended, draw_defences
-from fedproof.reproduction.figures import curve, draw_panel, label_of
-from fedproof.reproduction.published import Published
-from fedproof.reproduction.rows import Row, Rows, device_seconds
-from fedproof.reproduction.statements import at, statements
-from fedproof.reproduction.study import Panel, Study, points_of, rows_key
+from paper.agreement import agreement
+from paper.clean import Comparison, compare_clean
+from paper.defences import DEFENCES, Defended, defended, draw_defences
+from paper.figures import curve, draw_panel, label_of
+from paper.published import Published
+from paper.rows import Row, Rows, device_seconds
+from paper.statements import at, statements
+from paper.study import Panel, Study, points_of, rows_key
 
 PAGE = "reproduction.md"
 IMAGES = "images/reproduction"

@@ -12,10 +12,10 @@ import torch
 
 from fedproof import __version__, check
 from fedproof.experiment import SharedWork
-from fedproof.reproduction.measures import COMPUTED, MEASURES, Result, Work
-from fedproof.reproduction.published import Published
-from fedproof.reproduction.rows import Row, Rows
-from fedproof.reproduction.study import Point, Study, load_studies, points_of
+from paper.measures import COMPUTED, MEASURES, Result, Work
+from paper.published import Published
+from paper.rows import Row, Rows
+from paper.study import Point, Study, load_studies, points_of
 
 ROWS = "rows.jsonl"
 
