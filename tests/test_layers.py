@@ -64,7 +64,9 @@ def test_training_without_torch_says_what_to_install():
 
 @pytest.mark.parametrize("command", [["bench"], ["reproduce", "all"]], ids=" ".join)
 def test_what_serves_a_checkout_says_so_where_there_is_none(tmp_path, command):
-    shutil.copytree(PACKAGE, tmp_path / "installed" / "fedproof", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        PACKAGE, tmp_path / "installed" / "fedproof", ignore=shutil.ignore_patterns("__pycache__")
+    )
     done = subprocess.run(
         [sys.executable, "-m", "fedproof", *command],
         capture_output=True,

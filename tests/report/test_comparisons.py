@@ -19,7 +19,7 @@ from fedproof.report import (
 )
 from fedproof.report.attack_page import holds, verdict
 from fedproof.report.chart import Band, Line, Points
-from fedproof.report.comparison_charts import best, shown_sizes
+from fedproof.report.sweep_page import best, shown_sizes
 
 
 def test_attacks_are_points_over_certified_bands(tmp_path, attack_rows, hostile):

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from fedproof.report.chart import TONES, Band, Chart, Line, Points, Series, Tone, check_rows, numbers
-from fedproof.report.markup import Markup, table
-from fedproof.report.page import figure, section, soundness_box, write_simple_page
+from fedproof.report.page import Markup, section, soundness_box, table, write_simple_page
+from fedproof.report.svg import figure
 from fedproof.report.words import number, percent, plural
 
 
