@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from paper.published import Budget, Published
-from paper.rows import Row, Rows
+from paper.rows import MeasuredRow, Rows, Trained, of_kind
 from paper.study import Panel, Study, rows_key
 
 CLOSE = 2.5  # points
@@ -35,36 +35,57 @@ class Comparison:
 
 def compare_clean(studies: Sequence[Study], rows: Rows, published: Published) -> list[Comparison]:
     """Every published accuracy for which there are rows; those of the measure `accuracy` come first."""
-    found: dict[Budget, list[tuple[Panel, Row]]] = {}
-    for panel, row in _rows(studies, rows):
-        entry = published.find(panel.published, _sigma(panel, row), row["rounds"])
+    found: dict[Budget, list[_Found]] = {}
+    for one in _rows(studies, rows):
+        entry = published.find(one.panel.published, one.sigma, one.rounds)
         if entry is not None and entry.accuracy is not None:
-            found.setdefault(entry, []).append((panel, row))
+            found.setdefault(entry, []).append(one)
     return [_comparison(entry, found[entry]) for entry in dict.fromkeys(published.table) if entry in found]
 
 
-def _comparison(entry: Budget, found: list[tuple[Panel, Row]]) -> Comparison:
-    alike = [one for one in found if one[0].measure == "accuracy"] or found
-    best = max(row["replicas"] for _, row in alike)
-    used = [(panel, row) for panel, row in alike if row["replicas"] == best]
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """A row of a training, with the panel it belongs to."""
+
+    panel: Panel
+    row: MeasuredRow
+    accuracy: float
+
+    @property
+    def rounds(self) -> int:
+        assert self.row.rounds is not None
+        return self.row.rounds
+
+    @property
+    def replicas(self) -> int:
+        assert self.row.replicas is not None
+        return self.row.replicas
+
+    @property
+    def sigma(self) -> float:
+        """The noise multiplier; 0 without noise."""
+        varied = (f"{key}={value}" for key, value in self.row.values.items())
+        said = dict(text.split("=", 1) for text in (*self.panel.set, *varied))
+        if "baseline" in said or said.get("mechanism.kind") == "fedavg":
+            return 0.0
+        return float(said["mechanism.noise_multiplier"])
+
+
+def _comparison(entry: Budget, found: list[_Found]) -> Comparison:
+    alike = [one for one in found if one.panel.measure == "accuracy"] or found
+    best = max(one.replicas for one in alike)
+    used = [one for one in alike if one.replicas == best]
     return Comparison(
         published=entry,
-        measured=100 * sum(row["result"]["accuracy"] for _, row in used) / len(used),
+        measured=100 * sum(one.accuracy for one in used) / len(used),
         replicas=best * len(used),
-        substitute=used[0][0].substitute or "",
+        substitute=used[0].panel.substitute or "",
     )
 
 
-def _rows(studies: Sequence[Study], rows: Rows) -> Iterator[tuple[Panel, Row]]:
+def _rows(studies: Sequence[Study], rows: Rows) -> Iterator[_Found]:
     for study in studies:
         for panel in study.panel:
             if panel.published is not None and panel.rows_of is None:
-                yield from ((panel, row) for row in rows.under(rows_key(study, panel)))
-
-
-def _sigma(panel: Panel, row: Row) -> float:
-    """The noise multiplier of a row; 0 without noise."""
-    said = dict(text.split("=", 1) for text in (*panel.set, *(f"{k}={v}" for k, v in row["values"].items())))
-    if "baseline" in said or said.get("mechanism.kind") == "fedavg":
-        return 0.0
-    return float(said["mechanism.noise_multiplier"])
+                for row, result in of_kind(rows.under(rows_key(study, panel)), Trained):
+                    yield _Found(panel=panel, row=row, accuracy=result.accuracy)
