@@ -29,16 +29,12 @@ class Module:
     tree: ast.Module
 
 
-def read(root: Path) -> list[Module]:
+def read(root: Path) -> Iterator[Module]:
     """All modules of `src/fedproof` under a checkout."""
-    source = root / "src"
-    found = []
-    for path in sorted((source / "fedproof").rglob("*.py")):
-        name = ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
-        text = path.read_text(encoding="utf-8")
-        here, lines = path.relative_to(root), text.splitlines()
-        found.append(Module(name=name, path=here, lines=lines, tree=ast.parse(text)))
-    return found
+    for path in sorted((root / "src" / "fedproof").rglob("*.py")):
+        here, text = path.relative_to(root), path.read_text(encoding="utf-8")
+        name = ".".join(here.with_suffix("").parts[1:]).removesuffix(".__init__")
+        yield Module(name=name, path=here, lines=text.splitlines(), tree=ast.parse(text))
 
 
 def lines_with(pattern: re.Pattern[str], module: Module) -> Iterator[str]:
@@ -76,9 +72,9 @@ def crumbs(modules: Sequence[Module]) -> Iterator[str]:
     names = {module.name for module in modules}
     wanted = {module.name: imports(module, names) for module in modules}
     for name in sorted(names):
-        importers = [other for other, asked in wanted.items() if name in asked]
-        if len(importers) == 1:
-            yield f"{name}, by {importers[0]}"
+        match [other for other, asked in wanted.items() if name in asked]:
+            case [importer]:
+                yield f"{name}, by {importer}"
 
 
 def spellings(node: ast.AST) -> Iterator[int]:
@@ -106,16 +102,15 @@ def show(title: str, found: Sequence[object]) -> None:
 
 def main(root: Path) -> None:
     """Print every figure of a checkout."""
-    modules = read(root)
+    modules = list(read(root))
     print(f"modules: {len(modules)}")
     print(f"lines: {sum(len(module.lines) for module in modules):,}")
     for title, pattern in ASKED.items():
         show(title, [place for module in modules for place in lines_with(pattern, module)])
     long = [f"{one.path}, {len(one.lines)} lines" for one in modules if len(one.lines) > LONG_FILE]
     show(f"files over {LONG_FILE} lines", long)
-    show(
-        f"functions over {LONG_FUNCTION} lines", [one for module in modules for one in long_functions(module)]
-    )
+    functions = [one for module in modules for one in long_functions(module)]
+    show(f"functions over {LONG_FUNCTION} lines", functions)
     show("modules with exactly one importer", list(crumbs(modules)))
     places = [f"{module.path}:{line}" for module in modules for line in spellings(module.tree)]
     show("places that spell the kinds of sampling", places)
