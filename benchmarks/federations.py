@@ -10,6 +10,7 @@ from fedproof.federation import Federation
 
 
 def mnist(folder: Path, *, users: int, classes: tuple[int, ...] = (0, 1)) -> Federation:
+    """Two digits, spread evenly over the users."""
     arrays = [
         _idx(folder / f"{part}.gz")
         for part in (
@@ -19,7 +20,7 @@ def mnist(folder: Path, *, users: int, classes: tuple[int, ...] = (0, 1)) -> Fed
             "t10k-labels-idx1-ubyte",
         )
     ]
-    parts = []
+    parts: list[NDArray[np.generic]] = []
     for images, labels in (arrays[:2], arrays[2:]):
         keep = np.isin(labels, classes)
         parts += [
@@ -30,6 +31,7 @@ def mnist(folder: Path, *, users: int, classes: tuple[int, ...] = (0, 1)) -> Fed
 
 
 def cifar(folder: Path, *, users: int) -> Federation:
+    """Airplanes and birds, spread evenly over the users."""
     mean = np.array([0.4914, 0.4822, 0.4465], np.float32)[:, None, None]
     std = np.array([0.2023, 0.1994, 0.2010], np.float32)[:, None, None]
     sets: dict[str, list[NDArray[np.generic]]] = {"train": [], "test": []}

@@ -1,6 +1,6 @@
 """Seconds for the paper's experiments, from the publishers' files in a folder.
 
-`PYTHONPATH=src python benchmarks/paper.py FOLDER [cuda|cpu] [REPLICAS]`, one JSON object for each experiment.
+`python -m benchmarks.paper FOLDER [cuda|cpu] [REPLICAS]`, one JSON object for each experiment.
 """
 
 import json
@@ -9,14 +9,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from federations import cifar, mnist
-
+from benchmarks.federations import cifar, mnist
 from fedproof.ensemble import Task, first_updates, shares_first_round, train_replicas
 from fedproof.mechanisms import Everyone, InstanceFedAvg, LocalTraining, Poisson, UserFedAvg
 from fedproof.models import build
 
 
 def mnist_task(folder: Path) -> Task:
+    """User level, three rounds."""
     data = mnist(folder, users=200)
     return Task(
         federation=data,
@@ -29,6 +29,7 @@ def mnist_task(folder: Path) -> Task:
 
 
 def cifar_task(folder: Path) -> Task:
+    """User level, one round on pretrained weights."""
     data = cifar(folder, users=200)
     return Task(
         federation=data,
@@ -41,6 +42,7 @@ def cifar_task(folder: Path) -> Task:
 
 
 def instance_task(folder: Path) -> Task:
+    """Instance level, three rounds."""
     data = mnist(folder, users=10)
     return Task(
         federation=data,
@@ -70,9 +72,11 @@ def measure(name: str, tasks: list[Task], count: int) -> dict[str, str | int | f
 
 
 def main(folder: Path, device: str, count: int) -> None:
+    """Print a line for each experiment."""
     mnist_, cifar_, instance = (
         replace(make(folder), device=device) for make in (mnist_task, cifar_task, instance_task)
     )
+    assert isinstance(cifar_.mechanism, UserFedAvg)
     levels = [
         replace(cifar_, mechanism=replace(cifar_.mechanism, noise_multiplier=float(level)))
         for level in (2, 3, 4, 5, 7, 8, 10, 6)

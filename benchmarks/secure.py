@@ -1,4 +1,4 @@
-"""What noise from the operating system costs, as JSON: `python benchmarks/secure.py`.
+"""What noise from the operating system costs, as JSON: `python -m benchmarks.secure`.
 
 CPU seconds, the two kinds in turn, and the median of the ratios: a machine that others use slows both.
 """
@@ -7,6 +7,7 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
@@ -20,14 +21,16 @@ NUMBERS = 1_000_000
 REPEATS = 9
 
 
-def noise_seconds(generator):
+def noise_seconds(generator: np.random.Generator | SecureGenerator) -> float:
+    """CPU seconds of a million normal numbers."""
     out = np.empty(NUMBERS, dtype=np.float32)
     began = time.process_time()
     generator.standard_normal(dtype=np.float32, out=out)
     return time.process_time() - began
 
 
-def demo_seconds(secure):
+def demo_seconds(secure: bool) -> float:
+    """CPU seconds of the demo."""
     text = resources.files("fedproof").joinpath("demo.toml").read_text()
     config = parse_config(text, "demo", [f"ensemble.secure_noise={str(secure).lower()}"])
     with tempfile.TemporaryDirectory() as folder:
@@ -36,7 +39,8 @@ def demo_seconds(secure):
         return time.process_time() - began
 
 
-def ratio(seeded, secure, repeats):
+def ratio(seeded: Callable[[], float], secure: Callable[[], float], repeats: int) -> dict[str, float]:
+    """Medians of both, run in turn, and of their ratio."""
     pairs = [(seeded(), secure()) for _ in range(repeats)]
     return {
         "seeded_seconds": statistics.median(first for first, _ in pairs),
@@ -45,7 +49,8 @@ def ratio(seeded, secure, repeats):
     }
 
 
-def main():
+def main() -> None:
+    """Print both comparisons."""
     plain, secure = np.random.default_rng(0), SecureGenerator()
     demo_seconds(False)  # imports and caches
     rows = {

@@ -7,6 +7,7 @@ import ast
 import inspect
 import json
 import re
+import sys
 import tempfile
 import textwrap
 import types
@@ -23,11 +24,13 @@ from fedproof.report import compare_charts
 from fedproof.report.compare_page import certified_at, label_of
 from fedproof.report.figures import draw, new_axes, save
 from fedproof.report.words import SPACE, data_size, duration, percent, rounded_up
-from fedproof.reproduction import Rows, load_studies, write_page
-from fedproof.reproduction.page import page
 
 DOCS = Path(__file__).parent
 EXPERIMENTS = DOCS.parent / "experiments"
+sys.path.insert(0, str(DOCS.parent))  # paper/ is not installed
+
+from paper import Rows, load_studies, write_page  # noqa: E402
+from paper.page import page  # noqa: E402
 
 
 def configuration_page() -> str:

@@ -1,6 +1,8 @@
 """Layers that nobody checks dissolve: what may import what, and what must never be there."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +62,22 @@ def test_training_without_torch_says_what_to_install():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("command", [["bench"], ["reproduce", "all"]], ids=" ".join)
+def test_what_serves_a_checkout_says_so_where_there_is_none(tmp_path, command):
+    shutil.copytree(
+        PACKAGE, tmp_path / "installed" / "fedproof", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "fedproof", *command],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "installed")},
+    )
+    said = f"error: fedproof {command[0]} needs a checkout of the repository: run it in its root folder\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+
+
 def test_nothing_that_is_loaded_can_run_code():
     forbidden = re.compile(
         r"^\s*(import|from) pickle|torch\.load\(|yaml\.load\(|[^.\w]eval\(|allow_pickle=True", re.M
@@ -87,7 +105,6 @@ LAYERS = [
     {"sweep", "robustness", "pilot"},
     {"comparison"},
     {"report"},
-    {"reproduction"},
     {"integrations"},
     {"cli"},
 ]

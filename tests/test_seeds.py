@@ -25,11 +25,11 @@ from fedproof.mechanisms import FixedSize, Poisson, UserFedAvg
 from fedproof.pilot import pilot
 from fedproof.publishing import UNCOVERED
 from fedproof.report import write_report
-from fedproof.reproduction import load_studies
-from fedproof.reproduction.study import points_of
 from fedproof.rounds import randomness
 from fedproof.rounds.augment import Augment
 from fedproof.sweep import points, sweep
+from paper import load_studies
+from paper.study import points_of
 
 TINY = """
 [data]

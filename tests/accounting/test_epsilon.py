@@ -26,7 +26,7 @@ from fedproof.mechanisms import (
     Quantile,
     UserFedAvg,
 )
-from fedproof.reproduction.published import Published
+from paper.published import Published
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.naive import score_one, train_one
 from fedproof.ensemble import Sizes, Task, train_replicas
-from fedproof.ensemble.naive import score_one, train_one
 from fedproof.ensemble.task import fingerprint, shares_first_round, start_of
 from fedproof.federation import Federation
 from fedproof.mechanisms import (

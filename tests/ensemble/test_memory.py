@@ -2,18 +2,21 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 CAP = 1 << 30  # bytes of a whole process, torch included
 
 CODE = """
 import sys, tempfile, pathlib
 import torch
-from fedproof.ensemble import bench, train_ensemble
+from benchmarks.engine import CASES
+from fedproof.ensemble import train_ensemble
 from fedproof.memory import peak_memory
 torch.set_num_threads(1)
-task = bench.CASES["digits-linear"](True)
+task = CASES["digits-linear"](True)
 with tempfile.TemporaryDirectory() as folder:
     train_ensemble(task, int(sys.argv[1]), pathlib.Path(folder))
 print(peak_memory())
@@ -22,7 +25,7 @@ print(peak_memory())
 
 def peak(num_replicas: int) -> int:
     command = [sys.executable, "-c", CODE, str(num_replicas)]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return int(subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout)
 
 
 @pytest.mark.slow

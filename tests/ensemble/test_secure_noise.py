@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedproof.ensemble import fingerprint, first_updates, naive, store, train, train_ensemble, train_replicas
+from benchmarks.naive import train_one
+from fedproof.ensemble import fingerprint, first_updates, store, train, train_ensemble, train_replicas
 from fedproof.lots import Purpose
 from fedproof.mechanisms import (
     Bagging,
@@ -96,7 +97,7 @@ def test_global_generators_are_neither_read_nor_moved(secure_task):
 
 def test_the_plain_loop_takes_it_too(task):
     secure = replace(task, secure_noise=True)
-    assert not torch.equal(naive.train_one(secure, 0), naive.train_one(secure, 0))
+    assert not torch.equal(train_one(secure, 0), train_one(secure, 0))
 
 
 def test_seeded_numbers_are_those_they_always_were(task):

@@ -14,8 +14,7 @@ from fedproof.report import (
     write_report,
     write_sweep_page,
 )
-from fedproof.report.markup import Markup, tag
-from fedproof.report.page import write_page
+from fedproof.report.page import Markup, tag, write_page
 from fedproof.report.planner import query_at, typical_confidences
 from fedproof.report.run_data import read_run
 from fedproof.report.run_page import body

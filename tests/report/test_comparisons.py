@@ -20,7 +20,7 @@ from fedproof.report import (
 )
 from fedproof.report.attack_page import verdict
 from fedproof.report.chart import Band, Line, Points
-from fedproof.report.comparison_charts import best, shown_sizes
+from fedproof.report.sweep_page import best, shown_sizes
 from fedproof.robustness.rows import document, read_rows
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,6 +73,20 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
             progress.update(tasks[stage], completed=done, total=total, rate=rate)
 
         yield update
+
+
+def need_checkout(package: str, command: str) -> None:
+    """Make a package importable that lies beside `src` in a checkout and is not installed with fedproof.
+
+    Raises:
+        ValueError: neither fedproof itself nor the current folder belongs to a checkout.
+    """
+    for root in (Path(__file__).parents[3], Path.cwd()):
+        if (root / "src" / "fedproof").is_dir() and (root / package / "__init__.py").is_file():
+            if str(root) not in sys.path:
+                sys.path.insert(0, str(root))
+            return
+    raise ValueError(f"fedproof {command} needs a checkout of the repository: run it in its root folder")
 
 
 def check_written(option: str, path: Path | None) -> None:

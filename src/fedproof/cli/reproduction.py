@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedproof.cli.common import Json, print_json, progress_bars, say
+from fedproof.cli.common import Json, need_checkout, print_json, progress_bars, say
 from fedproof.cli.training import Device, training
 
 
@@ -26,10 +26,11 @@ def reproduce(
 
     What was measured before is kept: an interrupted reproduction goes on.
     """
+    need_checkout("paper", "reproduce")
     training()
-    from fedproof.reproduction import load_studies, write_page
-    from fedproof.reproduction import reproduce as measure
-    from fedproof.reproduction.study import chosen
+    from paper import load_studies, write_page
+    from paper import reproduce as measure
+    from paper.study import chosen
 
     studies = load_studies(experiments)
     with progress_bars() as progress:

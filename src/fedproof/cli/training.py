@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from fedproof.cli.certificates import say_soundness, thinned
-from fedproof.cli.common import Json, print_json, print_table, progress_bars, say
+from fedproof.cli.common import Json, need_checkout, print_json, print_table, progress_bars, say
 from fedproof.config import Config, load_config, parse_config
 from fedproof.publishing import NOTICE
 
@@ -243,8 +243,9 @@ def bench(
     json: Json = False,
 ) -> None:
     """Speed of stacked training, with the naive loop in the same run."""
+    need_checkout("benchmarks", "bench")
     training()
-    from fedproof.ensemble.bench import bench as measure
+    from benchmarks.engine import bench as measure
 
     rows = [dict(row) for row in measure(device=device)]
     if out is not None:

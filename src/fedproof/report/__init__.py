@@ -2,17 +2,16 @@
 
 from fedproof.report.attack_page import attack_charts, write_attack_page
 from fedproof.report.compare_page import CompareRow, compare_charts, write_compare_page
-from fedproof.report.comparison_charts import (
+from fedproof.report.figures import draw_federation, write_charts
+from fedproof.report.inefficacy_page import (
     InefficacyRow,
-    SweepRow,
     inefficacy_chart,
     inefficacy_rows,
-    sweep_chart,
+    write_inefficacy_page,
 )
-from fedproof.report.comparison_pages import write_inefficacy_page, write_sweep_page
-from fedproof.report.federation import draw_federation
-from fedproof.report.figures import write_charts, write_figures
+from fedproof.report.run_charts import write_figures
 from fedproof.report.run_page import write_report
+from fedproof.report.sweep_page import SweepRow, sweep_chart, write_sweep_page
 
 __all__ = [
     "CompareRow",

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedproof.report.chart import TONES, Band, Chart, Line, Points, Series, Tone, numbers
-from fedproof.report.markup import Markup, table
-from fedproof.report.page import figure, section, soundness_box, write_simple_page
+from fedproof.report.page import Markup, section, soundness_box, table, write_simple_page
+from fedproof.report.svg import figure
 from fedproof.report.words import number, percent, plural
 from fedproof.robustness import AttackRow
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from fedproof.report.chart import TONES, Chart, Line, Tone, check_rows, numbers
-from fedproof.report.markup import Markup, join, table, tag
-from fedproof.report.page import figure, section, write_simple_page
+from fedproof.report.page import Markup, join, section, table, tag, write_simple_page
+from fedproof.report.svg import figure
 from fedproof.report.words import chosen_size, data_size, duration, percent, picked, plural, rounded_up
 
 _COUNTED = (

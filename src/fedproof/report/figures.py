@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedproof.data.summary import class_counts
+from fedproof.federation import Federation
 from fedproof.report.chart import HEX, Band, Bars, Chart, Line, Series
-from fedproof.report.run_charts import run_charts
-from fedproof.report.run_data import read_run
 
 FORMATS = ("png", "pdf", "svg")
 _SIZE = (7.0, 4.0)  # inches
@@ -31,18 +31,6 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def write_figures(folder: Path, destination: Path) -> tuple[Path, ...]:
-    """Every figure of a finished run as PNG, PDF, SVG and CSV in `destination`; return the files.
-
-    Raises:
-        ValueError: not the directory of a finished run, or nothing is certified there.
-    """
-    charts = list(run_charts(read_run(folder, pictures=False)))
-    if not charts:
-        raise ValueError(f"{folder}: there is no certificate, so there are no figures")
-    return write_charts(charts, destination)
-
-
 def write_charts(charts: Iterable[Chart], destination: Path) -> tuple[Path, ...]:
     """Charts as files named after them."""
     destination.mkdir(parents=True, exist_ok=True)
@@ -51,6 +39,20 @@ def write_charts(charts: Iterable[Chart], destination: Path) -> tuple[Path, ...]
         written.append(_write_rows(chart, destination / f"{chart.name}.csv"))
         written += _write_drawings(chart, destination)
     return tuple(written)
+
+
+def draw_federation(federation: Federation, path: Path) -> Path:
+    """Write a figure (.png, .pdf or .svg) of the classes that each user holds, largest user first."""
+    counts = class_counts(federation)
+    order = counts.sum(axis=1).argsort(kind="stable")[::-1]
+    with new_axes() as axes:
+        drawn = axes.imshow(counts[order].T, aspect="auto", interpolation="nearest", cmap="cividis")
+        axes.grid(visible=False)
+        axes.set(xlabel="users, by number of instances", ylabel="class", title=federation.name)
+        axes.set_yticks(range(federation.num_classes), labels=federation.class_names)
+        axes.figure.colorbar(drawn, label="instances")
+        save(axes, path)
+    return path
 
 
 def _write_rows(chart: Chart, path: Path) -> Path:

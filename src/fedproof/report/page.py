@@ -1,17 +1,101 @@
-"""One self-contained page: template, style and script in one file that asks the network for nothing."""
+"""Pages: HTML that cannot be injected into, and one self-contained file that asks the network for nothing.
+
+Whatever is not `Markup` is escaped when it enters a tag.
+"""
 
 import base64
 import hashlib
-from collections.abc import Sequence
+import html
+import json
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from fedproof.files import replace_file
-from fedproof.report.chart import Band, Chart, Line, Series
-from fedproof.report.markup import Markup, data_block, details, join, table, tag
-from fedproof.report.svg import NARROW, WIDE, draw
-from fedproof.report.words import number, remedy
+from fedproof.report.words import remedy
+
+
+class Markup(str):
+    """Text that is HTML already; made by `tag`, `join` and `data_block` only."""
+
+    __slots__ = ()
+
+
+def tag(name: str, *children: object, **attributes: object) -> Markup:
+    """One element; children that are no `Markup` are escaped, attributes always.
+
+    An attribute's trailing underscore is dropped and others become hyphens; None and False leave it out.
+
+    >>> tag("p", "a < b", tag("b", "!"), class_="note", data_value=0.5)
+    '<p class="note" data-value="0.5">a &lt; b<b>!</b></p>'
+    """
+    inside = "".join(map(_escaped, children))
+    return Markup(f"<{name}{_attributes(attributes)}>{inside}</{name}>")
+
+
+def void(name: str, **attributes: object) -> Markup:
+    """One element without content.
+
+    >>> void("img", alt='"x"')
+    '<img alt="&quot;x&quot;">'
+    """
+    return Markup(f"<{name}{_attributes(attributes)}>")
+
+
+def join(parts: Iterable[object]) -> Markup:
+    """Parts one after another, escaped unless they are `Markup`."""
+    return Markup("".join(map(_escaped, parts)))
+
+
+def table(header: Sequence[object], rows: Iterable[Sequence[object]], *, caption: object = None) -> Markup:
+    """A table that scrolls by itself on a narrow screen; the first column heads its row."""
+    head = tag("thead", tag("tr", *(tag("th", cell, scope="col") for cell in header)))
+    body = tag(
+        "tbody",
+        *(tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:])) for row in rows),
+    )
+    title = tag("caption", caption) if caption is not None else ""
+    label = str(caption) if caption is not None else str(header[0])
+    return tag(
+        "div", tag("table", title, head, body), class_="scroll", tabindex=0, role="group", aria_label=label
+    )
+
+
+def details(summary: str, *children: object) -> Markup:
+    """Something that opens on demand."""
+    return tag("details", tag("summary", summary), *children)
+
+
+def data_block(document: Any) -> Markup:
+    r"""Values for the page's script, in a block that no value can end.
+
+    >>> data_block("</script>")
+    '<script type="application/json">"\\u003c/script\\u003e"</script>'
+    """
+    text = json.dumps(document, allow_nan=False, separators=(",", ":"))
+    safe = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return Markup(f'<script type="application/json">{safe}</script>')
+
+
+def _escaped(child: object) -> str:
+    if child is None:
+        return ""
+    return child if isinstance(child, Markup) else html.escape(str(child))
+
+
+def _attributes(attributes: dict[str, object]) -> str:
+    parts = []
+    for name, value in attributes.items():
+        if value is None or value is False:
+            continue
+        key = name.rstrip("_").replace("_", "-")
+        parts.append(f" {key}" if value is True else f' {key}="{html.escape(str(value))}"')
+    return "".join(parts)
+
+
+# --- the page and its parts ---------------------------------------------------------------------------------
 
 
 def write_page(path: Path, *, title: str, body: Markup) -> Path:
@@ -63,79 +147,3 @@ def _reason(reason: str) -> Markup:
     cure = remedy(reason)
     first = reason[:1].upper() + reason[1:] + "."
     return tag("li", first, tag("span", tag("b", "Remedy: "), cure, class_="remedy") if cure else "")
-
-
-def figure(chart: Chart, *, note: object = "") -> Markup:
-    """A chart for wide and narrow screens, its values under the pointer, and the table behind it."""
-    plot = tag(
-        "div",
-        draw(chart, WIDE, kind="wide"),
-        draw(chart, NARROW, kind="narrow"),
-        tag("div", class_="values", hidden=True),
-        class_="plot",
-        tabindex=0,
-        role="group",
-        aria_label=f"{chart.title}: the arrow keys read the values",
-    )
-    said = tag("p", class_="visually-hidden", aria_live="polite")
-    return tag(
-        "figure",
-        tag("p", chart.y_label, class_="y-title"),
-        plot,
-        said,
-        tag("figcaption", legend(chart), note),
-        _table(chart),
-        data_block(_values(chart)),
-        class_="figure",
-        data_figure=chart.name,
-    )
-
-
-def legend(chart: Chart) -> Markup:
-    """What each curve is, with a sample of its line; on wide screens their names stand beside them."""
-    if len(chart.series) < 2:
-        return Markup("")
-    named = [series for series in chart.series if series.short]
-    items = (tag("li", _swatch(series), series.short or series.label) for series in named or chart.series)
-    return tag("ul", *items, class_="legend beside" if named else "legend")
-
-
-def _swatch(series: Series) -> Markup:
-    return tag("i", class_=f"swatch {_kind(series)} tone-{series.tone}", aria_hidden="true")
-
-
-def _kind(series: Series) -> str:
-    match series:
-        case Band():
-            return "band"
-        case Line(dashed=dashed):
-            return "line dashed" if dashed else "line"
-    return "dot"
-
-
-def _table(chart: Chart) -> Markup:
-    rows = (
-        [number(x), *("" if value is None else chart.shown(value) for value in values)]
-        for x, values in zip(chart.xs, (row[1:] for row in chart.rows()), strict=True)
-    )
-    return details("The numbers as a table", table(chart.header(), rows))
-
-
-def _values(chart: Chart) -> dict[str, object]:
-    """What the script shows under the pointer, as text: it formats nothing itself."""
-    columns = []
-    for series in chart.series:
-        highs = series.highs if isinstance(series, Band) else series.ys
-        texts = {
-            x: chart.shown(low) if low == high else f"{chart.shown(low)} to {chart.shown(high)}"
-            for x, low, high in zip(series.xs, series.ys, highs, strict=True)
-        }
-        # A curve that has come down to nothing stays there.
-        after = chart.shown(0.0) if isinstance(series, Line) and series.ys and series.ys[-1] == 0 else ""
-        column = [texts.get(x, after if series.xs and x > series.xs[-1] else "") for x in chart.xs]
-        columns.append({"label": series.label, "tone": series.tone, "kind": _kind(series), "texts": column})
-    return {
-        "xs": chart.xs,
-        "names": [f"{chart.x_label} = {number(x)}" for x in chart.xs],
-        "series": columns,
-    }

@@ -1,13 +1,15 @@
-"""The figures of a run, from the rows of its files."""
+"""The figures of a run, from the rows of its files: on its page, and as files of their own."""
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from fedproof.accounting import account
 from fedproof.certificates import Certificate, Method
 from fedproof.mechanisms import is_private
 from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, numbers
-from fedproof.report.run_data import Row, RunData
+from fedproof.report.figures import write_charts
+from fedproof.report.run_data import Row, RunData, read_run
 from fedproof.report.words import chosen_size, confidence, percent, plural
 from fedproof.threat import Relation
 
@@ -15,6 +17,18 @@ _FEWEST_ROUNDS = 4
 _MOST_ROUNDS = 12  # ε after each of so many rounds; of more, evenly spaced ones
 
 _Key = tuple[str, str, str]
+
+
+def write_figures(folder: Path, destination: Path) -> tuple[Path, ...]:
+    """Every figure of a finished run as PNG, PDF, SVG and CSV in `destination`; return the files.
+
+    Raises:
+        ValueError: not the directory of a finished run, or nothing is certified there.
+    """
+    charts = list(run_charts(read_run(folder, pictures=False)))
+    if not charts:
+        raise ValueError(f"{folder}: there is no certificate, so there are no figures")
+    return write_charts(charts, destination)
 
 
 def run_charts(run: RunData) -> Iterator[Chart]:

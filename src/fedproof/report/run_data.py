@@ -2,6 +2,7 @@
 
 import csv
 import json
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,3 +114,43 @@ def _matching(federation: Federation | None, certificate: Certificate | None) ->
         return federation
     same = tuple(federation.test_labels.tolist()) == certificate.labels
     return federation if same and federation.num_classes == certificate.num_classes else None
+
+
+# --- class by class -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassRow:
+    """What is certified for the inputs of one class; `median` is None if all are abstained on."""
+
+    name: str
+    inputs: int
+    accuracy: float
+    certified: float
+    median: int | None
+    abstained: int
+
+
+def class_rows(certificate: Certificate, names: tuple[str, ...], size: int) -> list[ClassRow]:
+    """One row for each class that occurs among the labels; `certified` is the share certified for `size`."""
+    labels = certificate.labels or ()
+    members: dict[int, list[int]] = {}
+    for index, label in enumerate(labels):
+        members.setdefault(label, []).append(index)
+    rows = []
+    for label, inputs in sorted(members.items()):
+        sizes = [certificate.certified_size[index] for index in inputs]
+        right = [certificate.prediction[index] == label for index in inputs]
+        kept = [known for known in sizes if known is not None]
+        safe = [ok and known is not None and known >= size for ok, known in zip(right, sizes, strict=True)]
+        rows.append(
+            ClassRow(
+                name=names[label],
+                inputs=len(inputs),
+                accuracy=sum(right) / len(inputs),
+                certified=sum(safe) / len(inputs),
+                median=statistics.median_low(kept) if kept else None,
+                abstained=len(inputs) - len(kept),
+            )
+        )
+    return rows

@@ -1,20 +1,33 @@
-"""`report.html`: what a run certifies, first in words, then in figures, then how to check it."""
+"""`report.html`: what a run certifies, first in words, then in figures, then how to check it.
+
+A new section is a function of what the run left behind, and a line in `_parts`.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedproof.accounting.epsilon import natural_relation
 from fedproof.certificates import Certificate
 from fedproof.federation import Federation
 from fedproof.folder import PRIVATE, ROUNDS
-from fedproof.report import sections
+from fedproof.publishing import UNCOVERED
+from fedproof.report import words
 from fedproof.report.gallery import gallery
-from fedproof.report.markup import Markup, tag
-from fedproof.report.page import figure, section, write_page
+from fedproof.report.page import Markup, details, join, section, soundness_box, table, tag, write_page
 from fedproof.report.planner import make_plan
 from fedproof.report.planner_section import planner_section
 from fedproof.report.run_charts import accuracy_chart, rounds_chart, sizes_chart, spent_after
-from fedproof.report.run_data import RunData, read_run
+from fedproof.report.run_data import RunData, class_rows, read_run
+from fedproof.report.svg import figure
+from fedproof.report.words import duration, number, percent, plural, rounded_up
 from fedproof.threat import Relation
+
+_ACCOUNTANTS = {
+    "pld": "Loss distributions (tightest)",
+    "rdp": "Rényi, improved conversion",
+    "paper": "The paper: Rényi, classical conversion",
+    "rdp-without-replacement": "Rényi, sampling without replacement",
+}
 
 
 def write_report(folder: Path, *, federation: Federation | None = None, private: bool = False) -> Path:
@@ -39,53 +52,301 @@ def write_report(folder: Path, *, federation: Federation | None = None, private:
 
 def body(run: RunData, *, private: bool = False) -> Markup:
     """The page's content."""
-    return tag("main", sections.heading(run), *_parts(run, private=private), id="main")
+    return tag("main", heading(run), *_parts(run, private=private), id="main")
 
 
 def _parts(run: RunData, *, private: bool) -> Iterator[Markup]:
+    """The sections in their order."""
     certificate = run.certificate
-    spent: dict[int, dict[str, float]] = {}
-    if certificate is not None and certificate.labels is not None:
-        yield section(
-            "accuracy",
-            "Certified accuracy",
-            figure(accuracy_chart(run, certificate), note=_about_curves(certificate)),
-        )
-    yield sections.soundness(run)
+    labelled = certificate is not None and certificate.labels is not None
+    spent = {} if certificate is None else spent_after(run, certificate)
+    if certificate is not None and labelled:
+        yield accuracy(run, certificate)
+    yield soundness(run)
     if certificate is not None:
-        yield _sizes_section(run, certificate)
-        if certificate.labels is not None:
-            yield sections.classes(run, certificate)
-        yield _gallery_section(run)
+        yield sizes(run, certificate)
+        if labelled:
+            yield classes(run, certificate)
+        yield inputs(run)
         yield planner_section(make_plan(run), run)
-        spent = spent_after(run, certificate)
-        curve = rounds_chart(run, spent)
-        drawn = figure(curve) if curve is not None else ""
-        yield section("privacy", "Privacy", sections.privacy(run), drawn)
-    played = sections.rounds(run, spent) if private else sections.spending(spent)
-    made = (played, sections.cost(run), sections.configuration(run))
-    yield section("making", "How it was made", *made)
-    yield section("verify", "Check it yourself", sections.verification(run))
+        yield privacy(run, spent)
+    yield making(run, spent, private=private)
+    yield verification(run)
 
 
-def _sizes_section(run: RunData, certificate: Certificate) -> Markup:
-    chart = sizes_chart(run, certificate)
-    return section("sizes", chart.title, figure(chart, note=tag("p", chart.description, class_="note")))
+# --- first what it means ------------------------------------------------------------------------------------
 
 
-def _gallery_section(run: RunData) -> Markup:
-    shown = gallery(run)
-    return Markup("") if shown is None else section("gallery", "Inputs to look at", shown)
+def heading(run: RunData) -> Markup:
+    """The result in words, whether it is a proof, and the numbers most asked for."""
+    summary = run.summary
+    sound = bool(summary["sound"])
+    counts = (("users", "user"), ("replicas", "replica"), ("inputs", "test input"))
+    about = " · ".join([summary["data"], *(plural(summary[key], noun) for key, noun in counts)])
+    word = "Sound" if sound else "Heuristic" if run.certificate else "No certificate"
+    badge = tag(
+        "a",
+        word,
+        class_=f"badge {'sound' if sound else 'heuristic'}",
+        href="#soundness",
+    )
+    return tag(
+        "header",
+        tag("p", "fedproof report", badge, class_="eyebrow"),
+        tag("h1", words.headline(summary), id="headline"),
+        tag("p", about, class_="about"),
+        tag("dl", *tiles(run), class_="tiles"),
+    )
 
 
-def _about_curves(certificate: Certificate) -> Markup:
+def tiles(run: RunData) -> Iterator[Markup]:
+    """The numbers most asked for."""
+    summary = run.summary
+    single = percent(summary["replica_accuracy"])
+    yield _tile("accuracy", "Accuracy", percent(summary["accuracy"]), f"one replica alone: {single}")
+    if "certified_size" not in summary:
+        return
+    size, epsilon = summary["certified_size"], summary.get("epsilon")
+    share = f"of {plural(summary['users'], 'user')}" if run.unit == "user" else "training instances"
+    median, largest = size["median"], size["max"]
+    yield _tile(
+        "median-size",
+        "Median certified size",
+        "none" if median is None else str(median),
+        f"{share}; largest {largest}" if largest is not None else "the ensemble abstains everywhere",
+    )
+    if epsilon is None:
+        yield _tile("epsilon", "Privacy", "none", "no noise: the certificate comes from who was drawn")
+        return
+    yield _tile(
+        "epsilon",
+        "Privacy of one model",
+        f"ε = {rounded_up(epsilon['pld'], 3)}",
+        f"at δ = {summary['delta']:g}",
+    )
+    ensemble = rounded_up(summary["ensemble_epsilon"]["pld"], 3)
+    yield _tile(
+        "ensemble-epsilon",
+        "Privacy of the ensemble",
+        f"ε = {ensemble}",
+        plural(summary["replicas"], "model") + " together",
+    )
+
+
+def _tile(key: str, name: str, value: str, note: str) -> Markup:
+    return tag(
+        "div", tag("dt", name), tag("dd", value, class_="value", data_key=key), tag("dd", note, class_="note")
+    )
+
+
+# --- what is certified, and may it be trusted ---------------------------------------------------------------
+
+
+def accuracy(run: RunData, certificate: Certificate) -> Markup:
+    """Certified accuracy over k, and how to read its curves."""
     settings = certificate.settings
     done = "join" if settings.threat.relation is Relation.JOIN else "are replaced"
     how = f"{settings.method} method, {settings.bound} bound, {settings.threat.unit}s {done}"
-    return tag(
+    note = tag(
         "p",
         "Solid curves hold with the stated confidence for each input. Dotted ones take the means over the "
         "replicas as exact: what infinitely many replicas would certify. "
         f"This certificate: {how}.",
         class_="note",
+    )
+    return section("accuracy", "Certified accuracy", figure(accuracy_chart(run, certificate), note=note))
+
+
+def sizes(run: RunData, certificate: Certificate) -> Markup:
+    """How many inputs are certified for each size."""
+    chart = sizes_chart(run, certificate)
+    return section("sizes", chart.title, figure(chart, note=tag("p", chart.description, class_="note")))
+
+
+def inputs(run: RunData) -> Markup:
+    """Inputs to look at, where they can be shown."""
+    shown = gallery(run)
+    return Markup("") if shown is None else section("gallery", "Inputs to look at", shown)
+
+
+def soundness(run: RunData) -> Markup:
+    """Whether the certificate is a proof, and what is assumed."""
+    if run.certificate is None:
+        return soundness_box(run.summary["reasons"], certified=False)
+    taken = tag("ul", *(tag("li", text) for text in run.certificate.assumptions))
+    return soundness_box(run.summary["reasons"], more=details("What is taken for granted", taken))
+
+
+# --- privacy ------------------------------------------------------------------------------------------------
+
+
+def privacy(run: RunData, spent: dict[int, dict[str, float]]) -> Markup:
+    """ε of one model and of the ensemble under every accountant, and `spent` after each round as a figure."""
+    curve = rounds_chart(run, spent)
+    return section("privacy", "Privacy", _accountants(run), figure(curve) if curve is not None else "")
+
+
+def _accountants(run: RunData) -> Markup:
+    summary = run.summary
+    if "epsilon" not in summary:
+        return tag("p", "There is no noise, hence no privacy: no ε is finite.", class_="note")
+    ensemble = summary["ensemble_epsilon"]
+    names = [*(name for name in _ACCOUNTANTS if name in summary["epsilon"])]
+    names += [name for name in summary["epsilon"] if name not in names]
+    rows = [
+        (
+            _ACCOUNTANTS.get(name, name),
+            rounded_up(summary["epsilon"][name]),
+            rounded_up(ensemble[name]) if name in ensemble else "–",
+        )
+        for name in names
+    ]
+    note = (
+        f"δ = {summary['delta']:g}, for one {run.unit}{_moved(run)}. Every ε is rounded up. The certified "
+        "predictor is the whole ensemble: loss distributions compose all its rounds, the paper multiplies by "
+        "the number of models."
+    )
+    if summary.get("secure_noise"):
+        note += " Cohorts and noise came from the operating system: no seed gives them away or repeats them."
+    header = ("Accountant", "ε of one model", f"ε of all {summary['replicas']:,} models")
+    if run.certificate is not None and run.certificate.mechanism and run.certificate.mechanism.reasons:
+        note += " It is no guarantee here: see above what is not met."
+    return join([table(header, rows), tag("p", note, class_="note")])
+
+
+def _moved(run: RunData) -> str:
+    """What ε is stated for."""
+    mechanism = run.certificate.mechanism if run.certificate else None
+    if mechanism is None:
+        return ""
+    return " added or removed" if natural_relation(mechanism) is Relation.JOIN else " replaced"
+
+
+# --- class by class -----------------------------------------------------------------------------------------
+
+
+def classes(run: RunData, certificate: Certificate) -> Markup:
+    """The table of the classes."""
+    size = words.chosen_size(run.summary["certified_accuracy"])
+    rows = [
+        (
+            row.name,
+            f"{row.inputs:,}",
+            percent(row.accuracy),
+            join([_meter(row.certified), tag("span", percent(row.certified), class_="share")]),
+            "–" if row.median is None else row.median,
+            f"{row.abstained:,}",
+        )
+        for row in class_rows(certificate, run.class_names, size)
+    ]
+    header = (
+        "Class",
+        "Inputs",
+        "Decided correctly",
+        f"Certified at k = {size}",
+        "Median size",
+        "Abstained on",
+    )
+    return section("classes", "Class by class", table(header, rows))
+
+
+def _meter(share: float) -> Markup:
+    return tag("span", class_="meter", style=f"--share:{share:.4f}", aria_hidden="true")
+
+
+# --- how it was made, and how to check ----------------------------------------------------------------------
+
+
+def making(run: RunData, spent: dict[int, dict[str, float]], *, private: bool) -> Markup:
+    """What was executed and what it took; the private page also shows what ε does not cover."""
+    played = _rounds(run, spent) if private else _spending(spent)
+    return section("making", "How it was made", played, _cost(run), _configuration(run))
+
+
+def _spending(spent: dict[int, dict[str, float]]) -> Markup:
+    """ε `spent` after each round: all that may be published of the rounds."""
+    if not spent:
+        return Markup("")
+    rows = [(count, rounded_up(epsilon["pld"])) for count, epsilon in spent.items()]
+    note = tag(
+        "p",
+        "Norms, clipped shares and cohorts of each round are not covered by ε, and not shown here: "
+        "fedproof report --private shows them to whoever trained.",
+        class_="note",
+    )
+    return join([table(("Round", "ε so far"), rows, caption="One model, round by round"), note])
+
+
+def _rounds(run: RunData, spent: dict[int, dict[str, float]]) -> Markup:
+    """What happened in each round, on average over the replicas, and ε `spent` after it; not to publish."""
+    header = [name.replace("_", " ") for name in run.rounds[0]] + ["ε so far"] * bool(spent)
+    rows = [[number(float(value)) for value in row.values()] for row in run.rounds]
+    if spent:
+        so_far = {str(count): rounded_up(epsilon["pld"]) for count, epsilon in spent.items()}
+        rows = [[*row, so_far.get(row[0], "")] for row in rows]
+    shown = join(
+        [
+            table(header, rows, caption="Each round, on average over the replicas"),
+            tag("p", UNCOVERED, class_="note"),
+        ]
+    )
+    return shown if len(rows) <= 12 else details(f"What happened in each of {len(rows)} rounds", shown)
+
+
+def _cost(run: RunData) -> Markup:
+    """Seconds, and memory where it was measured."""
+    seconds = run.summary["seconds"]
+    rows = [(name, duration(float(value))) for name, value in seconds.items()]
+    rows.append(("together", duration(sum(map(float, seconds.values())))))
+    memory = run.summary.get("peak_memory_bytes")
+    if memory is not None:
+        rows.append(("most memory", f"{float(memory) / 2**20:,.0f}{words.SPACE}MiB"))
+    return tag("div", table(("Stage", "Time"), rows, caption="What it took"), class_="small")
+
+
+def _configuration(run: RunData) -> Markup:
+    """Every setting, defaults included."""
+    document = run.config.model_dump(mode="json")
+    rows = [
+        (f"{part}.{key}", tag("code", _setting(value)))
+        for part, values in document.items()
+        for key, value in values.items()
+        if value is not None
+    ]
+    return details("Every setting, defaults included", table(("Key", "Value"), rows))
+
+
+def _setting(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def verification(run: RunData) -> Markup:
+    """How anybody can check the numbers without believing this page."""
+    commands: dict[str, str] = {}
+    prints = [("Configuration", run.config.fingerprint())]
+    if run.certificate is not None:
+        commands["fedproof verify certificate.json --scores scores.npy"] = (
+            "re-derives every number of the certificate from the replicas' scores"
+        )
+        prints.insert(0, ("Scores", run.certificate.scores_sha256))
+    if run.config.ensemble.seed is not None and not run.config.ensemble.secure_noise:
+        commands["fedproof run config.toml --out AGAIN"] = (
+            "trains the replicas again: the same configuration gives the same scores"
+        )
+        text = "In the run's directory:"
+    else:
+        text = (
+            "Cohorts and noise are secret, so nobody can train the same replicas again; other ones of the "
+            "same law come from the same configuration."
+        )
+    rows = [(name, tag("code", digest, class_="digest")) for name, digest in prints]
+    return section(
+        "verify",
+        "Check it yourself",
+        tag("p", text),
+        *(
+            join([tag("pre", tag("code", command), tabindex=0), tag("p", f"This {does}.")])
+            for command, does in commands.items()
+        ),
+        details("SHA-256 of what was used", table(("Of", "SHA-256"), rows)),
     )

@@ -1,4 +1,7 @@
-"""A chart as inline SVG: axes, curves, bands and direct labels; colours come from the page's style."""
+"""A chart inside a page: inline SVG for wide and narrow screens, its legend, and the table behind it.
+
+Colours come from the page's style.
+"""
 
 import math
 from collections.abc import Iterable
@@ -6,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fedproof.report.chart import Band, Bars, Chart, Line, Points, Series
-from fedproof.report.markup import Markup, join, tag
+from fedproof.report.page import Markup, data_block, details, join, table, tag
 from fedproof.report.words import number, percent
 
 
@@ -47,6 +50,85 @@ class Scale:
             else (self.low, self.high, value)
         )
         return self.start + (self.end - self.start) * (here - low) / (high - low)
+
+
+def figure(chart: Chart, *, note: object = "") -> Markup:
+    """A chart for wide and narrow screens, its values under the pointer, and the table behind it."""
+    plot = tag(
+        "div",
+        draw(chart, WIDE, kind="wide"),
+        draw(chart, NARROW, kind="narrow"),
+        tag("div", class_="values", hidden=True),
+        class_="plot",
+        tabindex=0,
+        role="group",
+        aria_label=f"{chart.title}: the arrow keys read the values",
+    )
+    said = tag("p", class_="visually-hidden", aria_live="polite")
+    return tag(
+        "figure",
+        tag("p", chart.y_label, class_="y-title"),
+        plot,
+        said,
+        tag("figcaption", legend(chart), note),
+        _table(chart),
+        data_block(_values(chart)),
+        class_="figure",
+        data_figure=chart.name,
+    )
+
+
+def legend(chart: Chart) -> Markup:
+    """What each curve is, with a sample of its line; on wide screens their names stand beside them."""
+    if len(chart.series) < 2:
+        return Markup("")
+    named = [series for series in chart.series if series.short]
+    items = (tag("li", _swatch(series), series.short or series.label) for series in named or chart.series)
+    return tag("ul", *items, class_="legend beside" if named else "legend")
+
+
+def _swatch(series: Series) -> Markup:
+    return tag("i", class_=f"swatch {_kind(series)} tone-{series.tone}", aria_hidden="true")
+
+
+def _kind(series: Series) -> str:
+    match series:
+        case Band():
+            return "band"
+        case Line(dashed=dashed):
+            return "line dashed" if dashed else "line"
+    return "dot"
+
+
+def _table(chart: Chart) -> Markup:
+    rows = (
+        [number(x), *("" if value is None else chart.shown(value) for value in values)]
+        for x, values in zip(chart.xs, (row[1:] for row in chart.rows()), strict=True)
+    )
+    return details("The numbers as a table", table(chart.header(), rows))
+
+
+def _values(chart: Chart) -> dict[str, object]:
+    """What the script shows under the pointer, as text: it formats nothing itself."""
+    columns = []
+    for series in chart.series:
+        highs = series.highs if isinstance(series, Band) else series.ys
+        texts = {
+            x: chart.shown(low) if low == high else f"{chart.shown(low)} to {chart.shown(high)}"
+            for x, low, high in zip(series.xs, series.ys, highs, strict=True)
+        }
+        # A curve that has come down to nothing stays there.
+        after = chart.shown(0.0) if isinstance(series, Line) and series.ys and series.ys[-1] == 0 else ""
+        column = [texts.get(x, after if series.xs and x > series.xs[-1] else "") for x in chart.xs]
+        columns.append({"label": series.label, "tone": series.tone, "kind": _kind(series), "texts": column})
+    return {
+        "xs": chart.xs,
+        "names": [f"{chart.x_label} = {number(x)}" for x in chart.xs],
+        "series": columns,
+    }
+
+
+# --- the drawing --------------------------------------------------------------------------------------------
 
 
 def draw(chart: Chart, frame: Frame, *, kind: str) -> Markup:

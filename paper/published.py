@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedproof.mechanisms import InstanceFedAvg, Poisson, UserFedAvg
+from paper.rows import RunTime
 
 FILE = "paper_values.json"
 
@@ -41,7 +42,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class DopamineSetting:
-    """The comparison of InsDP-FedSGD with Dopamine."""
+    """The comparison of InsDP-FedSGD with Dopamine; `printed` are their ε, 10 of 30 users drawn."""
 
     sigma: float
     clip_norm: float
@@ -50,6 +51,7 @@ class DopamineSetting:
     users: int
     cohorts: tuple[int, ...]
     delta: float
+    printed: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,21 @@ class Published:
             users=30,
             cohorts=(10, 20),
             delta=1e-4,
+            printed=found["q=10/30"],
         )
+
+    @property
+    def run_time(self) -> RunTime:
+        """Seconds on Sentiment140."""
+        found = self.values["runtime"]
+        return RunTime(
+            seconds_per_round=found["sent140 seconds per round"],
+            certify_seconds=found["certification seconds given scores"],
+        )
+
+    def best_epsilon(self, experiment: str) -> float:
+        """At which ε the largest K is reached."""
+        return float(self.values["best_epsilon_for_largest_k"][experiment])
 
     def robust_accuracy(self, server: str, attack: str, size: int) -> float | None:
         """Accuracy on CIFAR under attack, in percent, where it is printed."""

@@ -5,30 +5,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedproof.reproduction.defences import defended
-from fedproof.reproduction.published import Published
+from paper.defences import defended
+from paper.published import Published
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 PUBLISHED = Published.read(EXPERIMENTS)
 RULES = ("fedavg", "median", "trimmed-mean", "krum", "multi-krum", "bulyan", "rfa")
 
 
-def row(values, **privacy):
-    attack = {"attack": "backdoor", "adversaries": 2, "accuracy": 0.9, "replica_accuracy": 0.7}
-    return {
-        "key": "study/panel",
-        "values": values,
-        "result": {"attacks": [attack | {"certified_accuracy": None}], **privacy},
-    }
+ATTACK = {"attack": "backdoor", "adversaries": 2, "accuracy": 0.9, "replica_accuracy": 0.7}
 
 
-def test_a_defence_is_judged_by_one_model():
-    [one] = defended([row({"aggregation.rule": "geometric-median"})], PUBLISHED)
+def test_a_defence_is_judged_by_one_model(measured_row, attacked):
+    row = measured_row(attacked(ATTACK), values={"aggregation.rule": "geometric-median"})
+    [one] = defended([row], PUBLISHED)
     assert (one.ours, one.theirs) == (70.0, 87.94)
 
 
-def test_user_dp_is_judged_by_its_ensemble():
-    [one] = defended([row({"mechanism.noise_multiplier": "2.6"}, epsilon={"paper": 0.648})], PUBLISHED)
+def test_user_dp_is_judged_by_its_ensemble(measured_row, attacked):
+    result = attacked(ATTACK, epsilon={"paper": 0.648})
+    [one] = defended([measured_row(result, values={"mechanism.noise_multiplier": "2.6"})], PUBLISHED)
     assert (one.ours, one.theirs) == (90.0, 87.9)
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fedproof.reproduction.clean import CLOSE, Comparison
-from fedproof.reproduction.figures import curve, label_of
-from fedproof.reproduction.rows import Row, Rows
+from paper.clean import CLOSE, Comparison
+from paper.figures import label_of
+from paper.rows import AttackCell, Budgets, Clean, MeasuredRow, Needed, Rows, of_kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +32,11 @@ def statements(rows: Rows, clean: Sequence[Comparison]) -> list[Statement]:
 
 
 def _budgets(rows: Rows) -> Iterator[Statement]:
-    for row in rows.under("privacy-budgets"):
-        found = row["result"]["rows"]
-        equal = sum(one["paper"] == one["published"] for one in found)
+    for _, found in of_kind(rows.under("privacy-budgets"), Budgets):
         yield Statement(
             claim="every published ε is reproduced to four decimals",
-            holds=equal == len(found),
-            evidence=f"{equal} of {len(found)}",
+            holds=found.equal == len(found.rows),
+            evidence=f"{found.equal} of {len(found.rows)}",
         )
 
 
@@ -56,25 +54,24 @@ def _clean(clean: Sequence[Comparison]) -> Iterator[Statement]:
 def _optimal(rows: Rows) -> Iterator[Statement]:
     """The largest K is reached at an ε in the middle, not at either end."""
     for data in ("mnist", "cifar"):
-        found = [row for row in rows.under(f"certified-user-epsilon/{data}") if "epsilon" in row["result"]]
+        every = of_kind(rows.under(f"certified-user-epsilon/{data}"), Clean)
+        found = [(row, one) for row, one in every if one.epsilon]
         if len(found) < 3:
             continue
-        ordered = sorted(found, key=lambda row: row["result"]["epsilon"]["paper"])
-        sizes = [row["result"]["paper_largest"] for row in ordered]
+        found.sort(key=lambda pair: pair[1].epsilon["paper"])
+        sizes = [one.paper_largest or 0.0 for _, one in found]
         best = max(range(len(sizes)), key=sizes.__getitem__)
         yield Statement(
             claim=f"an optimal ε for certified accuracy exists on {data.upper()}",
             holds=0 < best < len(sizes) - 1,
-            evidence=f"the largest K, {sizes[best]:.2f}, is at {label_of(ordered[best])} among {len(sizes)}",
+            evidence=f"the largest K, {sizes[best]:.2f}, is at {label_of(found[best][0])} among {len(sizes)}",
         )
 
 
-def _attacks(rows: Rows, prefixes: Iterable[str]) -> Iterator[tuple[Row, dict[str, float]]]:
+def _attacks(rows: Rows, prefixes: Iterable[str]) -> Iterator[tuple[MeasuredRow, AttackCell]]:
     for prefix in prefixes:
         for row in rows.under(prefix):
-            for one in row["result"].get("attacks", ()):
-                if one.get("certified_lower") is not None:
-                    yield row, one
+            yield from ((row, one) for one in row.attacks if one.certified_lower is not None)
 
 
 _STUDIES = ("inefficacy-users", "inefficacy-epsilon", "instances-mnist", "instances-cifar", "ten-classes")
@@ -84,30 +81,30 @@ def _bounds(rows: Rows) -> Iterator[Statement]:
     found = list(_attacks(rows, _STUDIES))
     if not found:
         return
-    above = sum(bool(one["holds_on_cost"]) for _, one in found)
+    above = sum(bool(one.holds_on_cost) for _, one in found)
     yield Statement(
         claim="no attack brings its cost below the certified lower bound (beyond Monte-Carlo error)",
         holds=above == len(found),
         evidence=f"{above} of {len(found)} attacked ensembles",
     )
-    below = sum(one["paper_lower_exact"] <= one["cost"] for _, one in found)
+    below = sum(_paper_lower(one) <= one.cost for _, one in found)
     yield Statement(
         claim="the paper's lower bound is below what every attack achieves",
         holds=below == len(found),
         evidence=f"{below} of {len(found)} attacked ensembles",
     )
     pairs = list(_neighbours(found))
-    falling = sum(more["paper_lower_exact"] <= less["paper_lower_exact"] for less, more in pairs)
+    falling = sum(_paper_lower(more) <= _paper_lower(less) for less, more in pairs)
     yield Statement(
         claim="the lower bound falls with k",
         holds=falling == len(pairs) > 0,
         evidence=f"{falling} of {len(pairs)} pairs of neighbouring k",
     )
-    needed = [row["result"] for row in (*rows.under("inefficacy-epsilon"), *rows.under("needed-instances"))]
-    needed = [one for one in needed if "taus" in one]
-    steps = [(a, b) for a in needed for b in needed if a["epsilon"]["paper"] < b["epsilon"]["paper"]]
-    steps = [(a, b) for a, b in steps if a["delta"] == b["delta"] and a["taus"] == b["taus"]]
-    fewer = sum(all(x >= y for x, y in zip(a["paper"], b["paper"], strict=True)) for a, b in steps)
+    every = (*rows.under("inefficacy-epsilon"), *rows.under("needed-instances"))
+    needed = [one for _, one in of_kind(every, Needed)]
+    steps = [(a, b) for a in needed for b in needed if a.epsilon["paper"] < b.epsilon["paper"]]
+    steps = [(a, b) for a, b in steps if a.delta == b.delta and a.taus == b.taus]
+    fewer = sum(all(x >= y for x, y in zip(a.paper, b.paper, strict=True)) for a, b in steps)
     if steps:
         yield Statement(
             claim="the smaller ε, the more adversaries an attack needs (the paper's bound)",
@@ -116,19 +113,22 @@ def _bounds(rows: Rows) -> Iterator[Statement]:
         )
 
 
-def _neighbours(
-    found: Sequence[tuple[Row, dict[str, float]]],
-) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
+def _paper_lower(one: AttackCell) -> float:
+    assert one.paper_lower_exact is not None
+    return one.paper_lower_exact
+
+
+def _neighbours(found: Sequence[tuple[MeasuredRow, AttackCell]]) -> Iterator[tuple[AttackCell, AttackCell]]:
     for (row, less), (other, more) in pairwise(found):
-        same = row is other and less["attack"] == more["attack"]
-        if same and less["adversaries"] < more["adversaries"]:
+        same = row is other and less.attack == more.attack
+        if same and less.adversaries < more.adversaries:
             yield less, more
 
 
 def _heterogeneity(rows: Rows) -> Iterator[Statement]:
     for data in ("mnist", "cifar"):
         iid, skewed = (
-            [row["result"].get("paper_largest") or 0.0 for row in rows.under(prefix)]
+            [one.paper_largest or 0.0 for _, one in of_kind(rows.under(prefix), Clean)]
             for prefix in (f"certified-user-epsilon/{data}", f"certified-heterogeneity/{data}-dir0.5")
         )
         if iid and skewed:
@@ -142,7 +142,7 @@ def _heterogeneity(rows: Rows) -> Iterator[Statement]:
 def _empirical(rows: Rows) -> Iterator[Statement]:
     found = list(_attacks(rows, (*_STUDIES, "robust-accuracy")))
     if found:
-        held = sum(one["certified_accuracy"] <= one["accuracy"] for _, one in found)
+        held = sum((one.certified_accuracy or 0.0) <= one.accuracy for _, one in found)
         yield Statement(
             claim="certified accuracy is at most the accuracy under attack",
             holds=held == len(found),
@@ -161,9 +161,9 @@ _WANTED = (
 def _beyond(rows: Rows) -> Iterator[Statement]:
     """What the same scores prove with 99 % confidence where the paper's formula proves nothing."""
     for name, key, relation, wanted in _WANTED:
-        for row in rows.under(key):
+        for _, found in of_kind(rows.under(key), Clean):
             ours, paper = (
-                at(curve(row, *way), 10) for way in (("margin", relation, True), ("paper", None, True))
+                at(found.curve(*way), 10) for way in (("margin", relation, True), ("paper", None, True))
             )
             yield Statement(
                 claim=f"{name}: at least {wanted:.0%} are certified for ten that {relation}, 99 %",

@@ -1,6 +1,6 @@
 import pytest
 
-from fedproof.ensemble.bench import CASES, bench
+from benchmarks.engine import CASES, bench
 
 
 def test_rows_hold_the_naive_loop_beside_the_engine():

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedproof.report.figures import new_figure, save_figure
-from fedproof.reproduction.figures import colours, label_of
-from fedproof.reproduction.published import Published
-from fedproof.reproduction.rows import Row
+from paper.figures import colours, label_of
+from paper.published import Published
+from paper.rows import AttackCell, MeasuredRow
 
 DEFENCES = "robust-accuracy"  # `published` of the panels that are compared with the table
 
@@ -35,19 +35,19 @@ class Defended:
     certified: float | None
 
 
-def defended(rows: Sequence[Row], published: Published) -> list[Defended]:
+def defended(rows: Sequence[MeasuredRow], published: Published) -> list[Defended]:
     """All cells of the rows, row by row."""
     return [
         Defended(
             server=label_of(row),
-            attack=one["attack"],
-            size=one["adversaries"],
-            ours=100 * one["accuracy" if _rule(row) is None else "replica_accuracy"],
-            theirs=published.robust_accuracy(_server(row), one["attack"], one["adversaries"]),
-            certified=one["certified_accuracy"],
+            attack=one.attack,
+            size=one.adversaries,
+            ours=100 * _judged(row, one),
+            theirs=published.robust_accuracy(_server(row), one.attack, one.adversaries),
+            certified=one.certified_accuracy,
         )
         for row in rows
-        for one in row["result"].get("attacks", ())
+        for one in row.attacks
     ]
 
 
@@ -75,15 +75,21 @@ def draw_defences(title: str, found: Sequence[Defended], path: Path) -> None:
         save_figure(figure, path)
 
 
-def _rule(row: Row) -> str | None:
+def _judged(row: MeasuredRow, one: AttackCell) -> float:
+    if _rule(row) is None:
+        return one.accuracy
+    assert one.replica_accuracy is not None
+    return one.replica_accuracy
+
+
+def _rule(row: MeasuredRow) -> str | None:
     """The defence of the row's server; None: the row is of UserDP-FedAvg."""
-    rule: str | None = row["values"].get("aggregation.rule")
-    return rule
+    return row.values.get("aggregation.rule")
 
 
-def _server(row: Row) -> str:
+def _server(row: MeasuredRow) -> str:
     """What the row's server is called in the paper's table."""
     rule = _rule(row)
     if rule is not None:
         return {"mean": "fedavg", "geometric-median": "rfa"}.get(rule, rule)
-    return f"user-dp eps {row['result'].get('epsilon', {}).get('paper', 0):.4g}"
+    return f"user-dp eps {row.paper_epsilon or 0:.4g}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedproof.report.figures import new_figure, save_figure
-from fedproof.reproduction.rows import Row
+from paper.rows import AttackCell, Clean, Dopamine, MeasuredRow, Needed, of_kind
 
 WAYS = (
     ("the paper's formula", "paper", None),
@@ -16,9 +16,9 @@ WAYS = (
 )
 
 
-def draw_panel(measure: str, title: str, rows: Sequence[Row], path: Path) -> bool:
+def draw_panel(measure: str, title: str, rows: Sequence[MeasuredRow], path: Path) -> bool:
     """Draw a panel's rows into `path`; False where there is nothing to draw."""
-    drawers: dict[str, Callable[[Any, Sequence[Row]], None]] = {
+    drawers: dict[str, Callable[[Any, Sequence[MeasuredRow]], None]] = {
         "certified": _certified,
         "attacked": _attacked,
         "needed": _needed,
@@ -36,34 +36,23 @@ def draw_panel(measure: str, title: str, rows: Sequence[Row], path: Path) -> boo
     return True
 
 
-def curve(row: Row, method: str, relation: str | None, sure: bool) -> list[float]:
-    """Certified accuracy over k of one row; empty where it was not computed."""
-    for found in row["result"].get("curves", ()):
-        same = found["method"] == method and found["relation"] == relation
-        if same and (found["failure_probability"] is not None) == sure:
-            return list(found["accuracy"])
-    return []
-
-
-def label_of(row: Row) -> str:
+def label_of(row: MeasuredRow) -> str:
     """What tells a row from its neighbours: ε where the noise varies, else the varied values."""
-    values = row["values"]
-    epsilon = row["result"].get("epsilon", {}).get("paper")
-    if set(values) == {"mechanism.noise_multiplier"} and epsilon is not None:
-        return f"ε = {epsilon:.4g}"
+    if set(row.values) == {"mechanism.noise_multiplier"} and row.paper_epsilon is not None:
+        return f"ε = {row.paper_epsilon:.4g}"
     names = {"poison_fraction": "α", "scale": "γ", "noise_multiplier": "σ"}
-    parts = {key.rpartition(".")[2]: value for key, value in values.items()}
+    parts = {key.rpartition(".")[2]: value for key, value in row.values.items()}
     return ", ".join(f"{names.get(key, key)} = {value}" for key, value in parts.items())
 
 
-def _certified(figure: Any, rows: Sequence[Row]) -> None:
+def _certified(figure: Any, rows: Sequence[MeasuredRow]) -> None:
     """One picture for each way to certify the same scores; dotted: with confidence."""
-    shown = [row for row in rows if row["result"].get("curves")]
+    shown = [(row, result) for row, result in of_kind(rows, Clean) if result.curves]
     pictures = figure.subplots(1, len(WAYS), sharey=True)
     for axes, (title, method, relation) in zip(pictures, WAYS, strict=True):
-        for row, colour in zip(shown, colours(len(shown)), strict=True):
+        for (row, result), colour in zip(shown, colours(len(shown)), strict=True):
             for sure, style in ((False, "-"), (True, ":")):
-                ys = curve(row, method, relation, sure)
+                ys = result.curve(method, relation, sure)
                 label = label_of(row) if axes is pictures[0] and not sure else None
                 axes.plot(range(len(ys)), ys, style, color=colour, linewidth=1.4, label=label)
         axes.set(xlabel="k (dotted: with confidence)", title=title, ylim=(0, 1))
@@ -79,24 +68,30 @@ class _Series:
     label: str
     colour: Any
     xs: list[float]
-    found: list[dict[str, Any]]
+    found: list[AttackCell]
 
-    def values(self, key: str) -> list[float] | None:
-        """Of every point, or None where one has none."""
-        values = [one.get(key) for one in self.found]
-        return None if None in values else [round(float(value), 4) for value in values if value is not None]
+    @property
+    def tight(self) -> list[float] | None:
+        """Our lower bound at every point, or None where one has none."""
+        return _known([one.certified_lower for one in self.found])
+
+    @property
+    def paper(self) -> list[float] | None:
+        """The paper's lower bound likewise."""
+        return _known([one.paper_lower_exact for one in self.found])
 
 
-_TIGHT, _PAPER = "certified_lower", "paper_lower_exact"
+def _known(values: Sequence[float | None]) -> list[float] | None:
+    return None if None in values else [round(value, 4) for value in values if value is not None]
 
 
-def _attacked(figure: Any, rows: Sequence[Row]) -> None:
+def _attacked(figure: Any, rows: Sequence[MeasuredRow]) -> None:
     """The attacker's cost over k, or over ε where one k was attacked, above its bounds."""
     axes = figure.subplots()
     found = [
-        (row, name, [one for one in row["result"]["attacks"] if one["attack"] == name])
+        (row, name, [one for one in row.attacks if one.attack == name])
         for row in rows
-        for name in dict.fromkeys(one["attack"] for one in row["result"]["attacks"])
+        for name in dict.fromkeys(one.attack for one in row.attacks)
     ]
     if all(len(attacks) == 1 for _, _, attacks in found) and len(rows) > 1:
         series = _over_epsilon(found)
@@ -106,7 +101,7 @@ def _attacked(figure: Any, rows: Sequence[Row]) -> None:
         axes.set_xlabel("k")
         axes.xaxis.get_major_locator().set_params(integer=True)
     for one, marker in zip(series, cycle("os^Dv"), strict=False):
-        costs = [attack["cost"] for attack in one.found]
+        costs = [attack.cost for attack in one.found]
         # Hollow and of different shapes: costs are often equal.
         look = {"color": one.colour, "markerfacecolor": "none", "markersize": 7}
         axes.plot(one.xs, costs, marker, label=f"J(D'), {one.label}", **look)
@@ -114,25 +109,25 @@ def _attacked(figure: Any, rows: Sequence[Row]) -> None:
     axes.set(ylabel="attacker's cost", ylim=(0, None))
 
 
-def _over_size(found: Sequence[tuple[Row, str, list[dict[str, Any]]]]) -> list[_Series]:
+def _over_size(found: Sequence[tuple[MeasuredRow, str, list[AttackCell]]]) -> list[_Series]:
     return [
         _Series(
             label=f"{name}, {label_of(row)}".rstrip(", "),
             colour=colour,
-            xs=[one["adversaries"] for one in attacks],
+            xs=[one.adversaries for one in attacks],
             found=attacks,
         )
         for (row, name, attacks), colour in zip(found, colours(len(found)), strict=True)
     ]
 
 
-def _over_epsilon(found: Sequence[tuple[Row, str, list[dict[str, Any]]]]) -> list[_Series]:
+def _over_epsilon(found: Sequence[tuple[MeasuredRow, str, list[AttackCell]]]) -> list[_Series]:
     names = dict.fromkeys(name for _, name, _ in found)
     return [
         _Series(
             label=name,
             colour=colour,
-            xs=[row["result"]["epsilon"]["paper"] for row, one, _ in found if one == name],
+            xs=[row.paper_epsilon or 0.0 for row, one, _ in found if one == name],
             found=[attacks[0] for _, one, attacks in found if one == name],
         )
         for name, colour in zip(names, colours(len(names)), strict=True)
@@ -141,42 +136,36 @@ def _over_epsilon(found: Sequence[tuple[Row, str, list[dict[str, Any]]]]) -> lis
 
 def _bounds(axes: Any, series: Sequence[_Series]) -> None:
     """Both lower bounds: once where they are the same for all, else for each in its own colour."""
-    alike = all(
-        (one.values(_TIGHT), one.values(_PAPER)) == (series[0].values(_TIGHT), series[0].values(_PAPER))
-        for one in series
-    )
+    alike = all((one.tight, one.paper) == (series[0].tight, series[0].paper) for one in series)
     styles = (
-        (_TIGHT, "tight lower bound, 99 %", "-", "#0072B2"),
-        (_PAPER, "the paper's lower bound", "-" if alike else "--", "#D55E00"),
+        ("tight lower bound, 99 %", "-", "#0072B2"),
+        ("the paper's lower bound", "-" if alike else "--", "#D55E00"),
     )
     for one in series[:1] if alike else series:
-        for key, label, style, colour in styles:
-            values = one.values(key)
+        for values, (label, style, colour) in zip((one.tight, one.paper), styles, strict=True):
             if values is not None:
                 drawn = {"color": colour, "label": label} if alike else {"color": one.colour}
                 axes.plot(one.xs, values, style, linewidth=1.8, **drawn)
     if not alike:
-        for _, label, style, _ in styles:
+        for label, style, _ in styles:
             axes.plot([], [], style, color="#555555", linewidth=1.8, label=label)
 
 
-def _needed(figure: Any, rows: Sequence[Row]) -> None:
+def _needed(figure: Any, rows: Sequence[MeasuredRow]) -> None:
     axes = figure.subplots()
-    for row, colour in zip(rows, colours(len(rows)), strict=True):
-        result = row["result"]
-        for key, style in (("tight", "-"), ("paper", ":")):
-            pairs = [(tau, k) for tau, k in zip(result["taus"], result[key], strict=True) if k is not None]
-            label = label_of(row) if key == "tight" else None
+    for (row, result), colour in zip(of_kind(rows, Needed), colours(len(rows)), strict=True):
+        for units, style, label in ((result.tight, "-", label_of(row)), (result.paper, ":", None)):
+            pairs = [(tau, k) for tau, k in zip(result.taus, units, strict=True) if k is not None]
             axes.plot(*zip(*pairs, strict=True), style, color=colour, linewidth=1.4, label=label)
     axes.set(xlabel="τ (dotted: the paper's bound)", ylabel="units needed", ylim=(0, None))
 
 
-def _dopamine(figure: Any, rows: Sequence[Row]) -> None:
-    curves = rows[0]["result"]["curves"]
+def _dopamine(figure: Any, rows: Sequence[MeasuredRow]) -> None:
+    curves = next(result for _, result in of_kind(rows, Dopamine)).curves
     for axes, one in zip(figure.subplots(1, len(curves), sharey=True), curves, strict=True):
-        for name, colour in (("InsDP-FedSGD", "#0072B2"), ("Dopamine", "#D55E00")):
-            axes.plot(one["rounds"], one[name], color=colour, label=name if one is curves[0] else None)
-        axes.set(xlabel="round", title=f"{one['cohort']} of 30 users", ylim=(0, None))
+        for (name, values), colour in zip(one.named.items(), ("#0072B2", "#D55E00"), strict=True):
+            axes.plot(one.rounds, values, color=colour, label=name if one is curves[0] else None)
+        axes.set(xlabel="round", title=f"{one.cohort} of 30 users", ylim=(0, None))
     figure.axes[0].set_ylabel("ε (paper)")
 
 

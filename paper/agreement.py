@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from fedproof.reproduction.clean import CLOSE, Comparison, compare_clean
-from fedproof.reproduction.defences import DEFENCES, defended
-from fedproof.reproduction.published import Published
-from fedproof.reproduction.rows import Row, Rows
-from fedproof.reproduction.study import Panel, Study, rows_key
+from paper.clean import CLOSE, Comparison, compare_clean
+from paper.defences import DEFENCES, defended
+from paper.published import Published
+from paper.rows import Budgets, Clean, MeasuredRow, Rows, of_kind
+from paper.study import Panel, Study, rows_key
 
 _BEST = {
     "certified-user-epsilon/mnist": "user-mnist",
@@ -47,23 +47,24 @@ def _clean(study: Study, rows: Rows, published: Published, clean: Sequence[Compa
 
 
 def _best_epsilon(
-    study: Study, found: Sequence[tuple[Panel, list[Row]]], published: Published
+    study: Study, found: Sequence[tuple[Panel, list[MeasuredRow]]], published: Published
 ) -> Iterator[str]:
     """At which ε the paper's formula reaches furthest, there and here."""
     for panel, rows in found:
         name = _BEST.get(f"{study.name}/{panel.name}")
-        certified = [row for row in rows if row["result"].get("paper_largest") is not None]
+        certified = [
+            (one.paper_largest, one) for _, one in of_kind(rows, Clean) if one.paper_largest is not None
+        ]
         if name is None or not certified:
             continue
-        best = max(certified, key=lambda row: row["result"]["paper_largest"])["result"]
-        theirs = published.values["best_epsilon_for_largest_k"][name]
+        largest, best = max(certified, key=lambda pair: pair[0])
         yield (
-            f"on {panel.title} the largest K, {best['paper_largest']:.2f}, is reached at "
-            f"ε = {best['epsilon']['paper']:.4g}, in the paper at {theirs:g}"
+            f"on {panel.title} the largest K, {largest:.2f}, is reached at "
+            f"ε = {best.epsilon['paper']:.4g}, in the paper at {published.best_epsilon(name):g}"
         )
 
 
-def _defences(found: Sequence[tuple[Panel, list[Row]]], published: Published) -> Iterator[str]:
+def _defences(found: Sequence[tuple[Panel, list[MeasuredRow]]], published: Published) -> Iterator[str]:
     differences = [
         one.ours - one.theirs
         for panel, rows in found
@@ -79,17 +80,15 @@ def _defences(found: Sequence[tuple[Panel, list[Row]]], published: Published) ->
         )
 
 
-def _bounds(found: Sequence[tuple[Panel, list[Row]]]) -> Iterator[str]:
-    attacked = [one for _, rows in found for row in rows for one in row["result"].get("attacks", ())]
-    bounded = [one for one in attacked if one["holds_on_cost"] is not None]
+def _bounds(found: Sequence[tuple[Panel, list[MeasuredRow]]]) -> Iterator[str]:
+    attacked = [one for _, rows in found for row in rows for one in row.attacks]
+    bounded = [one for one in attacked if one.holds_on_cost is not None]
     if bounded:
-        held = sum(one["holds_on_cost"] and one["holds_on_certified"] for one in bounded)
+        held = sum(bool(one.holds_on_cost and one.holds_on_certified) for one in bounded)
         yield f"{held} of {len(bounded)} attacked ensembles stay within what is certified"
 
 
-def _budgets(found: Sequence[tuple[Panel, list[Row]]]) -> Iterator[str]:
-    for panel, rows in found:
-        if panel.measure == "budgets" and rows:
-            entries = rows[0]["result"]["rows"]
-            equal = sum(one["paper"] == one["published"] for one in entries)
-            yield f"{equal} of {len(entries)} values are equal to four decimals"
+def _budgets(found: Sequence[tuple[Panel, list[MeasuredRow]]]) -> Iterator[str]:
+    for _, rows in found:
+        for _, budgets in of_kind(rows, Budgets):
+            yield f"{budgets.equal} of {len(budgets.rows)} values are equal to four decimals"

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from paper.rows import AttackCell, Attacked, MeasuredRow
+
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 TINY = """
@@ -80,3 +82,43 @@ def experiments(tmp_path_factory):
     (folder / "paper" / "small.toml").write_text(STUDY)
     shutil.copy(EXPERIMENTS / "paper_values.json", folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def measured_row():
+    """A whole row around a result."""
+
+    def build(result, key="study/panel", values=None):
+        return MeasuredRow(
+            key=key,
+            settings_sha256="0" * 64,
+            values=values or {},
+            replicas=40,
+            rounds=1,
+            version="0.1.0",
+            hardware="CPU",
+            jobs=1,
+            seconds=1.0,
+            wall=1.0,
+            result=result,
+        )
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def attacked():
+    """A result of attacks from what matters of each."""
+
+    def build(*attacks, epsilon=None):
+        common = dict.fromkeys(
+            ("clean_replica_accuracy", "clean_accuracy", "clean_cost", "clipped_share"), 0.5
+        )
+        common |= dict.fromkeys(("certified_inputs", "kept_on_certified", "holds_on_certified"))
+        common |= dict.fromkeys(("certified_accuracy", "certified_lower", "certified_upper"))
+        common |= dict.fromkeys(("paper_lower", "paper_upper", "holds_on_cost"))
+        common |= {"accuracy": 0.5, "cost": 0.5, "replicas": 40, "sound": True, "reasons": ()}
+        cells = tuple(AttackCell(**(common | one)) for one in attacks)
+        return Attacked(accuracy=0.5, attacks=cells, cost_bound=1.0, epsilon=epsilon or {})
+
+    return build

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.accounting import account
+from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.epsilon import dopamine_epsilon
 from fedproof.accounting.renyi import paper_epsilon
 from fedproof.certificates import CostMethod, Method, certify, inefficacy
@@ -16,16 +16,27 @@ from fedproof.certificates.closed_form import inefficacy_bounds, real_size
 from fedproof.certificates.comparison import compare, relations_of
 from fedproof.config import Config
 from fedproof.ensemble import Task, ensemble_accuracy, replica_accuracies
-from fedproof.experiment import SharedWork, privacy_spent
-from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedSGD, UserFedAvg, is_private
-from fedproof.reproduction.published import Published
-from fedproof.reproduction.study import Panel
+from fedproof.experiment import SharedWork
+from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedSGD, UserFedAvg, is_certified, is_private
 from fedproof.robustness import AttackRow
 from fedproof.robustness.evaluate import attack, series
 from fedproof.robustness.outcome import AttackOutcome, costs, train
 from fedproof.threat import Relation, ThreatModel
-
-Result = dict[str, Any]
+from paper.published import Published
+from paper.rows import (
+    AttackCell,
+    Attacked,
+    BudgetCell,
+    Budgets,
+    CertifiedCurve,
+    Clean,
+    Dopamine,
+    DopamineCurve,
+    Needed,
+    Result,
+    RunTime,
+)
+from paper.study import Panel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +56,13 @@ class Work:
     shared: SharedWork
 
 
-def certified(work: Work) -> Result:
+def certified(work: Work) -> Clean:
     """Accuracy, and certified accuracy over k: the paper's way and ours, from the same scores."""
     config, task = work.config, work.task
     scores = _clean(work).scores
-    result = _accuracies(task, scores)
-    if isinstance(task.mechanism, FedAvg):
-        return result
+    clean = _trained(work, scores)
+    if not is_certified(task.mechanism):
+        return clean
     start = time.perf_counter()
     chance = config.certificate.failure_probability
     curves = compare(
@@ -62,29 +73,30 @@ def certified(work: Work) -> Result:
         failure_probability=chance,
         max_size=config.certificate.max_size,
     )
-    return result | {
-        "curves": [
-            {
-                "method": curve.method,
-                "relation": curve.relation.value if curve.relation else None,
-                "failure_probability": curve.failure_probability,
-                "accuracy": _rounded(curve.accuracy),
-            }
-            for curve in curves
-        ]
-        + [_margin(work, scores, relation, chance) for relation in relations_of(task.mechanism)],
-        "paper_largest": _paper_largest(work, scores),
-        "certify_seconds": round(time.perf_counter() - start, 3),
-        **_privacy(work),
-    }
+    compared = [
+        CertifiedCurve(
+            method=str(curve.method),
+            relation=curve.relation.value if curve.relation else None,
+            failure_probability=curve.failure_probability,
+            accuracy=_rounded(curve.accuracy),
+        )
+        for curve in curves
+    ]
+    margins = [_margin(work, scores, relation, chance) for relation in relations_of(task.mechanism)]
+    return replace(
+        clean,
+        curves=(*compared, *margins),
+        paper_largest=_paper_largest(work, scores),
+        certify_seconds=round(time.perf_counter() - start, 3),
+    )
 
 
-def accuracy(work: Work) -> Result:
+def accuracy(work: Work) -> Clean:
     """Accuracy alone."""
-    return _accuracies(work.task, _clean(work).scores) | _privacy(work)
+    return _trained(work, _clean(work).scores)
 
 
-def _margin(work: Work, scores: NDArray[np.float32], relation: Relation, chance: float) -> Result:
+def _margin(work: Work, scores: NDArray[np.float32], relation: Relation, chance: float) -> CertifiedCurve:
     """The default certificate of fedproof, for one relation."""
     task, most = work.task, work.config.certificate.max_size
     certificate = certify(
@@ -97,12 +109,12 @@ def _margin(work: Work, scores: NDArray[np.float32], relation: Relation, chance:
         max_size=most,
     )
     accuracy = certificate.certified_accuracy(range(most + 1))
-    return {
-        "method": "margin",
-        "relation": relation.value,
-        "failure_probability": chance,
-        "accuracy": _until_zero(accuracy),
-    }
+    return CertifiedCurve(
+        method="margin",
+        relation=relation.value,
+        failure_probability=chance,
+        accuracy=_until_zero(accuracy),
+    )
 
 
 def _paper_largest(work: Work, scores: NDArray[np.float32]) -> float:
@@ -113,33 +125,32 @@ def _paper_largest(work: Work, scores: NDArray[np.float32]) -> float:
     return round(float(real_size(means[:, -1], means[:, -2], epsilon=epsilon, delta=delta).max()), 3)
 
 
-def attacked(work: Work) -> Result:
+def attacked(work: Work) -> Attacked:
     """Attacked ensembles beside the bounds, for every attack and number of poisoned units."""
     config, task = work.config, work.task
     first = work.shared.first_updates(config, task)
     rows = attack(config, work.panel.attacks, work.panel.sizes, task=task, first=first)
-    return {
-        "accuracy": rows[0].clean_replica_accuracy,
-        "attacks": [_with_paper_bound(work, row) for row in rows],
-        "cost_bound": config.attack.cost_bound,
+    return Attacked(
+        accuracy=rows[0].clean_replica_accuracy,
+        attacks=tuple(AttackCell(**asdict(row), paper_lower_exact=_paper_lower(work, row)) for row in rows),
+        cost_bound=config.attack.cost_bound,
         **_privacy(work),
-    }
+    )
 
 
-def _with_paper_bound(work: Work, row: AttackRow) -> Result:
-    """The row with the paper's lower bound as the paper draws it: from the mean, without confidence."""
-    kept = row.values() | {"reasons": list(row.reasons)}
+def _paper_lower(work: Work, row: AttackRow) -> float | None:
+    """The paper's lower bound as the paper draws it: from the mean, without confidence."""
     delta, bound = work.config.mechanism.delta, work.config.attack.cost_bound
     if not is_private(work.task.mechanism):
-        return kept
+        return None
     epsilon = account(work.task.mechanism, delta, ["paper"])["paper"]
     lower, _ = inefficacy_bounds(
         row.clean_cost, row.adversaries, cost_bound=bound, epsilon=epsilon, delta=delta
     )
-    return kept | {"paper_lower_exact": float(lower)}
+    return float(lower)
 
 
-def needed(work: Work) -> Result:
+def needed(work: Work) -> Needed:
     """How many units it takes to divide the attacker's cost by τ: the paper's bound and ours."""
     config, task = work.config, work.task
     [(_, goal_of)] = series(config, work.panel.attacks[0], [1], task)
@@ -160,17 +171,25 @@ def needed(work: Work) -> Result:
             delta=config.mechanism.delta,
         ).needed
 
-    return {
-        **_accuracies(task, outcome.scores),
-        "cost": float(found.mean()),
-        "taus": list(work.panel.taus),
-        "paper": [units(tau, CostMethod.PAPER, "none") for tau in work.panel.taus],
-        "tight": [units(tau, CostMethod.MEAN, "betting") for tau in work.panel.taus],
+    def by_formula(tau: float) -> float:
+        count = units(tau, CostMethod.PAPER, "none")
+        assert count is not None, "a formula has a value for every τ"
+        return count
+
+    clean = _trained(work, outcome.scores)
+    return Needed(
+        accuracy=clean.accuracy,
+        accuracy_std=clean.accuracy_std,
+        ensemble_accuracy=clean.ensemble_accuracy,
+        cost=float(found.mean()),
+        taus=work.panel.taus,
+        paper=tuple(map(by_formula, work.panel.taus)),
+        tight=tuple(units(tau, CostMethod.MEAN, "betting") for tau in work.panel.taus),
         **_privacy(work),
-    }
+    )
 
 
-def run_time(work: Work) -> Result:
+def run_time(work: Work) -> RunTime:
     """Seconds of a round of one replica, without and with clipping and noise, and of a certificate."""
     task, count = work.task, work.config.ensemble.replicas
     assert isinstance(task.mechanism, UserFedAvg)
@@ -183,30 +202,32 @@ def run_time(work: Work) -> Result:
         seconds[name] = (time.perf_counter() - start) / (count * task.mechanism.rounds)
     start = time.perf_counter()
     certify(scores, mechanism=task.mechanism, threat=work.config.threat_model)
-    return {"seconds_per_round": seconds, "certify_seconds": time.perf_counter() - start}
+    return RunTime(seconds_per_round=seconds, certify_seconds=time.perf_counter() - start)
 
 
-def budgets(published: Published) -> Result:
+def budgets(published: Published) -> Budgets:
     """Every ε that the paper prints, beside ours to four decimals."""
-    rows = [
-        {
-            "experiment": entry.experiment,
-            "sigma": entry.sigma,
-            "rounds": entry.rounds,
-            "published": entry.epsilon,
-            "paper": round(paper_epsilon(entry.mechanism, entry.delta), 4),
-            "pld": round(account(entry.mechanism, entry.delta, ["pld"])["pld"], 4),
-        }
-        for entry in published.budgets()
-    ]
-    return {"rows": rows}
+    return Budgets(
+        rows=tuple(
+            BudgetCell(
+                experiment=entry.experiment,
+                sigma=entry.sigma,
+                rounds=entry.rounds,
+                published=printed,
+                paper=round(paper_epsilon(entry.mechanism, entry.delta), 4),
+                pld=round(account(entry.mechanism, entry.delta, ["pld"])["pld"], 4),
+            )
+            for entry in published.table
+            if (printed := entry.epsilon) is not None
+        )
+    )
 
 
-def dopamine(published: Published) -> Result:
+def dopamine(published: Published) -> Dopamine:
     """ε over the rounds of InsDP-FedSGD, by its own accounting and by Dopamine's."""
     setting, curves = published.dopamine, []
     for cohort in setting.cohorts:
-        rounds = list(range(10, setting.rounds + 1, 10))
+        rounds = tuple(range(10, setting.rounds + 1, 10))
         mechanisms = [
             InstanceFedSGD(
                 rounds=count,
@@ -218,15 +239,15 @@ def dopamine(published: Published) -> Result:
             for count in rounds
         ]
         curves.append(
-            {
-                "cohort": cohort,
-                "rounds": rounds,
-                "InsDP-FedSGD": [round(paper_epsilon(one, setting.delta), 4) for one in mechanisms],
-                "Dopamine": [round(dopamine_epsilon(one, setting.delta), 4) for one in mechanisms],
-                "pld": [round(account(one, setting.delta, ["pld"])["pld"], 4) for one in mechanisms[-1:]],
-            }
+            DopamineCurve(
+                cohort=cohort,
+                rounds=rounds,
+                own=tuple(round(paper_epsilon(one, setting.delta), 4) for one in mechanisms),
+                dopamine=tuple(round(dopamine_epsilon(one, setting.delta), 4) for one in mechanisms),
+                pld=(round(account(mechanisms[-1], setting.delta, ["pld"])["pld"], 4),),
+            )
         )
-    return {"curves": curves}
+    return Dopamine(curves=tuple(curves))
 
 
 MEASURES: dict[str, Callable[[Work], Result]] = {
@@ -244,33 +265,36 @@ def _clean(work: Work, *goals: Any) -> AttackOutcome:
     return train(work.task, work.config.ensemble.replicas, goals, first=first)
 
 
-def _accuracies(task: Task, scores: NDArray[np.float32]) -> Result:
-    labels = task.federation.test_labels
+def _trained(work: Work, scores: NDArray[np.float32]) -> Clean:
+    """Accuracy and privacy of the replicas, nothing certified yet."""
+    labels = work.task.federation.test_labels
     single = replica_accuracies(scores, labels)
+    return Clean(
+        accuracy=round(float(single.mean()), 5),
+        accuracy_std=round(float(single.std()), 5),
+        ensemble_accuracy=round(ensemble_accuracy(scores, labels), 5),
+        **_privacy(work),
+    )
+
+
+def _privacy(work: Work) -> dict[str, Any]:
+    """What `Trained` says of privacy; nothing where there is none."""
+    mechanism, delta = work.task.mechanism, work.config.mechanism.delta
+    if not is_private(mechanism):
+        return {}
+    together = ensemble_account(mechanism, delta, work.config.ensemble.replicas)
     return {
-        "accuracy": round(float(single.mean()), 5),
-        "accuracy_std": round(float(single.std()), 5),
-        "ensemble_accuracy": round(ensemble_accuracy(scores, labels), 5),
+        "epsilon": {name: round(value, 6) for name, value in account(mechanism, delta).items()},
+        "ensemble_epsilon": {name: round(value, 4) for name, value in together.items()},
+        "delta": delta,
     }
 
 
-def _privacy(work: Work) -> Result:
-    config = work.config
-    spent = privacy_spent(work.task.mechanism, config.mechanism.delta, config.ensemble.replicas)
-    digits = {"epsilon": 6, "ensemble_epsilon": 4}
-    rounded = {
-        key: {name: round(value, digits[key]) for name, value in spent[key].items()}
-        for key in digits
-        if key in spent
-    }
-    return spent | rounded
+def _rounded(values: Any) -> tuple[float, ...]:
+    return tuple(round(float(value), 5) for value in values)
 
 
-def _rounded(values: Any) -> list[float]:
-    return [round(float(value), 5) for value in values]
-
-
-def _until_zero(values: Any) -> list[float]:
+def _until_zero(values: Any) -> tuple[float, ...]:
     """The values up to the first that is zero."""
     found = _rounded(values)
     return found[: found.index(0.0) + 1] if 0.0 in found else found

@@ -2,17 +2,18 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fedproof.reproduction import Rows, load_studies, reproduce, write_page
-from fedproof.reproduction.clean import compare_clean
-from fedproof.reproduction.page import page
-from fedproof.reproduction.published import Published
-from fedproof.reproduction.rows import device_seconds
-from fedproof.reproduction.statements import statements
-from fedproof.reproduction.study import chosen, points_of
+from paper import Rows, load_studies, reproduce, write_page
+from paper.clean import compare_clean
+from paper.page import page
+from paper.published import Published
+from paper.rows import BudgetCell, Budgets, Trained, device_seconds, line_of
+from paper.statements import statements
+from paper.study import chosen, points_of
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -29,9 +30,9 @@ def test_every_point_has_a_row_with_hash_hardware_and_seconds(measured, experime
     assert len(points) == 7
     for point in points:
         row = measured.find(point)
-        assert row["settings_sha256"] == point.settings_sha256
-        assert row["seconds"] >= 0
-        assert row["hardware"].startswith("CPU")
+        assert row.settings_sha256 == point.settings_sha256
+        assert row.seconds >= 0
+        assert row.hardware.startswith("CPU")
 
 
 def test_a_second_reproduction_measures_nothing(measured, experiments):
@@ -51,7 +52,7 @@ def test_a_half_written_last_line_is_measured_again(measured, experiments, tmp_p
     lines = measured.path.read_text().split("\n")
     (tmp_path / "rows.jsonl").write_text("\n".join(lines[:-2]) + "\n" + lines[-2][:40])
     found = reproduce(load_studies(experiments), experiments, tmp_path)
-    assert {row["key"] for row in found.under("small")} == {row["key"] for row in measured.under("small")}
+    assert {row.key for row in found.under("small")} == {row.key for row in measured.under("small")}
     assert len(Rows(tmp_path / "rows.jsonl").under("small")) == 7
 
 
@@ -61,10 +62,12 @@ def test_jobs_measure_the_same_in_the_same_order(measured, experiments, tmp_path
     passed = time.perf_counter() - begin
     assert 0.5 * passed < device_seconds(found.under("small")) < passed + 0.1
     alone, beside = measured.under("small"), found.under("small")
-    assert [row["key"] for row in beside] == [row["key"] for row in alone]
+    assert [row.key for row in beside] == [row.key for row in alone]
     for one, other in zip(alone, beside, strict=True):
-        assert one["result"].get("accuracy") == pytest.approx(other["result"].get("accuracy"), abs=1e-6)
-        assert other["jobs"] == (1 if other["key"] == "small/seconds" else 2)
+        assert type(one.result) is type(other.result)
+        if isinstance(one.result, Trained):
+            assert one.result.accuracy == pytest.approx(other.result.accuracy, abs=1e-6)
+        assert other.jobs == (1 if other.key == "small/seconds" else 2)
 
 
 def test_jobs_below_one_are_refused(experiments, tmp_path):
@@ -72,8 +75,10 @@ def test_jobs_below_one_are_refused(experiments, tmp_path):
         reproduce(load_studies(experiments), experiments, tmp_path, jobs=0)
 
 
-def test_a_wrong_line_in_the_middle_is_named(tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"key": "a"}\nnot json\n{"key": "b"}\n')
+@pytest.mark.parametrize("wrong", ["not json", '{"key": "a"}'])
+def test_a_wrong_line_in_the_middle_is_named(measured_row, tmp_path, wrong):
+    first, last = (line_of(measured_row(Budgets(rows=()), key=key)) for key in "ab")
+    (tmp_path / "rows.jsonl").write_text(f"{first}{wrong}\n{last}")
     with pytest.raises(ValueError, match=r"rows\.jsonl:2: not a row"):
         Rows(tmp_path / "rows.jsonl")
 
@@ -95,15 +100,15 @@ def test_the_scale_multiplies_replicas_and_thins_lists():
 
 
 def test_certified_rows_certify_the_same_scores_several_ways(measured):
-    row = next(row for row in measured.under("small/certified") if "baseline" not in row["values"])
-    ways = {(one["method"], one["relation"], one["failure_probability"]) for one in row["result"]["curves"]}
+    row = next(row for row in measured.under("small/certified") if "baseline" not in row.values)
+    ways = {(one.method, one.relation, one.failure_probability) for one in row.result.curves}
     assert ways == {
         (method, relation, chance)
         for method, relation in (("paper", None), ("mean", "join"), ("mean", "replace"))
         for chance in (None, 0.01)
     } | {("margin", "join", 0.01), ("margin", "replace", 0.01)}
-    for one in row["result"]["curves"]:
-        assert one["accuracy"] == sorted(one["accuracy"], reverse=True)
+    for one in row.result.curves:
+        assert list(one.accuracy) == sorted(one.accuracy, reverse=True)
 
 
 def test_the_page_shows_every_panel_and_its_figures(measured, experiments, tmp_path):
@@ -126,15 +131,16 @@ def test_numbers_of_the_page_come_from_the_rows(measured, experiments, tmp_path)
 
 
 def test_the_page_tells_how_much_was_trained_and_how_long_it_took(measured, experiments, tmp_path):
-    rows = [dict(row, hardware="card", seconds=120.0, wall=30.0) for row in measured.under("small")]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:6]))
+    rows = [replace(row, hardware="card", seconds=120.0, wall=30.0) for row in measured.under("small")]
+    (tmp_path / "rows.jsonl").write_text("".join(map(line_of, rows[:6])))
     text = page(load_studies(experiments), experiments, Rows(tmp_path / "rows.jsonl"))
     assert "At the paper's scale: 6 of 7 points, in 3 minutes of one card." in text
 
 
-def test_statements_can_be_false(tmp_path):
-    row = {"key": "privacy-budgets/all", "values": {}, "result": {"rows": [{"paper": 1.0, "published": 2.0}]}}
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+def test_statements_can_be_false(measured_row, tmp_path):
+    cell = BudgetCell(experiment="user-mnist", sigma=1.0, rounds=1, published=2.0, paper=1.0, pld=1.0)
+    row = measured_row(Budgets(rows=(cell,)), key="privacy-budgets/all")
+    (tmp_path / "rows.jsonl").write_text(line_of(row))
     [found] = statements(Rows(tmp_path / "rows.jsonl"), [])
     assert not found.holds
     assert found.evidence == "0 of 1"
@@ -195,13 +201,20 @@ def test_committed_rows_are_compared_with_the_paper():
     assert all(0 < one.measured <= 100 for one in clean)
 
 
+def test_committed_rows_are_written_as_they_were_read():
+    path = EXPERIMENTS / "results" / "rows.jsonl"
+    studies = load_studies(EXPERIMENTS)
+    rows = Rows(path)
+    assert "".join(line_of(row) for study in studies for row in rows.under(study.name)) == path.read_text()
+
+
 def test_committed_rows_are_all_points_at_the_papers_scale():
     rows = Rows(EXPERIMENTS / "results" / "rows.jsonl")
     studies = load_studies(EXPERIMENTS)
     wanted = {
         (point.key, point.settings_sha256) for study in studies for point in points_of(study, EXPERIMENTS)
     }
-    found = {(row["key"], row["settings_sha256"]) for study in studies for row in rows.under(study.name)}
+    found = {(row.key, row.settings_sha256) for study in studies for row in rows.under(study.name)}
     assert found == wanted
 
 

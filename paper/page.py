@@ -1,17 +1,29 @@
 """The page: every figure and table of the paper, published beside measured, made from the rows alone."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fedproof.files import replace_file
-from fedproof.reproduction.agreement import agreement
-from fedproof.reproduction.clean import Comparison, compare_clean
-from fedproof.reproduction.defences import DEFENCES, Defended, defended, draw_defences
-from fedproof.reproduction.figures import curve, draw_panel, label_of
-from fedproof.reproduction.published import Published
-from fedproof.reproduction.rows import Row, Rows, device_seconds
-from fedproof.reproduction.statements import at, statements
-from fedproof.reproduction.study import Panel, Study, points_of, rows_key
+from paper.agreement import agreement
+from paper.clean import Comparison, compare_clean
+from paper.defences import DEFENCES, Defended, defended, draw_defences
+from paper.figures import draw_panel, label_of
+from paper.published import Published
+from paper.rows import (
+    Attacked,
+    Budgets,
+    Clean,
+    Dopamine,
+    MeasuredRow,
+    Needed,
+    Rows,
+    RunTime,
+    device_seconds,
+    of_kind,
+)
+from paper.statements import at, statements
+from paper.study import Panel, Study, points_of, rows_key
 
 PAGE = "reproduction.md"
 IMAGES = "images/reproduction"
@@ -80,19 +92,12 @@ def page(studies: Sequence[Study], experiments: Path, rows: Rows) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def shown(study: Study, panel: Panel, rows: Rows) -> list[Row]:
+def shown(study: Study, panel: Panel, rows: Rows) -> list[MeasuredRow]:
     """The rows of a panel, with only its attacks where it shows rows of another."""
     found = rows.under(rows_key(study, panel))
     if panel.rows_of is None or not panel.attacks:
         return found
-    return [
-        row
-        | {
-            "result": row["result"]
-            | {"attacks": [one for one in row["result"]["attacks"] if one["attack"] in panel.attacks]}
-        }
-        for row in found
-    ]
+    return [replace(row, result=result.only(panel.attacks)) for row, result in of_kind(found, Attacked)]
 
 
 def _missing(studies: Sequence[Study], rows: Rows) -> Iterator[str]:
@@ -111,8 +116,8 @@ def _effort(studies: Sequence[Study], experiments: Path, rows: Rows) -> Iterator
     """How much of the paper's scale was trained, and how long it took."""
     points = [point for study in studies for point in points_of(study, experiments, 1.0)]
     whole = [row for row in (rows.find(point) for point in points) if row]
-    for hardware in sorted({row["hardware"] for row in whole}):
-        found = [row for row in whole if row["hardware"] == hardware]
+    for hardware in sorted({row.hardware for row in whole}):
+        found = [row for row in whole if row.hardware == hardware]
         minutes = device_seconds(found) / 60
         yield (
             f"At the paper's scale: {len(found)} of {len(points)} points, in {minutes:.0f} minutes of one "
@@ -143,7 +148,7 @@ def _section(study: Study, rows: Rows, published: Published, clean: Sequence[Com
         yield from _panel(study, panel, found, published)
 
 
-def _panel(study: Study, panel: Panel, found: Sequence[Row], published: Published) -> Iterator[str]:
+def _panel(study: Study, panel: Panel, found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
     if panel.measure in ("certified", "attacked", "needed", "dopamine"):
         yield f"![{panel.title}]({_image(study, panel)})\n"
     if panel.substitute:
@@ -160,23 +165,22 @@ def _panel(study: Study, panel: Panel, found: Sequence[Row], published: Publishe
     yield _provenance(found)
 
 
-def _nothing(found: Sequence[Row], published: Published) -> Iterator[str]:
+def _nothing(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
     yield from ()
 
 
-def _certified_table(found: Sequence[Row], published: Published) -> Iterator[str]:
+def _certified_table(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
     yield "| | accuracy | paper's K | paper, k = 2 | join, k = 10 | replace, k = 10 | fedproof, k = 10 |"
     yield "|---|---|---|---|---|---|---|"
-    for row in found:
-        result = row["result"]
-        name = "without noise" if "baseline" in row["values"] else label_of(row)
-        cells = [f"{result['accuracy']:.2%}"]
-        if "curves" in result:
+    for row, result in of_kind(found, Clean):
+        name = "without noise" if "baseline" in row.values else label_of(row)
+        cells = [f"{result.accuracy:.2%}"]
+        if result.curves:
             ways = (("paper", None, False), ("mean", "join", True), ("mean", "replace", True))
-            paper, join, replace = (curve(row, *way) for way in ways)
-            best = (curve(row, "margin", relation, True) for relation in ("join", "replace"))
-            cells += [f"{result['paper_largest']:.2f}", f"{at(paper, 2):.1%}"]
-            cells += [f"{at(join, 10):.1%}" if join else "-", f"{at(replace, 10):.1%}"]
+            paper, joined, replaced = (result.curve(*way) for way in ways)
+            best = (result.curve("margin", relation, True) for relation in ("join", "replace"))
+            cells += [f"{result.paper_largest:.2f}", f"{at(paper, 2):.1%}"]
+            cells += [f"{at(joined, 10):.1%}" if joined else "-", f"{at(replaced, 10):.1%}"]
             cells.append(" / ".join(f"{at(one, 10):.1%}" if one else "-" for one in best))
         else:
             cells += ["-"] * 5
@@ -184,20 +188,20 @@ def _certified_table(found: Sequence[Row], published: Published) -> Iterator[str
     yield _LEGEND
 
 
-def _attacked_table(found: Sequence[Row], published: Published) -> Iterator[str]:
+def _attacked_table(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
     yield "| | attack | k | accuracy | certified | J(D) | J(D') | lower bound | paper's |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for row in found:
-        for one in row["result"]["attacks"]:
-            cells = [one["attack"], str(one["adversaries"]), f"{one['accuracy']:.2%}"]
-            cells += [_number(one["certified_accuracy"], ".1%"), f"{one['clean_cost']:.4f}"]
-            cells += [f"{one['cost']:.4f}", _number(one["certified_lower"], ".4f")]
-            cells += [_number(one.get("paper_lower_exact"), ".4f")]
+        for one in row.attacks:
+            cells = [one.attack, str(one.adversaries), f"{one.accuracy:.2%}"]
+            cells += [_number(one.certified_accuracy, ".1%"), f"{one.clean_cost:.4f}"]
+            cells += [f"{one.cost:.4f}", _number(one.certified_lower, ".4f")]
+            cells += [_number(one.paper_lower_exact, ".4f")]
             yield f"| {label_of(row)} | {' | '.join(cells)} |"
     yield ""
 
 
-def _defence_table(found: Sequence[Row], published: Published) -> Iterator[str]:
+def _defence_table(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
     """Accuracy under attack, ours and the published one; and what is certified."""
     servers: dict[str, list[Defended]] = {}
     for one in defended(found, published):
@@ -221,45 +225,49 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _needed_table(found: Sequence[Row], published: Published) -> Iterator[str]:
-    taus = found[0]["result"]["taus"]
+def _needed_table(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
+    needed = list(of_kind(found, Needed))
+    taus = needed[0][1].taus
     yield f"| units for τ (tight / paper) | {' | '.join(f'{tau:g}' for tau in taus)} |"
     yield "|---" * (len(taus) + 1) + "|"
-    for row in found:
-        pairs = zip(row["result"]["tight"], row["result"]["paper"], strict=True)
+    for row, result in needed:
+        pairs = zip(result.tight, result.paper, strict=True)
         cells = [f"{'> 200' if tight is None else f'{tight:g}'} / {paper:.1f}" for tight, paper in pairs]
         yield f"| {label_of(row)} | {' | '.join(cells)} |"
     yield ""
 
 
-def _seconds(found: Sequence[Row], published: Published) -> Iterator[str]:
-    theirs = published.values["runtime"]
-    ours = found[0]["result"]
+def _seconds(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
+    theirs = published.run_time
+    [(_, ours)] = of_kind(found, RunTime)
     yield "| | published | ours |\n|---|---|---|"
-    for name, value in theirs["sent140 seconds per round"].items():
-        measured = ours["seconds_per_round"][name]
+    for name, value in theirs.seconds_per_round.items():
+        measured = ours.seconds_per_round[name]
         yield f"| seconds of a round of one replica, {name} | {value} | {measured:.4f} |"
-    given = theirs["certification seconds given scores"]
-    yield f"| seconds of a certificate, given the scores | {given} | {ours['certify_seconds']:.2f} |\n"
+    given = theirs.certify_seconds
+    yield f"| seconds of a certificate, given the scores | {given} | {ours.certify_seconds:.2f} |\n"
 
 
-def _budgets(found: Sequence[Row], published: Published) -> Iterator[str]:
+def _budgets(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
     yield "| training | σ | rounds | published ε | ours | by privacy-loss distributions |"
     yield "|---|---|---|---|---|---|"
-    for one in found[0]["result"]["rows"]:
-        cells = [one["experiment"], f"{one['sigma']:g}", str(one["rounds"])]
-        cells += [f"{one['published']:g}", f"{one['paper']:g}", f"{one['pld']:g}"]
+    [(_, budgets)] = of_kind(found, Budgets)
+    for one in budgets.rows:
+        cells = [one.experiment, f"{one.sigma:g}", str(one.rounds)]
+        cells += [f"{one.published:g}", f"{one.paper:g}", f"{one.pld:g}"]
         yield f"| {' | '.join(cells)} |"
     yield ""
 
 
-def _dopamine(found: Sequence[Row], published: Published) -> Iterator[str]:
-    theirs = published.values["fedsgd_vs_dopamine"]["q=10/30"]
+def _dopamine(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
+    theirs = published.dopamine.printed
     yield "| after 200 rounds | published, 10 of 30 | ours, 10 of 30 | ours, 20 of 30 |\n|---|---|---|---|"
-    curves = found[0]["result"]["curves"]
-    for name in ("InsDP-FedSGD", "Dopamine"):
-        yield f"| {name} | {theirs[name]} | " + " | ".join(f"{one[name][-1]:.3f}" for one in curves) + " |"
-    yield "| InsDP-FedSGD, sound | - | " + " | ".join(f"{one['pld'][-1]:.3f}" for one in curves) + " |\n"
+    [(_, measured)] = of_kind(found, Dopamine)
+    for name, value in theirs.items():
+        ours = (f"{one.named[name][-1]:.3f}" for one in measured.curves)
+        yield f"| {name} | {value} | {' | '.join(ours)} |"
+    sound = (f"{one.pld[-1]:.3f}" for one in measured.curves)
+    yield f"| InsDP-FedSGD, sound | - | {' | '.join(sound)} |\n"
 
 
 def _clean_table(clean: Sequence[Comparison]) -> Iterator[str]:
@@ -281,13 +289,13 @@ def _clean_table(clean: Sequence[Comparison]) -> Iterator[str]:
         yield "\n\\* not the paper's data: real tweets over synthetic users."
 
 
-def _provenance(found: Sequence[Row]) -> str:
-    replicas = sorted({row["replicas"] for row in found if row["replicas"]})
+def _provenance(found: Sequence[MeasuredRow]) -> str:
+    replicas = sorted({row.replicas for row in found if row.replicas})
     counted = f"O = {' and '.join(map(str, replicas))}; " if replicas else ""
     seconds = device_seconds(found)
-    hashes = ", ".join(dict.fromkeys(row["settings_sha256"][:8] for row in found[:3]))
+    hashes = ", ".join(dict.fromkeys(row.settings_sha256[:8] for row in found[:3]))
     more = " …" if len(found) > 3 else ""
-    return f"<sub>{counted}{found[0]['hardware']}, {seconds:.0f} s; settings {hashes}{more}</sub>\n"
+    return f"<sub>{counted}{found[0].hardware}, {seconds:.0f} s; settings {hashes}{more}</sub>\n"
 
 
 def _image(study: Study, panel: Panel) -> str:

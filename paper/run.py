@@ -4,6 +4,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -12,10 +13,10 @@ import torch
 
 from fedproof import __version__, check
 from fedproof.experiment import SharedWork
-from fedproof.reproduction.measures import COMPUTED, MEASURES, Result, Work
-from fedproof.reproduction.published import Published
-from fedproof.reproduction.rows import Row, Rows
-from fedproof.reproduction.study import Point, Study, load_studies, points_of
+from paper.measures import COMPUTED, MEASURES, Work
+from paper.published import Published
+from paper.rows import MeasuredRow, Result, Rows
+from paper.study import Point, Study, load_studies, points_of
 
 ROWS = "rows.jsonl"
 
@@ -64,8 +65,7 @@ def reproduce(
         progress(point.key, before + done, len(points))
         row = next(measured)
         end = time.perf_counter()
-        # What passed since the row before: whatever runs side by side, all rows together took all the time.
-        rows.add(row | {"wall": round(end - begin, 2)})
+        rows.add(replace(row, wall=round(end - begin, 2)))
         begin = end
     rows.arrange(order)
     progress("reproduced", len(points), len(points))
@@ -91,7 +91,7 @@ def _look_for_data(points: Sequence[Point], shared: SharedWork) -> None:
 
 def _measured_by(
     jobs: int, points: Sequence[Point], shared: SharedWork, published: Published, device: str
-) -> Iterator[Row]:
+) -> Iterator[MeasuredRow]:
     """The rows of `points` as they are done; what measures time is measured alone."""
     alone = [point for point in points if jobs == 1 or point.panel.measure == "run-time"]
     together = [point for point in points if point not in alone]
@@ -121,25 +121,27 @@ def _own_work() -> SharedWork:
     return SharedWork(wanted=True)
 
 
-def _measured_beside(jobs: int, point: Point, published: Published, device: str) -> Row:
-    return _measured(point, _own_work(), published, device) | {"jobs": jobs}
+def _measured_beside(jobs: int, point: Point, published: Published, device: str) -> MeasuredRow:
+    return replace(_measured(point, _own_work(), published, device), jobs=jobs)
 
 
-def _measured(point: Point, shared: SharedWork, published: Published, device: str) -> Row:
+def _measured(point: Point, shared: SharedWork, published: Published, device: str) -> MeasuredRow:
     start = time.perf_counter()
     result = _result(point, shared, published, device)
-    return {
-        "key": point.key,
-        "settings_sha256": point.settings_sha256,
-        "values": point.values,
-        "replicas": point.config.ensemble.replicas if point.config else None,
-        "rounds": point.config.mechanism.rounds if point.config else None,
-        "version": __version__,
-        "hardware": hardware(device),
-        "jobs": 1,
-        "seconds": round(time.perf_counter() - start, 2),
-        "result": result,
-    }
+    seconds = round(time.perf_counter() - start, 2)
+    return MeasuredRow(
+        key=point.key,
+        settings_sha256=point.settings_sha256,
+        values=point.values,
+        replicas=point.config.ensemble.replicas if point.config else None,
+        rounds=point.config.mechanism.rounds if point.config else None,
+        version=__version__,
+        hardware=hardware(device),
+        jobs=1,
+        seconds=seconds,
+        wall=seconds,
+        result=result,
+    )
 
 
 def _result(point: Point, shared: SharedWork, published: Published, device: str) -> Result:

@@ -3,26 +3,22 @@
 import pytest
 from matplotlib.figure import Figure
 
-from fedproof.reproduction.figures import _attacked
+from paper.figures import _attacked
 
 
-def row(epsilon, lower, names=("backdoor",), sizes=(1, 2)):
-    attacks = [
-        {
-            "attack": name,
-            "adversaries": k,
-            "cost": 0.5,
-            "certified_lower": lower / k,
-            "paper_lower_exact": 0.1,
-        }
-        for name in names
-        for k in sizes
-    ]
-    return {
-        "key": "study/panel",
-        "values": {"mechanism.noise_multiplier": "1"},
-        "result": {"attacks": attacks, "epsilon": {"paper": epsilon}},
-    }
+@pytest.fixture
+def row(measured_row, attacked):
+    def build(epsilon, lower, names=("backdoor",), sizes=(1, 2)):
+        bounds = {"cost": 0.5, "paper_lower_exact": 0.1}
+        attacks = [
+            {"attack": name, "adversaries": k, "certified_lower": lower / k, **bounds}
+            for name in names
+            for k in sizes
+        ]
+        result = attacked(*attacks, epsilon={"paper": epsilon})
+        return measured_row(result, values={"mechanism.noise_multiplier": "1"})
+
+    return build
 
 
 def lines(rows):
@@ -34,20 +30,20 @@ def lines(rows):
     return points, [line for line in drawn if line not in points], axes
 
 
-def test_bounds_that_are_the_same_for_all_are_drawn_once():
+def test_bounds_that_are_the_same_for_all_are_drawn_once(row):
     points, bounds, axes = lines([row(1.0, 0.4, names=("backdoor", "label-flip"))])
     assert len(points) == 2
     assert [list(line.get_ydata()) for line in bounds] == [[0.4, 0.2], [0.1, 0.1]]
     assert axes.get_xlabel() == "k"
 
 
-def test_bounds_that_differ_are_drawn_for_each_in_its_colour():
+def test_bounds_that_differ_are_drawn_for_each_in_its_colour(row):
     points, bounds, _ = lines([row(1.0, 0.4), row(2.0, 0.2)])
     assert [line.get_color() for line in bounds[::2]] == [line.get_color() for line in points]
     assert [list(line.get_ydata()) for line in bounds[::2]] == [[0.4, 0.2], [0.2, 0.1]]
 
 
-def test_one_size_is_shown_over_epsilon():
+def test_one_size_is_shown_over_epsilon(row):
     points, bounds, axes = lines([row(1.0, 0.4, sizes=(4,)), row(2.0, 0.2, sizes=(4,))])
     assert axes.get_xlabel() == "ε (paper)"
     assert [list(line.get_xdata()) for line in points] == [[1.0, 2.0]]
