@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedproof import data
 from fedproof.config import PretrainConfig, validated
 from fedproof.federation import Federation
-from fedproof.models.layout import load
+from fedproof.models.model import load
 from fedproof.models.precision import all_digits
 from fedproof.models.registry import build
 from fedproof.rounds.users import as_inputs

@@ -20,8 +20,8 @@ from fedproof.config import load_config, parse_config
 from fedproof.data import archive, cifar, leaf, mnist, sent140, text
 from fedproof.ensemble import store
 from fedproof.mechanisms import FixedSize, Poisson, Quantile, UserFedAvg
-from fedproof.models.dense import linear
-from fedproof.models.weights import with_weights
+from fedproof.models.networks import linear
+from fedproof.models.registry import with_weights
 from fedproof.report.run_data import read_run
 from tests.hostile.mutate import mutate, mutate_json
 
@@ -174,7 +174,7 @@ PART = store.Part(index=0, replicas=range(2), fingerprint="task")
 
 def _part_files():
     from fedproof.ensemble.train import Replicas
-    from fedproof.models.layout import Layout
+    from fedproof.models.model import Layout
 
     replicas = Replicas(
         indices=range(2),

@@ -11,8 +11,8 @@ import pytest
 
 from fedproof.certificates.scores import read_array
 from fedproof.ensemble import store
-from fedproof.models.dense import linear
-from fedproof.models.weights import with_weights
+from fedproof.models.networks import linear
+from fedproof.models.registry import with_weights
 from fedproof.npz import read_npz
 
 MEBIBYTE = 2**20

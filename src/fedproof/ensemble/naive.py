@@ -29,7 +29,7 @@ from fedproof.mechanisms import (
     Quantile,
     UserFedAvg,
 )
-from fedproof.models.layout import load
+from fedproof.models.model import load
 from fedproof.models.precision import all_digits
 from fedproof.rounds.augment import Augment
 from fedproof.rounds.instance_fedavg import batch_probabilities

@@ -1,21 +1,24 @@
-"""Models by the name they have in a configuration."""
+"""Models by the name they have in a configuration, and weights to start them from."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from torch import nn
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from fedproof.federation import Federation
-from fedproof.models.cnn import cifar_cnn, lenet, mnist_cnn
-from fedproof.models.dense import linear, logistic, mlp
-from fedproof.models.host import all_digits, seeded
 from fedproof.models.lstm import lstm
 from fedproof.models.model import Model, StackedModel
 from fedproof.models.module import from_module
-from fedproof.models.weights import with_weights
+from fedproof.models.networks import cifar_cnn, lenet, linear, logistic, mlp, mnist_cnn
+from fedproof.models.precision import all_digits, seeded
+from fedproof.npz import read_npz
 
 NAMES = ("linear", "logistic", "mlp", "mnist-cnn", "lenet", "cifar-cnn", "lstm")
 
@@ -81,3 +84,33 @@ def _load(name: str) -> Callable[[Federation], nn.Module]:
     except (ImportError, AttributeError) as error:
         raise ValueError(f"model = {name!r} cannot be imported: {error}") from error
     return found
+
+
+def with_weights(model: StackedModel, path: Path, head: str, *, random_head: bool = False) -> StackedModel:
+    """`model` that starts from the arrays of the `.npz` file `path`, by parameter name.
+
+    Such a file cannot run code. Arrays called `head.*` that have another shape are replaced by a new head for
+    other classes: zeros, or drawn by the seed of the initial model if `random_head`.
+    """
+    arrays = {name: _tensor(array, name, path) for name, array in read_npz(path).items()}
+    named, drawn = {}, []
+    for name, shape in zip(model.layout.names, model.layout.shapes, strict=True):
+        found = tuple(arrays[name].shape) if name in arrays else None
+        if found == shape:
+            named[name] = arrays[name]
+        elif name.startswith(f"{head}."):
+            named[name] = torch.zeros(shape)
+            drawn.append(name)
+        else:
+            raise ValueError(f"{path}: {name} must have shape {shape}, found {found or 'nothing'}")
+    return replace(model, start=model.layout.flatten(named), drawn=tuple(drawn) if random_head else ())
+
+
+def _tensor(array: NDArray[Any], name: str, path: Path) -> Tensor:
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{path}: {name} has type {array.dtype}, must be numbers")
+    with np.errstate(over="ignore"):
+        numbers = array.astype(np.float32)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{path}: {name} holds numbers that are not finite")
+    return torch.from_numpy(numbers)
