@@ -10,7 +10,7 @@ import pytest
 
 from fedproof.comparison import check_same_data, compare
 from fedproof.config import load_config, parse_config
-from fedproof.ensemble.traffic import update_bytes, uploads
+from fedproof.ensemble.task import update_bytes, uploads
 from fedproof.experiment import make_task
 
 TINY = """

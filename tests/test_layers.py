@@ -69,7 +69,7 @@ def test_nothing_that_is_loaded_can_run_code():
 
 
 LAYERS = [
-    {"check", "files", "memory", "npz", "secure", "seeds", "threat"},
+    {"check", "files", "progress", "seeds", "threat"},
     {"mechanisms"},
     {"lots"},
     {"accounting"},

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedproof.config import Config, DataSection
-from fedproof.experiment import Progress
+from fedproof.progress import Progress, silent
 from fedproof.sweep import run_all, write_rows
 
 _PAPER_REASON = "the paper's formula: its accounting and its confidence bounds, for comparison"
@@ -17,7 +17,7 @@ def compare(
     *,
     engine: str = "local",
     device: str = "cpu",
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = silent,
     finished: Callable[[Path], object] = lambda folder: None,
 ) -> list[dict[str, Any]]:
     """Rows of all runs, each kept in the directory of its name under `out`; finished ones are not done again.

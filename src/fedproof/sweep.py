@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedproof.config import Config, parse_config
-from fedproof.experiment import Progress, SharedWork, finished_summary, run
+from fedproof.experiment import SharedWork, finished_summary, run
 from fedproof.files import replace_file
 from fedproof.folder import common_seed
+from fedproof.progress import Progress, silent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ def sweep(
     *,
     engine: str = "local",
     device: str = "cpu",
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = silent,
     finished: Callable[[Path], object] = lambda folder: None,
 ) -> list[dict[str, Any]]:
     """Rows of all runs, each kept in its own directory under `out`; runs that are there are not done again.
@@ -95,7 +96,7 @@ def run_all(
     engine: str = "local",
     device: str = "cpu",
     share: bool = True,
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = silent,
     finished: Callable[[Path], object] = lambda folder: None,
 ) -> Iterator[dict[str, Any]]:
     """The summary of each run as it is finished, in a directory of its own name under `out`.

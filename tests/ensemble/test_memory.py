@@ -11,7 +11,7 @@ CODE = """
 import sys, tempfile, pathlib
 import torch
 from fedproof.ensemble import bench, train_ensemble
-from fedproof.memory import peak_memory
+from fedproof.progress import peak_memory
 torch.set_num_threads(1)
 task = bench.CASES["digits-linear"](True)
 with tempfile.TemporaryDirectory() as folder:

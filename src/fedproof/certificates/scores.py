@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedproof import check
-from fedproof.npz import DAMAGE, quiet, read_header
+from fedproof.files import DAMAGE, quiet, read_header
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]

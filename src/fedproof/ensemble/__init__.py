@@ -1,13 +1,12 @@
 """Many replicas at once, in parts that survive a crash."""
 
-from fedproof.ensemble.local import Ensemble, Progress, train_ensemble
+from fedproof.ensemble.engines import Ensemble, train_ensemble
 from fedproof.ensemble.memory import Sizes, sizes_for
 from fedproof.ensemble.task import Task, fingerprint, shares_first_round
 from fedproof.ensemble.train import Replicas, first_updates, predict, replica_accuracies, train_replicas
 
 __all__ = [
     "Ensemble",
-    "Progress",
     "Replicas",
     "Sizes",
     "Task",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedproof import check, lots
 from fedproof.lots import Purpose, sequence
 from fedproof.mechanisms import FixedSize, Flat, PerLayer, Quantile, Sampling, UserFedAvg
-from fedproof.secure import SecureGenerator
+from fedproof.seeds import SecureGenerator
 
 Floats = NDArray[np.float64]
 Params = NDArray[np.floating]

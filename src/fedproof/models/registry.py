@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedproof.federation import Federation
+from fedproof.files import read_npz
 from fedproof.models.lstm import lstm
 from fedproof.models.model import Model, StackedModel
 from fedproof.models.module import from_module
 from fedproof.models.networks import cifar_cnn, lenet, linear, logistic, mlp, mnist_cnn
 from fedproof.models.precision import all_digits, seeded
-from fedproof.npz import read_npz
 
 NAMES = ("linear", "logistic", "mlp", "mnist-cnn", "lenet", "cifar-cnn", "lstm")
 

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from fedproof.data.summary import class_counts
-from fedproof.federation import Federation
+from fedproof.federation import Federation, class_counts
 from fedproof.report.figures import new_axes, save
 
 
