@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedproof import check
 from fedproof.data import cifar, digits, leaf, mnist, sent140, text
 from fedproof.data import partition as ways
-from fedproof.data.arrays import Arrays, as_federation, choose_classes, encoded, limit_test, read_only
+from fedproof.data.arrays import Arrays, as_federation, choose_classes, chosen, encoded, limit_test, read_only
 from fedproof.data.files import data_folder
 from fedproof.data.hog import with_hog
 from fedproof.federation import Federation
@@ -212,12 +212,7 @@ def _tests_of_users(arrays: Arrays, split: ways.Partition) -> Arrays:
         return arrays
     users = np.append(np.unique(arrays.owners[split.order]), -1)
     kept = np.isin(arrays.test_owners, users)
-    return replace(
-        arrays,
-        test_features=arrays.test_features[kept],
-        test_labels=arrays.test_labels[kept],
-        test_owners=arrays.test_owners[kept],
-    )
+    return chosen(arrays, test_rows=kept)
 
 
 # --- a user's own data --------------------------------------------------------------------------------------
@@ -230,9 +225,7 @@ def _custom(name: str) -> Arrays | Federation:
     test_labels)`, whose classes are the labels 0 to the largest one.
     """
     result = _function(name)()
-    if isinstance(result, Federation):
-        return result
-    if isinstance(result, Arrays):
+    if isinstance(result, Federation | Arrays):
         return result
     if isinstance(result, tuple | list) and len(result) == 4:
         return _from_arrays(name, *result)

@@ -306,7 +306,13 @@ def _written(part: object) -> Iterator[type | FunctionType]:
 
 
 def _is_own(thing: type | FunctionType) -> bool:
-    return (thing.__module__ or "").partition(".")[0] not in ("abc", "builtins", "fedproof", "torch", "typing")
+    return (thing.__module__ or "").partition(".")[0] not in (
+        "abc",
+        "builtins",
+        "fedproof",
+        "torch",
+        "typing",
+    )
 
 
 def _source(thing: type | FunctionType) -> str:

@@ -30,8 +30,6 @@ from fedproof.rounds.sampling import cohorts_of
 from fedproof.rounds.users import as_inputs, users_on
 
 _WIDTH = 512  # test inputs at once, for as many replicas as fit
-
-
 _PROBES = 256  # test inputs on which the accuracy after each round is watched
 
 
@@ -66,12 +64,11 @@ def train_replicas(
     """The given replicas of `task`.
 
     A replica's result depends on the task and its index alone, not on the range or the stack it is trained
-    in, up to the last bits. Those follow from shapes, and shapes from public numbers.
+    in, up to the last bits. Those follow from shapes, and shapes from public numbers. With
+    `task.secure_noise` it has the same law each time, and another value.
 
     Guarantee: what a unit holds, and whether it is there at all, changes no bit of a replica that did not
     draw it.
-    With `task.secure_noise` it has the same
-    law each time, and another value.
 
     Args:
         task: what is trained.
