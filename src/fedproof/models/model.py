@@ -132,6 +132,8 @@ class StackedModel:
         start: parameters to start from, `(dim,)`; None draws those of a fresh module.
         drawn: parameters that are drawn anew although there is a `start`.
         frozen: tensors that are not trained, given to `forward` among the weights.
+        apart: whether a CPU takes one model after the other: `forward` then calls an operation of torch that
+            is fused for one model, and what it keeps for one gradient is used again for the next.
     """
 
     factory: Callable[[], nn.Module]
@@ -141,6 +143,7 @@ class StackedModel:
     start: Tensor | None = None
     drawn: tuple[str, ...] = ()
     frozen: Mapping[str, Tensor] = field(default_factory=dict)
+    apart: bool = False
 
     def module(self) -> nn.Module:
         """The same model as an ordinary module."""
@@ -168,6 +171,10 @@ class StackedModel:
 
     def gradient(self, params: Tensor, inputs: Tensor, labels: Tensor, factors: Tensor) -> Tensor:
         """Gradient `(stack, dim)` of each model's sum of cross-entropies times `factors`."""
+        if self.apart and len(params) > 1 and not params.is_cuda:
+            inputs = inputs.expand(len(params), *inputs.shape[1:])
+            rows = zip(*(torch.split(value, 1) for value in (params, inputs, labels, factors)), strict=True)
+            return torch.cat([self.gradient(*row) for row in rows])
         leaf = params.detach().requires_grad_(True)
         with torch.enable_grad():
             short = self._run(leaf, inputs, None, training_dtype(params))
