@@ -69,7 +69,7 @@ def test_nothing_that_is_loaded_can_run_code():
 
 
 LAYERS = [
-    {"check", "files", "progress", "seeds", "threat"},
+    {"arrays", "check", "files", "progress", "seeds", "threat"},
     {"mechanisms"},
     {"lots"},
     {"accounting"},

@@ -39,7 +39,7 @@ from fedproof.files import replace_file, replace_rows
 from fedproof.folder import ROUNDS, RunFolder, read_config, seed_of
 from fedproof.mechanisms import FedAvg, Mechanism, Partition
 from fedproof.models.registry import build
-from fedproof.progress import Progress, peak_memory
+from fedproof.progress import Progress, peak_memory, silent
 from fedproof.publishing import NOTICE, notice, secrets_of
 from fedproof.rounds.users import as_inputs
 from fedproof.seeds import common_half, fresh_seed
@@ -65,7 +65,7 @@ def run(
     engine: str = "local",
     device: str = "cpu",
     shared: "SharedWork | None" = None,
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = silent,
 ) -> Run:
     """Train the replicas of `config` on `device`, certify, and write the run directory `out`.
 

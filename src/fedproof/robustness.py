@@ -1,6 +1,6 @@
 """Attacks on an experiment, beside what is certified for it: one row for each attack and number of units."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,7 @@ from fedproof.config import Config
 from fedproof.ensemble import Task
 from fedproof.experiment import certify_scores, ensemble_size, make_task
 from fedproof.mechanisms import FedAvg
-
-Progress = Callable[[str, int, int], None]
+from fedproof.progress import Progress, silent
 
 _OPTIONS = (
     "poison_fraction",
@@ -37,7 +36,7 @@ def attack(
     device: str = "cpu",
     task: Task | None = None,
     first: Tensor | None = None,
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = silent,
 ) -> list[Row]:
     """Rows of every attack of `kinds` with each number of `sizes` of poisoned units.
 

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 from dp_accounting import DpEvent
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
 from fedproof import check
@@ -23,10 +23,9 @@ from fedproof.accounting.dominating import dominating_pair, grid_step
 from fedproof.accounting.events import queries_of
 from fedproof.accounting.loss import LossDistribution
 from fedproof.accounting.sampling import adversaries_drawn, joined_drawn
+from fedproof.arrays import Floats
 from fedproof.mechanisms import CohortOnce, Everyone, FixedSize, Mechanism, Poisson, Query
 from fedproof.threat import Relation, ThreatModel
-
-Floats = NDArray[np.float64]
 
 # Grid points per standard deviation of one release's loss; the bound is valid for any value.
 RESOLUTION = 40.0

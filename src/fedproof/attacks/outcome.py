@@ -1,6 +1,6 @@
 """Training of clean and attacked ensembles, and what is kept of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +12,7 @@ from fedproof.attacks.cost import losses, scores_on
 from fedproof.attacks.poisoned_task import attacked_first_updates, under_attack
 from fedproof.ensemble import Task, first_updates, shares_first_round, train_replicas
 from fedproof.ensemble.memory import part_size_for
-
-Progress = Callable[[int, int], None]
-"""Called with the number of replicas done and of all."""
+from fedproof.progress import Tally
 
 
 def silent(done: int, total: int) -> None:
@@ -40,7 +38,7 @@ def train(
     goals: Sequence[Goal],
     *,
     first: Tensor | None = None,
-    progress: Progress = silent,
+    progress: Tally = silent,
 ) -> Outcome:
     """Scores and losses of replicas `0 … num_replicas - 1`, trained in parts whose models are not kept.
 
@@ -69,7 +67,7 @@ def run_attack(
     num_replicas: int,
     *,
     clean_first: Tensor | None = None,
-    progress: Progress = silent,
+    progress: Tally = silent,
 ) -> Outcome:
     """The ensemble of the clean `task` under `attack`, and its losses for the attack's goal.
 

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproof.arrays import Floats, votes_of
 from fedproof.certificates import Bound, Certificate, Method
 from fedproof.certificates.confidence import mean_lower, mean_upper
 from fedproof.certificates.partition import partition_sizes, vote_counts
 from fedproof.mechanisms import Partition
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +32,7 @@ def ensemble_means(scores: NDArray[np.floating], *, votes: bool = False) -> Floa
     """Mean confidence, or share of votes, `(inputs, classes)` of the ensemble."""
     if not votes:
         return np.asarray(scores.mean(axis=0, dtype=np.float64))
-    return np.asarray(_votes(scores).mean(axis=0, dtype=np.float64))
+    return np.asarray(votes_of(scores).mean(axis=0, dtype=np.float64))
 
 
 def accuracy(scores: NDArray[np.floating], labels: NDArray[np.int64], *, votes: bool = False) -> float:
@@ -65,7 +64,7 @@ def verdict(
     if isinstance(certificate.settings.mechanism, Partition):
         return _counted(scores, certificate, rows)
     votes = certificate.settings.method in (Method.VOTE, Method.RENYI)
-    mine = _votes(scores[:, rows]) if votes else scores[:, rows]
+    mine = votes_of(scores[:, rows]) if votes else scores[:, rows]
     wanted = np.array([certificate.prediction[row] for row in rows])
     margins = _margins(mine, wanted)
     lost = margins.mean(axis=0) <= 0  # columns: each rival of each input
@@ -102,7 +101,3 @@ def _margins(scores: NDArray[np.floating], wanted: NDArray[np.int64]) -> Floats:
     scores = scores.astype(np.float64)
     top = np.take_along_axis(scores, wanted[None, :, None], axis=2)
     return np.asarray(top - np.take_along_axis(scores, others[None], axis=2))
-
-
-def _votes(scores: NDArray[np.floating]) -> NDArray[np.floating]:
-    return np.asarray(np.eye(scores.shape[2], dtype=np.float32)[scores.argmax(axis=2)])

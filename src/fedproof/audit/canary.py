@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedproof import check
+from fedproof.arrays import Floats
 from fedproof.audit.evidence import Evidence, evidence
 from fedproof.ensemble import Task, train_replicas
 from fedproof.federation import Federation
@@ -32,7 +33,6 @@ from fedproof.models.model import StackedModel, stacked
 from fedproof.models.tape import Tape, Weights, layer
 from fedproof.threat import Relation, Unit
 
-Floats = NDArray[np.float64]
 Audited = UserFedAvg | CohortOnce | InstanceFedSGD | InstanceFedAvg
 
 _FEATURES = 32

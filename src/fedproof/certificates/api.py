@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedproof import check
+from fedproof.arrays import Integers
 from fedproof.certificates.certificate import VERSION, Certificate, Settings
 from fedproof.certificates.compute import outcome_of
 from fedproof.certificates.confidence import Bound, Spending
@@ -24,8 +25,6 @@ from fedproof.certificates.scores import (
 from fedproof.certificates.soundness import assumptions_of, reasons_of
 from fedproof.mechanisms import Partition
 from fedproof.threat import ThreatModel
-
-Integers = NDArray[np.int64]
 
 _DEFAULT_BOUND = {
     Method.PAPER: Bound.BETTING,

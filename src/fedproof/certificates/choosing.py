@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.stats import beta, binom
 
 from fedproof import check
 from fedproof.accounting.tradeoff import tradeoff
+from fedproof.arrays import Floats
 from fedproof.certificates.confidence import Spending, binomial_lower, share
 from fedproof.certificates.planning import noise_for_epsilon
 from fedproof.mechanisms import CohortOnce, FixedSize, Partition, Poisson, UserFedAvg
 from fedproof.threat import ThreatModel, Unit
 
-Floats = NDArray[np.float64]
 Choice = CohortOnce | Partition | UserFedAvg
 
 ASSUMPTION = (

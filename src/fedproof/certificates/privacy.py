@@ -4,13 +4,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedproof import check
+from fedproof.arrays import Floats
 from fedproof.certificates.closed_form import group
 from fedproof.threat import Relation
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
