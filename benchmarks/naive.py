@@ -25,7 +25,7 @@ from fedproof.mechanisms import (
     PerLayerMedian,
     Quantile,
 )
-from fedproof.models.layout import load
+from fedproof.models.model import load
 from fedproof.models.precision import all_digits
 from fedproof.rounds.augment import Augment
 from fedproof.rounds.local import at_epoch

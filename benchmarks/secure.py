@@ -15,7 +15,7 @@ import numpy as np
 
 from fedproof.config import parse_config
 from fedproof.experiment import run
-from fedproof.secure import SecureGenerator
+from fedproof.seeds import SecureGenerator
 
 NUMBERS = 1_000_000
 REPEATS = 9

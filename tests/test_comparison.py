@@ -10,7 +10,7 @@ import pytest
 
 from fedproof.comparison import check_same_data, compare
 from fedproof.config import load_config, parse_config
-from fedproof.ensemble.traffic import update_bytes, uploads
+from fedproof.ensemble.task import update_bytes, uploads
 from fedproof.experiment import make_task
 
 TINY = """
@@ -43,22 +43,24 @@ def tiny(*overrides):
 def test_every_mechanism_has_a_row_and_privacy_has_the_papers_too(tmp_path):
     configs = {"dp": tiny(), "once": tiny(*ONCE), "groups": tiny(*GROUPS)}
     rows = compare(configs, tmp_path)
-    assert [(row["name"], row["certificate"]) for row in rows] == [
+    assert [(row.name, row.certificate) for row in rows] == [
         ("dp", "mean"),
         ("dp", "paper"),
         ("once", "vote"),
         ("groups", "vote"),
     ]
     ours, paper, once, groups = rows
-    assert ours["epsilon"] < paper["epsilon"]
-    assert once["epsilon"] is None
-    assert [row["sound"] for row in rows] == [True, False, True, True]
+    assert ours.epsilon < paper.epsilon
+    assert once.epsilon is None
+    assert [row.sound for row in rows] == [True, False, True, True]
     assert all(
-        ours["certified_accuracy"].get(size, 0) >= share
-        for size, share in paper["certified_accuracy"].items()
+        ours.certified_accuracy.get(size, 0) >= share for size, share in paper.certified_accuracy.items()
     )
-    assert groups["replicas"] == 8
-    assert json.loads((tmp_path / "compare.json").read_text()) == {"rows": rows}
+    assert groups.replicas == 8
+    assert json.loads((tmp_path / "compare.json").read_text()) == {"rows": [row.document() for row in rows]}
+    # In this order they stand in compare.json.
+    keys = "name kind unit relation replicas accuracy delta seconds uploads bytes certificate epsilon"
+    assert list(ours.document()) == [*keys.split(), "certified_accuracy", "sound", "reasons"]
 
 
 def test_finished_runs_are_read_and_keep_their_seconds(tmp_path):

@@ -87,7 +87,7 @@ def test_nothing_that_is_loaded_can_run_code():
 
 
 LAYERS = [
-    {"check", "files", "functions", "memory", "npz", "secure", "seeds", "threat"},
+    {"arrays", "check", "files", "functions", "progress", "seeds", "threat"},
     {"mechanisms"},
     {"lots"},
     {"accounting"},

@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy.stats import binom, kstest, norm
 
-from fedproof import secure
-from fedproof.secure import SecureGenerator
+from fedproof import seeds
+from fedproof.seeds import SecureGenerator
 
 FALSE_ALARM = 1e-6
 COUNT = 400_000
@@ -50,7 +50,7 @@ def test_neighbours_are_independent():
     bound = norm.isf(FALSE_ALARM / 2 / 6) / np.sqrt(COUNT)
     for values in (numbers, numbers**2):  # radii that are shared would show in the squares
         standard = (values - values.mean()) / values.std()
-        for lag in (1, 2, secure._BLOCK):
+        for lag in (1, 2, seeds._BLOCK):
             assert abs(np.mean(standard[lag:] * standard[:-lag])) < 1.1 * bound
 
 
@@ -80,7 +80,7 @@ def test_global_generators_are_neither_read_nor_moved():
     assert not (first == SecureGenerator().standard_normal(1000)).any()
 
 
-@pytest.mark.parametrize("size", [(), 0, 1, 5, (3, 4), secure._BLOCK, secure._BLOCK + 1, 3 * secure._BLOCK])
+@pytest.mark.parametrize("size", [(), 0, 1, 5, (3, 4), seeds._BLOCK, seeds._BLOCK + 1, 3 * seeds._BLOCK])
 def test_every_entry_is_filled(size):
     for draw in (SecureGenerator().standard_normal, SecureGenerator().random):
         assert draw(size).shape == np.empty(size).shape

@@ -1,14 +1,58 @@
 """Several mechanisms on the same data: every run once, and rows that say what each certifies and costs."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedproof.config import Config, DataSection
-from fedproof.experiment import Progress
+from fedproof.progress import Progress, silent
 from fedproof.sweep import run_all, write_rows
 
 _PAPER_REASON = "the paper's formula: its accounting and its confidence bounds, for comparison"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedRun:
+    """One way of certifying one run, and what it costs; the fields are the keys of a row in `compare.json`.
+
+    Attributes:
+        name: of the run.
+        kind: of the mechanism.
+        unit: what may be poisoned.
+        relation: what an adversary may do.
+        replicas: how many models.
+        accuracy: of the ensemble.
+        delta: of the mechanism's privacy, None without.
+        seconds: of training and certifying.
+        uploads: updates that users send up while all replicas are trained.
+        bytes: of these updates.
+        certificate: the method, `paper` for the paper's formula, `none` if nothing was certified.
+        epsilon: of one model for one unit, None without privacy.
+        certified_accuracy: by the size as a text, as in `summary.json`.
+        sound: whether the certificate is a proof.
+        reasons: why it is none.
+    """
+
+    name: str
+    kind: str
+    unit: str
+    relation: str
+    replicas: int
+    accuracy: float
+    delta: float | None
+    seconds: float
+    uploads: int
+    bytes: int
+    certificate: str
+    epsilon: float | None
+    certified_accuracy: Mapping[str, float]
+    sound: bool
+    reasons: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """The row as JSON has it."""
+        return asdict(self) | {"reasons": list(self.reasons)}
 
 
 def compare(
@@ -17,10 +61,10 @@ def compare(
     *,
     engine: str = "local",
     device: str = "cpu",
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = silent,
     finished: Callable[[Path], object] = lambda folder: None,
-) -> list[dict[str, Any]]:
-    """Rows of all runs, each kept in the directory of its name under `out`; finished ones are not done again.
+) -> list[ComparedRun]:
+    """All runs, each kept in the directory of its name under `out`; finished ones are not done again.
 
     A mechanism with privacy has a second row: the paper's formula for the same models.
 
@@ -28,14 +72,14 @@ def compare(
         ValueError: the data differ; the line names the key and both values.
     """
     check_same_data(configs)
-    rows: list[dict[str, Any]] = []
+    rows: list[ComparedRun] = []
     # Nothing but the data is shared: each mechanism is to take the seconds it takes alone.
     done = run_all(
         configs, out, engine=engine, device=device, share=False, progress=progress, finished=finished
     )
     for (name, config), summary in zip(configs.items(), done, strict=True):
-        rows += rows_of(name, config, summary)
-        write_rows(rows, out / "compare.json")
+        rows += _compared(name, config, summary)
+        write_rows([row.document() for row in rows], out / "compare.json")
     return rows
 
 
@@ -55,34 +99,34 @@ def check_same_data(configs: Mapping[str, Config]) -> None:
                 )
 
 
-def rows_of(name: str, config: Config, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What is compared: the certificate that was asked for, and the paper's where there is one."""
+def _compared(name: str, config: Config, summary: Mapping[str, Any]) -> list[ComparedRun]:
+    """The certificate that was asked for, and the paper's where there is one."""
     private = "epsilon" in summary
-    common = {
-        "name": name,
-        "kind": config.mechanism.kind,
-        "unit": config.threat.unit.value,
-        "relation": config.threat.relation.value,
-        "replicas": summary["replicas"],
-        "accuracy": summary["accuracy"],
-        "delta": summary.get("delta"),
-        "seconds": round(summary["seconds"]["train"] + summary["seconds"]["certify"], 3),
-        **summary["communication"],
-    }
-    own = common | {
-        "certificate": summary.get("method", "none"),
-        "epsilon": summary["epsilon"]["pld"] if private else None,
-        "certified_accuracy": dict(summary.get("certified_accuracy", {})),
-        "sound": summary["sound"],
-        "reasons": list(summary["reasons"]),
-    }
-    if not private or own["certificate"] == "paper":
+    own = ComparedRun(
+        name=name,
+        kind=config.mechanism.kind,
+        unit=config.threat.unit.value,
+        relation=config.threat.relation.value,
+        replicas=summary["replicas"],
+        accuracy=summary["accuracy"],
+        delta=summary.get("delta"),
+        seconds=round(summary["seconds"]["train"] + summary["seconds"]["certify"], 3),
+        uploads=summary["communication"]["uploads"],
+        bytes=summary["communication"]["bytes"],
+        certificate=summary.get("method", "none"),
+        epsilon=summary["epsilon"]["pld"] if private else None,
+        certified_accuracy=dict(summary.get("certified_accuracy", {})),
+        sound=summary["sound"],
+        reasons=tuple(summary["reasons"]),
+    )
+    if not private or own.certificate == "paper":
         return [own]
-    paper = common | {
-        "certificate": "paper",
-        "epsilon": summary["epsilon"]["paper"],
-        "certified_accuracy": dict(summary["paper_certified_accuracy"]),
-        "sound": False,
-        "reasons": [_PAPER_REASON],
-    }
+    paper = replace(
+        own,
+        certificate="paper",
+        epsilon=summary["epsilon"]["paper"],
+        certified_accuracy=dict(summary["paper_certified_accuracy"]),
+        sound=False,
+        reasons=(_PAPER_REASON,),
+    )
     return [own, paper]

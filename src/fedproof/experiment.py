@@ -32,24 +32,19 @@ from fedproof.ensemble import (
     train_ensemble,
 )
 from fedproof.ensemble import predict as predict_scores
-from fedproof.ensemble.cluster import train_on_cluster
-from fedproof.ensemble.local import plan_for
-from fedproof.ensemble.task import caveats_of
-from fedproof.ensemble.traffic import update_bytes, uploads
+from fedproof.ensemble.engines import plan_for, train_on_cluster
+from fedproof.ensemble.task import caveats_of, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
 from fedproof.folder import ROUNDS, RunFolder, read_config, seed_of
 from fedproof.mechanisms import Mechanism, is_certified, is_private
 from fedproof.mechanisms.caveats import sentences
-from fedproof.memory import peak_memory
 from fedproof.models.registry import build
+from fedproof.progress import Progress, peak_memory, silent
 from fedproof.publishing import NOTICE, notice, secrets_of
 from fedproof.rounds.users import as_inputs
 from fedproof.seeds import common_half, fresh_seed
 from fedproof.threat import Unit
-
-Progress = Callable[[str, int, int], None]
-"""Called with the stage's name, how much is done and how much there is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +66,7 @@ def run(
     engine: str = "local",
     device: str = "cpu",
     shared: "SharedWork | None" = None,
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = silent,
 ) -> Run:
     """Train the replicas of `config` on `device`, certify, and write the run directory `out`.
 

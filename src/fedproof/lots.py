@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedproof import seeds
 from fedproof.mechanisms import Everyone, FixedSize, Poisson, Sampling
-from fedproof.secure import SecureGenerator
+from fedproof.seeds import SecureGenerator
 
 # Constants of SplitMix64 as signed numbers: arithmetic of int64 wraps around in NumPy and torch alike.
 _GAMMA = 0x9E3779B97F4A7C15 - 2**64

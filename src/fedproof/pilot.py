@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from fedproof import data
 from fedproof.config import Config, validated
 from fedproof.ensemble import train_replicas
-from fedproof.experiment import Progress, make_task
+from fedproof.experiment import make_task
 from fedproof.federation import Federation
+from fedproof.progress import Progress, silent
 from fedproof.seeds import derived_seed, fresh_seed
 
 COHORTS = (1, 2, 3, 5, 10, 20)
@@ -22,7 +23,7 @@ def pilot(
     cohorts: Iterable[int] = COHORTS,
     replicas: int = 24,
     device: str = "cpu",
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = silent,
 ) -> tuple[Federation, dict[int, NDArray[np.float64]]]:
     """The federation, and for each cohort the share of right votes of each test input, without noise.
 
@@ -59,7 +60,7 @@ def drawing(config: Config, cohort: int) -> Config:
     document["mechanism"] = kept | changed | {"clip": "flat"}
     document["certificate"]["method"] = "vote"
     document["certificate"].pop("bound", None)
-    document.pop("aggregation"), document.pop("attack")
+    del document["aggregation"], document["attack"]
     if not config.draws_instances:
         document["threat"]["unit"] = "user"
     return validated(Config, document, "pilot")

@@ -1,7 +1,6 @@
 """Ordinary training on public data, to start federated training from weights of one's own."""
 
 import tomllib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +12,11 @@ from torch import Tensor, nn
 from fedproof import data
 from fedproof.config import PretrainConfig, validated
 from fedproof.federation import Federation
-from fedproof.models.layout import load
+from fedproof.models.model import load
 from fedproof.models.precision import all_digits
 from fedproof.models.registry import build
+from fedproof.progress import Progress, silent
 from fedproof.rounds.users import as_inputs
-
-Progress = Callable[[str, int, int], None]
-"""Called with the stage's name, epochs done and epochs in all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +34,7 @@ def pretrain(
     out: Path,
     *,
     device: str = "cpu",
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = silent,
 ) -> Pretrained:
     """Train without privacy on the public data of `config` and write the weights as `.npz`.
 

@@ -3,14 +3,15 @@
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fedproof.config import Config, parse_config
-from fedproof.experiment import Progress, SharedWork, finished_summary, run
+from fedproof.experiment import SharedWork, finished_summary, run
 from fedproof.files import replace_file
 from fedproof.folder import common_seed
+from fedproof.progress import Progress, silent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,35 @@ class Point:
         """What its directory is called: `noise_multiplier=1.8,rounds=3`."""
         parts = (f"{key.rpartition('.')[2]}={value}" for key, value in self.values.items())
         return ",".join(parts).replace("/", "_").replace(" ", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweptRun:
+    """What a table and a page compare of one run; the fields are the keys of a row in `sweep.json`.
+
+    Attributes:
+        values: of the varied keys.
+        folder: of the run, below that of the sweep.
+        epsilon: the paper's, None without privacy.
+        accuracy: of the ensemble.
+        certified_accuracy: by the size as a text, as in `summary.json`.
+        certified_size: the median over test inputs, None if nothing was certified.
+        sound: whether the certificate is a proof.
+        seconds: of the whole run.
+    """
+
+    values: Mapping[str, str]
+    folder: str
+    epsilon: float | None
+    accuracy: float
+    certified_accuracy: Mapping[str, float]
+    certified_size: float | None
+    sound: bool
+    seconds: float
+
+    def document(self) -> dict[str, Any]:
+        """The row as JSON has it."""
+        return asdict(self)
 
 
 def points(config: Config, variations: Iterable[str]) -> list[Point]:
@@ -70,21 +100,21 @@ def sweep(
     *,
     engine: str = "local",
     device: str = "cpu",
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = silent,
     finished: Callable[[Path], object] = lambda folder: None,
-) -> list[dict[str, Any]]:
-    """Rows of all runs, each kept in its own directory under `out`; runs that are there are not done again.
+) -> list[SweptRun]:
+    """All runs, each kept in its own directory under `out`; runs that are there are not done again.
 
     Data are loaded once, and each user's first update is computed once for all noise levels and clip norms.
     """
     configs = {point.name: point.config for point in runs}
     if len(configs) < len(runs):
         raise ValueError("--vary: two runs would have the same directory; leave out what is there twice")
-    rows: list[dict[str, Any]] = []
+    rows: list[SweptRun] = []
     done = run_all(configs, out, engine=engine, device=device, progress=progress, finished=finished)
     for point, summary in zip(runs, done, strict=True):
-        rows.append(row_of(point, summary))
-        write_rows(rows, out / "sweep.json")
+        rows.append(_swept(point, summary))
+        write_rows([row.document() for row in rows], out / "sweep.json")
     return rows
 
 
@@ -95,7 +125,7 @@ def run_all(
     engine: str = "local",
     device: str = "cpu",
     share: bool = True,
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = silent,
     finished: Callable[[Path], object] = lambda folder: None,
 ) -> Iterator[dict[str, Any]]:
     """The summary of each run as it is finished, in a directory of its own name under `out`.
@@ -126,16 +156,14 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     replace_file(path, (json.dumps({"rows": rows}, indent=2) + "\n").encode())
 
 
-def row_of(point: Point, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What a table and a page compare; ε is the paper's, None without privacy."""
-    curve = summary.get("certified_accuracy", {})
-    return {
-        "values": dict(point.values),
-        "folder": point.name,
-        "epsilon": summary["epsilon"]["paper"] if "epsilon" in summary else None,
-        "accuracy": summary["accuracy"],
-        "certified_accuracy": dict(curve),
-        "certified_size": summary.get("certified_size", {}).get("median"),
-        "sound": summary["sound"],
-        "seconds": round(sum(summary["seconds"].values()), 3),
-    }
+def _swept(point: Point, summary: Mapping[str, Any]) -> SweptRun:
+    return SweptRun(
+        values=dict(point.values),
+        folder=point.name,
+        epsilon=summary["epsilon"]["paper"] if "epsilon" in summary else None,
+        accuracy=summary["accuracy"],
+        certified_accuracy=dict(summary.get("certified_accuracy", {})),
+        certified_size=summary.get("certified_size", {}).get("median"),
+        sound=summary["sound"],
+        seconds=round(sum(summary["seconds"].values()), 3),
+    )

@@ -379,7 +379,7 @@ def test_sixty_curves_take_two_seconds(relation):
 @pytest.mark.slow
 def test_the_largest_curves_need_less_than_a_gigabyte():
     code = (
-        "from fedproof.accounting.tradeoff import curve_of; from fedproof.memory import peak_memory\n"
+        "from fedproof.accounting.tradeoff import curve_of; from fedproof.progress import peak_memory\n"
         "from fedproof.mechanisms import *; from fedproof.threat import Relation\n"
         "for noise in (0.3, 7.0):\n"
         "    query = Query(noise_multiplier=noise, sampling=Poisson(probability=0.1), count=2000)\n"

@@ -15,7 +15,7 @@ SHAPE = (1000, 10_000, 10)
 CHILD = """
 import json, sys, time
 from fedproof.certificates import certify
-from fedproof.memory import peak_memory
+from fedproof.progress import peak_memory
 from fedproof.mechanisms import Poisson, UserFedAvg
 
 mechanism = UserFedAvg(rounds=3, noise_multiplier=12.0, sampling=Poisson(probability=0.1))

@@ -11,8 +11,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from fedproof.data import fetch
-from fedproof.data.archive import unpack
 from fedproof.data.fetch import PUBLISHED, Download
+from fedproof.data.files import unpack
 
 
 class Quiet(SimpleHTTPRequestHandler):

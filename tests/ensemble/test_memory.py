@@ -14,7 +14,7 @@ import sys, tempfile, pathlib
 import torch
 from benchmarks.engine import CASES
 from fedproof.ensemble import train_ensemble
-from fedproof.memory import peak_memory
+from fedproof.progress import peak_memory
 torch.set_num_threads(1)
 task = CASES["digits-linear"](True)
 with tempfile.TemporaryDirectory() as folder:

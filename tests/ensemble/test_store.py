@@ -1,11 +1,17 @@
+import importlib
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from fedproof.aggregation.registry import build_rule
 from fedproof.ensemble import fingerprint, store, train_replicas
+from fedproof.models.module import from_module
 
 
 @pytest.fixture
@@ -101,3 +107,83 @@ def test_the_fingerprint_tells_attacks_apart(task):
     marks = [fingerprint(replace(task, attack=attack)) for attack in (None, make(1.0), make(2.0), make(2.0))]
     assert len(set(marks)) == 3
     assert marks[2] == marks[3]
+
+
+def test_the_fingerprint_tells_lambdas_of_one_line_apart(task):
+    attacks = [lambda contributions, state: contributions, lambda contributions, state: None]  # fmt: skip
+    assert len({fingerprint(replace(task, attack=attack)) for attack in attacks}) == 2
+
+
+OWN = """
+from torch import nn
+
+def bend(values):
+    return values.BEND()
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, inputs):
+        return SCALE * bend(self.layer(inputs))
+
+def rule(updates, num_adversaries):
+    return SCALE * updates.mean(1)
+
+def whatever(contributions, state):
+    return bend(contributions)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """The user's own file, written and imported again each time."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def write(scale, bend):
+        (tmp_path / "own_code.py").write_text(OWN.replace("SCALE", scale).replace("BEND", bend))
+        importlib.invalidate_caches()
+        sys.modules.pop("own_code", None)
+        return importlib.import_module("own_code")
+
+    yield write
+    sys.modules.pop("own_code", None)
+
+
+@pytest.mark.parametrize("where", ["model", "part of a model", "rule", "attack"])
+def test_the_fingerprint_sees_what_the_user_edits_in_her_own_code(own, task, where):
+    def mark(scale, bend):
+        code = own(scale, bend)
+        module = nn.Sequential(code.Own()) if where == "part of a model" else code.Own()
+        for parameter in module.parameters():
+            nn.init.zeros_(parameter)
+        changed = {
+            "rule": lambda: {
+                "aggregation": build_rule("own_code:rule"),
+                "mechanism": replace(task.mechanism, rule="own_code:rule"),
+            },
+            "attack": lambda: {"attack": code.whatever},
+        }
+        brought = changed.get(where, lambda: {"model": from_module(module, 2)})()
+        return fingerprint(replace(task, **brought))
+
+    marks = [mark("2", "relu"), mark("3", "relu"), mark("2", "tanh"), mark("2", "relu")]
+    assert len(set(marks)) == 3
+    assert marks[0] == marks[3]
+
+
+def test_code_typed_at_a_prompt_is_known_to_its_own_process_only(task):
+    names = {"__name__": "__nowhere__"}
+    exec("def typed(contributions, state): return contributions", names)
+    work = replace(task, attack=names["typed"])
+    assert fingerprint(work) == fingerprint(work) != fingerprint(task)
+    script = (
+        "from fedproof.ensemble import task\n"
+        "names = {'__name__': '__nowhere__'}\n"
+        "exec('def typed(contributions, state): return contributions', names)\n"
+        "print(task._source(names['typed']))"
+    )
+    run = [subprocess.run([sys.executable, "-c", script], capture_output=True, text=True) for _ in range(2)]
+    assert run[0].stdout != run[1].stdout

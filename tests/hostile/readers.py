@@ -17,11 +17,11 @@ from fedproof.certificates import certify, dumps, inefficacy, loads, loads_ineff
 from fedproof.certificates.document import checksum
 from fedproof.certificates.scores import check_scores, read_array
 from fedproof.config import load_config, parse_config
-from fedproof.data import archive, cifar, leaf, mnist, sent140, text
+from fedproof.data import cifar, files, leaf, mnist, sent140, text
 from fedproof.ensemble import store
 from fedproof.mechanisms import FixedSize, Poisson, Quantile, UserFedAvg
-from fedproof.models.dense import linear
-from fedproof.models.weights import with_weights
+from fedproof.models.networks import linear
+from fedproof.models.registry import with_weights
 from fedproof.report.run_data import read_run
 from tests.hostile.mutate import mutate, mutate_json
 
@@ -160,7 +160,7 @@ def _unpack(name):
         target = folder / "target"
         target.mkdir(exist_ok=True)
         try:
-            archive.unpack(path, folder=target, members={"a.txt": 1000})
+            files.unpack(path, folder=target, members={"a.txt": 1000})
         finally:
             assert {entry.name for entry in target.iterdir()} <= {"a.txt"}
             assert not (folder.parent / "outside.txt").exists()
@@ -174,7 +174,7 @@ PART = store.Part(index=0, replicas=range(2), fingerprint="task")
 
 def _part_files():
     from fedproof.ensemble.train import Replicas
-    from fedproof.models.layout import Layout
+    from fedproof.models.model import Layout
 
     replicas = Replicas(
         indices=range(2),

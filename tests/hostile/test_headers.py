@@ -11,9 +11,9 @@ import pytest
 
 from fedproof.certificates.scores import read_array
 from fedproof.ensemble import store
-from fedproof.models.dense import linear
-from fedproof.models.weights import with_weights
-from fedproof.npz import read_npz
+from fedproof.files import read_npz
+from fedproof.models.networks import linear
+from fedproof.models.registry import with_weights
 
 MEBIBYTE = 2**20
 SHAPES = ["(1099511627776,)", "(4294967295, 4294967295)", "(-1,)", "(-4, -4)", "(100000000,)"]

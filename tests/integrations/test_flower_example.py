@@ -20,7 +20,7 @@ from fedproof.data import load
 from fedproof.ensemble import Task, train_replicas
 from fedproof.folder import kept_seed
 from fedproof.mechanisms import LocalTraining, Poisson, UserFedAvg
-from fedproof.models.dense import linear
+from fedproof.models.networks import linear
 
 FALSE_ALARM = 1e-6
 USERS, REPLICAS, SEED = 24, 200, 5

@@ -12,9 +12,9 @@ pytest.importorskip("triton")
 
 from fedproof.models import kernels
 from fedproof.models import model as models
-from fedproof.models.cnn import cifar_cnn, mnist_cnn
-from fedproof.models.kernels import convolutions
-from fedproof.models.windows import Windows
+from fedproof.models.convolution import Windows
+from fedproof.models.kernels import convolutions, launch
+from fedproof.models.networks import cifar_cnn, mnist_cnn
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHAPES = [
@@ -128,12 +128,12 @@ def test_tiles_fit_a_smaller_gpu(monkeypatch):
         return found.norms, outputs, backward, kernels.summed_gradients(*given[:2], windows)
 
     large = results()
-    fit = convolutions._fit
+    fit = convolutions.fit
     sizes = []
     monkeypatch.setattr(
-        convolutions, "_fit", lambda *given: sizes.append((given, fit(*given))) or sizes[-1][1]
+        convolutions, "fit", lambda *given: sizes.append((given, fit(*given))) or sizes[-1][1]
     )
-    monkeypatch.setattr(convolutions, "_shared_memory", lambda device: 48 << 10)
+    monkeypatch.setattr(launch, "_shared_memory", lambda device: 48 << 10)
     for one, other in zip(results(), large, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
     assert any(many < given[1] for given, many in sizes)

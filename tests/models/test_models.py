@@ -12,10 +12,9 @@ from torch import nn
 from fedproof.federation import Federation
 from fedproof.models import NAMES, build
 from fedproof.models import model as models
-from fedproof.models.cnn import cifar_cnn
-from fedproof.models.layout import layout_of, load
-from fedproof.models.model import instance_factors
+from fedproof.models.model import instance_factors, layout_of, load
 from fedproof.models.module import from_module
+from fedproof.models.networks import cifar_cnn
 from fedproof.models.tape import AffineTrace, layer, traces
 
 SHAPES = {

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import fft
 from scipy.signal import lfilter
 
-Floats = NDArray[np.float64]
+from fedproof.arrays import Floats
 
 # Beyond this loss the smaller of the two masses is below 1e-26 and is given away.
 LARGEST_LOSS = 60.0

@@ -16,15 +16,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from fedproof.accounting.loss import LARGEST_LOSS, DiscretePair
 from fedproof.accounting.sampling import adversaries_drawn
+from fedproof.arrays import Floats
 from fedproof.mechanisms import FixedSize, Query
 from fedproof.threat import Relation
-
-Floats = NDArray[np.float64]
 
 # How far, in standard deviations, a normal component reaches: 1e-20 of its mass lies beyond.
 _REACH = 9.3

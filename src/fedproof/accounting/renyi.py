@@ -10,13 +10,11 @@ import numpy as np
 from dp_accounting import DpEvent
 from dp_accounting.rdp import RdpAccountant, compute_epsilon
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
-from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
 from fedproof.accounting.events import queries_of
+from fedproof.arrays import Floats
 from fedproof.mechanisms import Everyone, FixedSize, Mechanism, Poisson, Query
-
-Floats = NDArray[np.float64]
 
 # The orders of the paper's implementation: 1.1, 1.2, …, 10.9 and 12, 13, …, 63.
 PAPER_ORDERS: tuple[float, ...] = tuple(1 + i / 10 for i in range(1, 100)) + tuple(map(float, range(12, 64)))

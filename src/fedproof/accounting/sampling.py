@@ -11,11 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedproof.arrays import Floats
 from fedproof.mechanisms import Everyone, FixedSize, Poisson, Sampling
-
-Floats = NDArray[np.float64]
 
 # Weight of improbably few or many adversaries that is given away as certain detection, at each end.
 _DROPPED_WEIGHT = 1e-17

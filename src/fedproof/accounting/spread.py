@@ -26,10 +26,9 @@ from numpy.typing import NDArray
 
 from fedproof.accounting.loss import DiscretePair
 from fedproof.accounting.pairs import ROUNDED, MonotonePair, poisson_pair
+from fedproof.arrays import Floats
 from fedproof.mechanisms import Query
 from fedproof.threat import Relation
-
-Floats = NDArray[np.float64]
 
 _ALL_UP_TO = 128  # numbers of instances that are all looked at; beyond, in steps of a twentieth
 _CERTAIN = 1e-4  # a pair that is told apart with this much error at most is taken to be told apart

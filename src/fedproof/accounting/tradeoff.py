@@ -10,12 +10,12 @@ gives a valid lower bound, which is how every curve here stays on the safe side.
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import cached_property, lru_cache, reduce
 from typing import Protocol
 
 import numpy as np
 from dp_accounting import DpEvent
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
 from fedproof import check
@@ -23,10 +23,9 @@ from fedproof.accounting.dominating import dominating_pair, grid_step
 from fedproof.accounting.events import queries_of
 from fedproof.accounting.loss import LossDistribution
 from fedproof.accounting.sampling import adversaries_drawn, joined_drawn
+from fedproof.arrays import Floats
 from fedproof.mechanisms import Everyone, FixedSize, Mechanism, Poisson, Query, Sampling
 from fedproof.threat import Relation, ThreatModel
-
-Floats = NDArray[np.float64]
 
 # Grid points per standard deviation of one release's loss; the bound is valid for any value.
 RESOLUTION = 40.0
@@ -102,16 +101,16 @@ class PiecewiseTradeoff:
     backward: Floats
     full: float = 1.0
 
-    def __post_init__(self) -> None:
-        shrink, grow = np.exp(-self.epsilons), np.exp(self.epsilons)
-        flat = self.forward * shrink
-        with np.errstate(divide="ignore", invalid="ignore"):
-            # Beyond which p a line is overtaken by the next steeper one, in p and in 1 - p.
-            shallow = (flat[:-1] - flat[1:]) / (shrink[:-1] - shrink[1:])
-            steep = (self.backward[:-1] - self.backward[1:]) / (grow[1:] - grow[:-1])
-        for name, breaks in (("_shallow", shallow), ("_steep", steep)):
-            ordered = np.maximum.accumulate(np.nan_to_num(breaks[::-1], nan=0.0))
-            object.__setattr__(self, name, ordered)
+    @cached_property
+    def _shallow(self) -> Floats:
+        """Increasing: beyond which p a line of `forward` is overtaken by the next steeper one."""
+        shrink = np.exp(-self.epsilons)
+        return _breaks(self.forward * shrink, shrink)
+
+    @cached_property
+    def _steep(self) -> Floats:
+        """Increasing: beyond which 1 - p a line of `backward` is overtaken by the next shallower one."""
+        return _breaks(self.backward, -np.exp(self.epsilons))
 
     def lower(self, probability: ArrayLike) -> Floats:
         """Smallest probability under poisoning, elementwise."""
@@ -143,10 +142,8 @@ class PiecewiseTradeoff:
         """Slope and intercept of the best line at each p = 1 - rest, and its value there."""
         last = len(self.epsilons) - 1
         best_slope, best_intercept, best = np.zeros_like(p), np.zeros_like(p), np.zeros_like(p)
-        shallow: Floats = getattr(self, "_shallow")  # noqa: B009
-        steep: Floats = getattr(self, "_steep")  # noqa: B009
-        near_shallow = last - np.searchsorted(shallow, p)
-        near_steep = last - np.searchsorted(steep, rest)
+        near_shallow = last - np.searchsorted(self._shallow, p)
+        near_steep = last - np.searchsorted(self._steep, rest)
         for near, steeper in ((near_shallow, False), (near_steep, True)):
             for offset in (-1, 0, 1):  # neighbours too: a rounded break must not cost anything
                 index = np.clip(near + offset, 0, last)
@@ -163,6 +160,13 @@ class PiecewiseTradeoff:
                 best_slope = np.where(better, slope, best_slope)
                 best_intercept = np.where(better, intercept, best_intercept)
         return best_slope, best_intercept, best
+
+
+def _breaks(intercepts: Floats, slopes: Floats) -> Floats:
+    """Where each of the lines `slope * x - intercept` meets the next, from the last to the first."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        meet = (intercepts[:-1] - intercepts[1:]) / (slopes[:-1] - slopes[1:])
+    return np.asarray(np.maximum.accumulate(np.nan_to_num(meet[::-1], nan=0.0)))
 
 
 def _rounding_of_line(slope: Floats) -> Floats:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedproof import check
+from fedproof.arrays import Floats
 from fedproof.audit.evidence import Evidence, evidence
 from fedproof.ensemble import Task, train_replicas
 from fedproof.federation import Federation
@@ -22,8 +23,6 @@ from fedproof.mechanisms import FixedSize, LocalTraining, Mechanism, PerLayer, P
 from fedproof.models.model import StackedModel, stacked
 from fedproof.models.tape import Tape, Weights, layer
 from fedproof.threat import Relation
-
-Floats = NDArray[np.float64]
 
 _FEATURES = 32
 _PULL = 100.0  # against the bias, which takes 1/√(1 + _PULL²) of a clipped update with it

@@ -8,15 +8,14 @@ box; a guarantee that no point of the box satisfies is contradicted.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betainc
 from scipy.stats import f as f_distribution
 
 from fedproof import check
 from fedproof.accounting import Tradeoff
+from fedproof.arrays import Floats
 from fedproof.certificates.confidence import binomial_lower
-
-Floats = NDArray[np.float64]
 
 _PILOT = 4  # one replica in four chooses the thresholds, the others are counted
 

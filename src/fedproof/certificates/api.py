@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedproof import check
+from fedproof.arrays import Integers
 from fedproof.certificates.certificate import VERSION, Certificate, Settings
 from fedproof.certificates.compute import outcome_of
 from fedproof.certificates.confidence import Bound, Spending
@@ -25,8 +26,6 @@ from fedproof.certificates.soundness import assumptions_of, caveats_of
 from fedproof.mechanisms import Releases
 from fedproof.mechanisms.caveats import sentences as caveat_sentences
 from fedproof.threat import ThreatModel
-
-Integers = NDArray[np.int64]
 
 _DEFAULT_BOUND = {
     Method.PAPER: Bound.BETTING,

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedproof import check
-
-Floats = NDArray[np.float64]
+from fedproof.arrays import Floats
 
 _TRUNCATION = 0.9  # c: the share of the capital that one value may cost at most
 _SHARES = 0.5 ** np.arange(10)  # of the largest stake

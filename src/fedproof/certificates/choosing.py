@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.stats import beta, binom
 
 from fedproof import check
 from fedproof.accounting.tradeoff import tradeoff
+from fedproof.arrays import Floats
 from fedproof.certificates.confidence import Spending, binomial_lower, share
 from fedproof.certificates.planning import noise_for_epsilon
 from fedproof.mechanisms import (
@@ -29,8 +30,6 @@ from fedproof.mechanisms import (
     UserFedAvg,
 )
 from fedproof.threat import ThreatModel, Unit
-
-Floats = NDArray[np.float64]
 
 ASSUMPTION = (
     "an estimate, not a guarantee: given an input, models vote right independently, each with the input's "

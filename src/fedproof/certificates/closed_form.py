@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedproof import check
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from fedproof.arrays import Floats
 
 _SLACK = 1e-9  # real sizes this close above an integer count as that integer: sizes are rounded down
 

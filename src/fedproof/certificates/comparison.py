@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedproof.accounting import account
 from fedproof.accounting.epsilon import natural_relation
 from fedproof.accounting.tradeoff import tradeoff
+from fedproof.arrays import Integers
 from fedproof.certificates.closed_form import certified_size
 from fedproof.certificates.confidence import Bound, Spending, share
 from fedproof.certificates.partition import partition_sizes, vote_counts
@@ -18,8 +18,6 @@ from fedproof.certificates.scores import Array
 from fedproof.certificates.tight import ClassBounds, class_bounds, mean_sizes, ranking
 from fedproof.mechanisms import Mechanism, Releases, is_private
 from fedproof.threat import Relation, ThreatModel
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)

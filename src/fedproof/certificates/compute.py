@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.accounting.renyi import rdp
+from fedproof.arrays import Floats, Integers
 from fedproof.certificates import version_one
 from fedproof.certificates.betting import MIXTURE
 from fedproof.certificates.certificate import Settings
@@ -21,9 +22,6 @@ from fedproof.certificates.renyi import renyi_sizes
 from fedproof.certificates.scores import Array
 from fedproof.certificates.served import served_gap
 from fedproof.certificates.tight import ClassBounds, class_bounds, mean_sizes, ranking
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)

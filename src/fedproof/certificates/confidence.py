@@ -11,9 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv
 
 from fedproof import check
+from fedproof.arrays import Floats
 from fedproof.certificates.betting import MIXTURE, Bets
-
-Floats = NDArray[np.float64]
 
 
 class Bound(StrEnum):

@@ -3,14 +3,13 @@
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedproof.arrays import Floats
 from fedproof.certificates.betting import MIXTURE, Bets
 from fedproof.certificates.closed_form import inefficacy_bounds
 from fedproof.certificates.confidence import Bound, binomial_lower, mean_lower, mean_upper
 from fedproof.certificates.tight import Curve
 
-Floats = NDArray[np.float64]
 Interval = Callable[[int], tuple[float, float]]  # size -> bounds on the expected share under poisoning
 
 NUM_LEVELS = 64

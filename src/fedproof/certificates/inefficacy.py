@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedproof import check
 from fedproof.accounting.tradeoff import check_units
+from fedproof.arrays import Floats
 from fedproof.certificates import version_one
 from fedproof.certificates.api import sentences
 from fedproof.certificates.betting import MIXTURE
@@ -44,8 +45,6 @@ from fedproof.certificates.soundness import cost_assumptions, cost_caveats
 from fedproof.mechanisms import Mechanism
 from fedproof.mechanisms.caveats import sentences as caveat_sentences
 from fedproof.threat import ThreatModel
-
-Floats = NDArray[np.float64]
 
 
 class CostMethod(StrEnum):

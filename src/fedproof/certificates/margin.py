@@ -18,12 +18,10 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproof.arrays import Floats, Integers
 from fedproof.certificates.confidence import binomial_lower
 from fedproof.certificates.scores import Array, input_parts
 from fedproof.certificates.tight import Curve, ranking, walk
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 SLACK = 1e-9  # sums must exceed their threshold by more than float error
 _STEPS = 4096  # levels are multiples of 1/4096, so that a margin finds its level by multiplication

@@ -22,12 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.accounting.tradeoff import Tradeoff
+from fedproof.arrays import Floats, Integers
 from fedproof.certificates.margin import SLACK, MarginSizes, count_at_least, histogram, joined, levels
 from fedproof.certificates.scores import Array, input_parts
 from fedproof.certificates.tight import Curve, ranking, walk
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _TRUNCATION = 0.9  # the share of the capital that one replica may cost at most
 _FIRST = 16  # one replica in sixteen chooses the class; from then on what was seen doubles at each stage

@@ -4,11 +4,9 @@ import hashlib
 from collections import Counter
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedproof.arrays import Integers
 from fedproof.certificates.scores import Array, little_endian, replica_parts
-
-Integers = NDArray[np.int64]
 
 _FEWEST = 20  # different replicas that must occur equally often before chance is ruled out
 

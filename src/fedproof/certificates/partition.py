@@ -3,15 +3,13 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproof.arrays import Integers, votes_of
 from fedproof.certificates.scores import Array, input_parts
-
-Integers = NDArray[np.int64]
 
 
 def vote_counts(scores: Array) -> Integers:
     """Votes `(inputs, classes)` of the models in `scores` (models, inputs, classes)."""
-    classes = np.arange(scores.shape[2])
-    parts = [(part.argmax(axis=2)[..., None] == classes).sum(axis=0) for _, part in input_parts(scores)]
+    parts = [votes_of(part).sum(axis=0) for _, part in input_parts(scores)]
     return np.concatenate(parts).astype(np.int64)
 
 

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedproof import check
+from fedproof.arrays import Floats
 from fedproof.certificates.closed_form import group
 from fedproof.mechanisms.codec import register
 from fedproof.threat import Relation
-
-Floats = NDArray[np.float64]
 
 
 @register

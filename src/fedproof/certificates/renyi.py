@@ -9,11 +9,10 @@ from functools import cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedproof.arrays import Floats, Integers
 from fedproof.certificates.method import Group
 from fedproof.certificates.tight import walk
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 RdpCurve = Callable[[Floats], Floats]
 
 # Even orders up to 2^13: after c halvings the order must still be at least two.

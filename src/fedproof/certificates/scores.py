@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedproof import check
-from fedproof.npz import DAMAGE, quiet, read_header
+from fedproof.arrays import Floats, Integers
+from fedproof.files import DAMAGE, quiet, read_header
 
 Array = NDArray[Any]
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 PART_VALUES = 2_000_000  # values held at once as float64: 16 MB
 _ROW_SUM_TOLERANCE = {"float16": 2e-3, "float32": 1e-4, "float64": 1e-6}

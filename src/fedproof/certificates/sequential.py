@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedproof import check
+from fedproof.arrays import Floats, votes_of
 from fedproof.certificates.api import certify
 from fedproof.certificates.betting import betting_lower
 from fedproof.certificates.certificate import Certificate, Settings
@@ -14,8 +15,6 @@ from fedproof.certificates.confidence import share
 from fedproof.certificates.curves import curve_of
 from fedproof.certificates.method import Method
 from fedproof.certificates.scores import Array, check_scores, input_parts
-
-Floats = NDArray[np.float64]
 
 
 def certify_sequentially(
@@ -75,9 +74,7 @@ def _opposite_bounds(settings: Settings, scores: Array) -> tuple[Floats, Floats]
     each = share(settings.failure_probability, scores.shape[2], settings.spending)
     tops, rivals = [], []
     for _, part in input_parts(scores):
-        values = part
-        if settings.votes:
-            values = np.asarray(np.arange(part.shape[2]) == part.argmax(axis=2)[..., None], dtype=np.float64)
+        values = votes_of(part) if settings.votes else part
         flat = values.reshape(len(values), -1)
         lower = betting_lower(flat, each).reshape(values.shape[1:])
         upper = 1 - betting_lower(1 - flat, each).reshape(values.shape[1:])

@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.accounting.tradeoff import Tradeoff
+from fedproof.arrays import Floats, Integers, votes_of
 from fedproof.certificates.betting import MIXTURE, Bets
 from fedproof.certificates.confidence import Bound, mean_lower, mean_upper
 from fedproof.certificates.scores import Array, input_parts
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Curve = Callable[[int], Tradeoff]
 Holds = Callable[[int, Integers], NDArray[np.bool_]]
 
@@ -82,7 +81,7 @@ def class_bounds(
     """
     parts = []
     for _, part in input_parts(scores):
-        values = _votes(part) if votes else part
+        values = votes_of(part) if votes else part
         parts.append(_part_bounds(values, bound, failure_probability, bets))
     top, tied, lower, upper = (np.concatenate(column) for column in zip(*parts, strict=True))
     return ClassBounds(top=top, tied=tied, top_lower=lower, rival_upper=upper)
@@ -94,10 +93,6 @@ def ranking(means: Floats) -> tuple[Integers, Integers, NDArray[np.bool_]]:
     rows = np.arange(len(means))
     top, second = order[:, 0], order[:, 1]
     return top, second, means[rows, top] == means[rows, second]
-
-
-def _votes(part: Floats) -> Floats:
-    return np.asarray(np.arange(part.shape[2]) == part.argmax(axis=2)[..., None], dtype=np.float64)
 
 
 def _part_bounds(

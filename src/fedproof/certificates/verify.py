@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedproof import check
+from fedproof.arrays import Integers
 from fedproof.certificates.api import certificate_of_scores, settings_for
 from fedproof.certificates.certificate import Certificate
 from fedproof.certificates.confidence import Bound
@@ -22,7 +23,6 @@ from fedproof.certificates.inefficacy import (
 )
 from fedproof.certificates.scores import (
     Array,
-    Integers,
     check_labels,
     check_means,
     check_scores,

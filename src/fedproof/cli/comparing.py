@@ -31,9 +31,10 @@ def compare(
         raise ValueError("two configurations have the same file name, by which runs are told apart")
     chosen = None if sizes is None else sizes_of(sizes)
     with progress_bars() as progress:
-        rows: Any = compare_all(
+        compared = compare_all(
             loaded, out, engine=engine, device=device, progress=progress, finished=report_once
         )
+    rows: list[Any] = [row.document() for row in compared]
     title = f"{len(loaded)} mechanisms on {loaded[configs[0].stem].data.name}"
     page = write_compare_page(rows, out / "compare.html", sizes=chosen, title=title)
     if json:

@@ -64,7 +64,7 @@ def sweep(
 
     runs = sweeping.points(load_config(config, changes or ()), vary or ())
     with progress_bars() as progress:
-        rows = sweeping.sweep(
+        swept = sweeping.sweep(
             runs,
             out,
             engine=engine,
@@ -72,23 +72,24 @@ def sweep(
             progress=progress,
             finished=report_once,
         )
-    shown: Any = [row | {"epsilon": math.inf if row["epsilon"] is None else row["epsilon"]} for row in rows]
+    rows: list[Any] = [row.document() for row in swept]
+    shown = [row | {"epsilon": math.inf if row["epsilon"] is None else row["epsilon"]} for row in rows]
     page = write_sweep_page(shown, out / "sweep.html", title=f"Sweep of {config.name}")
     if json:
         print_json({"rows": rows, "page": str(page)})
         return
     sizes = ["1", "2", "5", "10", "20"]
     print_table(
-        f"{len(rows)} runs",
-        (*rows[0]["values"], "ε (paper)", "accuracy", *(f"k = {size}" for size in sizes)),
+        f"{len(swept)} runs",
+        (*swept[0].values, "ε (paper)", "accuracy", *(f"k = {size}" for size in sizes)),
         [
             (
-                *row["values"].values(),
-                "-" if row["epsilon"] is None else f"{row['epsilon']:.3f}",
-                f"{row['accuracy']:.1%}",
-                *(f"{row['certified_accuracy'].get(size, 0.0):.1%}" for size in sizes),
+                *row.values.values(),
+                "-" if row.epsilon is None else f"{row.epsilon:.3f}",
+                f"{row.accuracy:.1%}",
+                *(f"{row.certified_accuracy.get(size, 0.0):.1%}" for size in sizes),
             )
-            for row in rows
+            for row in swept
         ],
     )
     say(f"the page to look at is {page}")

@@ -4,7 +4,7 @@ from fedproof.data.arrays import Arrays
 from fedproof.data.fetch import fetch
 from fedproof.data.files import data_folder
 from fedproof.data.load import default_users, even_share, load, load_arrays
-from fedproof.data.summary import Summary, UserRow, show, summarise, user_rows
+from fedproof.federation import Summary, UserRow, show, summarise, user_rows
 
 __all__ = [
     "Arrays",

@@ -62,6 +62,28 @@ class Arrays:
                 raise ValueError(f"{self.name}: {len(features)} features but {len(labels)} labels")
 
 
+Rows = NDArray[np.int64] | NDArray[np.bool_] | slice
+ALL = slice(None)
+
+
+def chosen(arrays: Arrays, *, rows: Rows = ALL, test_rows: Rows = ALL) -> Arrays:
+    """These training instances and these test inputs alone."""
+
+    def at(values: NDArray[Kind] | None, where: Rows) -> NDArray[Kind] | None:
+        return None if values is None else values[where]
+
+    return replace(
+        arrays,
+        features=arrays.features[rows],
+        labels=arrays.labels[rows],
+        test_features=arrays.test_features[test_rows],
+        test_labels=arrays.test_labels[test_rows],
+        owners=at(arrays.owners, rows),
+        test_owners=at(arrays.test_owners, test_rows),
+        ids=at(arrays.ids, rows),
+    )
+
+
 def choose_classes(arrays: Arrays, classes: Sequence[int | str] | None) -> Arrays:
     """The instances of `classes` alone, numbered 0, 1, ... in the order asked for.
 
@@ -81,17 +103,9 @@ def choose_classes(arrays: Arrays, classes: Sequence[int | str] | None) -> Array
     numbers[wanted] = np.arange(len(wanted))
     labels, test_labels = numbers[arrays.labels], numbers[arrays.test_labels]
     kept, test_kept = labels >= 0, test_labels >= 0
-    return replace(
-        arrays,
-        features=arrays.features[kept],
-        labels=labels[kept],
-        test_features=arrays.test_features[test_kept],
-        test_labels=test_labels[test_kept],
-        class_names=tuple(arrays.class_names[index] for index in wanted),
-        owners=None if arrays.owners is None else arrays.owners[kept],
-        test_owners=None if arrays.test_owners is None else arrays.test_owners[test_kept],
-        ids=None if arrays.ids is None else arrays.ids[kept],
-    )
+    names = tuple(arrays.class_names[index] for index in wanted)
+    renamed = replace(arrays, labels=labels, test_labels=test_labels, class_names=names)
+    return chosen(renamed, rows=kept, test_rows=test_kept)
 
 
 def limit_test(arrays: Arrays, limit: int | None) -> Arrays:
@@ -99,12 +113,7 @@ def limit_test(arrays: Arrays, limit: int | None) -> Arrays:
     if limit is None or limit >= len(arrays.test_labels):
         return arrays
     drawn = np.sort(np.random.default_rng(0).permutation(len(arrays.test_labels))[:limit])
-    return replace(
-        arrays,
-        test_features=arrays.test_features[drawn],
-        test_labels=arrays.test_labels[drawn],
-        test_owners=None if arrays.test_owners is None else arrays.test_owners[drawn],
-    )
+    return chosen(arrays, test_rows=drawn)
 
 
 def encoded(arrays: Arrays, order: NDArray[np.int64] | None = None) -> Arrays:

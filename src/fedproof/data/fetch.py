@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fedproof.data import cifar, files, mnist, sent140
-from fedproof.data.archive import unpack
 
 GIB = 2**30
 LEAF_REMEDY = "LEAF data are made by its own scripts (https://leaf.cmu.edu); put train/ and test/ there"
@@ -148,7 +147,7 @@ def _fetch_one(download: Download, data_folder: Path, name: str, progressbar: An
     else:
         _download(download, path, name, progressbar)
     if wanted:
-        unpack(path, folder=folder, members=download.members)
+        files.unpack(path, folder=folder, members=download.members)
         if not brought:  # what the user put there stays
             path.unlink()
     return wanted or [path]

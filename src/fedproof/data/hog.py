@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from fedproof.federation import Federation
 
-Floats = NDArray[np.float32]
-
 _CELLS = 7  # along each side
 _DIRECTIONS = 8
 _CHUNK = 2000  # images at once
@@ -38,7 +36,7 @@ def with_hog(federation: Federation) -> Federation:
     return replace(federation, features=seen[0], test_features=seen[1])
 
 
-def oriented_gradients(images: NDArray[np.generic]) -> Floats:
+def oriented_gradients(images: NDArray[np.generic]) -> NDArray[np.float32]:
     """Features `(images, 392)` of `images` (images, height, width), each row of length ten, or zero if blank.
 
     Lengths of the gradients are shared among eight directions, blurred onto seven by seven cells, and their
@@ -50,7 +48,7 @@ def oriented_gradients(images: NDArray[np.generic]) -> Floats:
     return np.concatenate(parts)
 
 
-def _features(images: NDArray[np.generic]) -> Floats:
+def _features(images: NDArray[np.generic]) -> NDArray[np.float32]:
     pixels = np.asarray(images, dtype=np.float32)
     down, right = np.zeros_like(pixels), np.zeros_like(pixels)
     down[:, 1:-1] = pixels[:, 2:] - pixels[:, :-2]
@@ -65,7 +63,7 @@ def _features(images: NDArray[np.generic]) -> Floats:
     return np.asarray(_LENGTH * centred / np.where(length > 0, length, 1), dtype=np.float32)
 
 
-def _blur(side: int) -> Floats:
+def _blur(side: int) -> NDArray[np.float32]:
     """Weights `(cells, side)`: a Gaussian around the middle of each cell, half a cell wide."""
     middles = (np.arange(_CELLS) + 0.5) * side / _CELLS - 0.5
     steps = (np.arange(side) - middles[:, None]) / (side / _CELLS / 2)

@@ -4,19 +4,23 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedproof import check
-from fedproof.data import cifar, custom, digits, leaf, mnist, sent140, text
+from fedproof.data import cifar, digits, leaf, mnist, sent140, text
 from fedproof.data import partition as ways
-from fedproof.data.arrays import Arrays, as_federation, choose_classes, encoded, limit_test, read_only
+from fedproof.data.arrays import Arrays, as_federation, choose_classes, chosen, encoded, limit_test, read_only
 from fedproof.data.files import data_folder
 from fedproof.data.hog import with_hog
 from fedproof.federation import Federation
+from fedproof.functions import load_function
 
 FOLDERS = ("mnist", *cifar.VERSIONS, "leaf", "sent140", "sent140-pseudo")  # in the folder of all data
 NAMES = ("digits", *FOLDERS, "leaf/FOLDER", "module:function")
+MAX_CLASSES = 100_000  # labels beyond are account numbers or prices, and each class costs memory
 USERS = {"digits": 96, "mnist": 200, "cifar10": 200, "sent140-pseudo": 805}  # the demo's and the paper's
 
 PathLike = str | os.PathLike[str]
@@ -112,7 +116,7 @@ def load_arrays(
 
 def _read(name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int) -> Arrays | Federation:
     if ":" in name:
-        return custom.read(name)
+        return _custom(name)
     arrays = _published(name, data_dir, vectors, length)
     # What is published stays as it is: the place of an instance in its file is an identity.
     return replace(arrays, ids=np.arange(len(arrays.labels)))
@@ -208,9 +212,58 @@ def _tests_of_users(arrays: Arrays, split: ways.Partition) -> Arrays:
         return arrays
     users = np.append(np.unique(arrays.owners[split.order]), -1)
     kept = np.isin(arrays.test_owners, users)
-    return replace(
-        arrays,
-        test_features=arrays.test_features[kept],
-        test_labels=arrays.test_labels[kept],
-        test_owners=arrays.test_owners[kept],
+    return chosen(arrays, test_rows=kept)
+
+
+# --- a user's own data --------------------------------------------------------------------------------------
+
+
+def _custom(name: str) -> Arrays | Federation:
+    """What the function of this name returns when it is called without arguments.
+
+    It may return a Federation (used as it is), `Arrays`, or `(features, labels, test_features,
+    test_labels)`, whose classes are the labels 0 to the largest one.
+    """
+    result = load_function("name", name)()
+    if isinstance(result, Federation | Arrays):
+        return result
+    if isinstance(result, tuple | list) and len(result) == 4:
+        return _from_arrays(name, *result)
+    raise ValueError(
+        f"{name} returned {type(result).__name__}; it must return a fedproof.federation.Federation, "
+        "fedproof.data.Arrays, or (features, labels, test_features, test_labels)"
     )
+
+
+def _from_arrays(name: str, features: Any, labels: Any, test_features: Any, test_labels: Any) -> Arrays:
+    numbers, test_numbers = _own_labels(name, labels), _own_labels(name, test_labels)
+    classes = 1 + int(max(numbers.max(initial=0), test_numbers.max(initial=0)))
+    if classes > MAX_CLASSES:
+        raise ValueError(f"{name}: label {classes - 1} is no class; number the classes from 0")
+    return Arrays(
+        features=_own_features(name, features),
+        labels=numbers,
+        test_features=_own_features(name, test_features),
+        test_labels=test_numbers,
+        class_names=tuple(str(label) for label in range(classes)),
+        name=name,
+    )
+
+
+def _own_features(name: str, values: Any) -> NDArray[np.float32]:
+    try:
+        array = np.asarray(values, dtype=np.float32)
+    except (ValueError, TypeError):
+        raise ValueError(f"{name}: features must be an array of numbers, one row for each instance") from None
+    if array.ndim < 2 or not np.isfinite(array).all():
+        raise ValueError(f"{name}: features must be finite numbers, one row for each instance")
+    return array
+
+
+def _own_labels(name: str, values: Any) -> NDArray[np.int64]:
+    array = np.asarray(values)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (len(array) and array.min() < 0):
+        raise ValueError(
+            f"{name}: labels must be one row of integers from 0, found {array.dtype} {array.shape}"
+        )
+    return array.astype(np.int64)

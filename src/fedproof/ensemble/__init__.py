@@ -1,13 +1,12 @@
 """Many replicas at once, in parts that survive a crash."""
 
-from fedproof.ensemble.local import Ensemble, Progress, train_ensemble
+from fedproof.ensemble.engines import Ensemble, train_ensemble
 from fedproof.ensemble.memory import Sizes, sizes_for
 from fedproof.ensemble.task import Task, fingerprint, shares_first_round
 from fedproof.ensemble.train import (
     Replicas,
     ensemble_accuracy,
     first_updates,
-    one_hot_votes,
     predict,
     replica_accuracies,
     train_replicas,
@@ -15,14 +14,12 @@ from fedproof.ensemble.train import (
 
 __all__ = [
     "Ensemble",
-    "Progress",
     "Replicas",
     "Sizes",
     "Task",
     "ensemble_accuracy",
     "fingerprint",
     "first_updates",
-    "one_hot_votes",
     "predict",
     "replica_accuracies",
     "shares_first_round",

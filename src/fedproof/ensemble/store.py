@@ -20,8 +20,7 @@ from torch import Tensor
 
 from fedproof import check
 from fedproof.ensemble.train import Replicas
-from fedproof.files import replace_file
-from fedproof.npz import read_npz
+from fedproof.files import read_npz, replace_file
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,11 @@
 """What is trained: one value that decides every replica."""
 
 import hashlib
-from dataclasses import dataclass, field
+import inspect
+import secrets
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import FunctionType
@@ -144,6 +148,29 @@ def shares_first_round(task: Task) -> bool:
     return task.mechanism.shares_first_round and not task.own_start
 
 
+def uploads(task: Task) -> float:
+    """Expected number of updates that users send up while one replica is trained.
+
+    Each member of a round sends one. Pooled training counts as the FedSGD it stands for: in every step each
+    member with an instance in the batch sends a gradient, at most as many as the batch has instances. That
+    is an upper bound, and where whoever trains may hold the members' instances nothing of it is sent. With
+    noise a round is one step, in which each member has a part.
+    """
+    mechanism, units = task.mechanism, task.units
+    members = cohort_size(task)
+    if not mechanism.pooled or mechanism.noise_multiplier:
+        return mechanism.rounds * members
+    instances = members * len(units.labels) / units.num_users
+    steps, rest = divmod(instances, task.local.batch_size)
+    senders = steps * min(members, task.local.batch_size) + min(members, rest)
+    return mechanism.rounds * task.local.epochs * senders
+
+
+def update_bytes(task: Task) -> int:
+    """Size of one update, or gradient."""
+    return task.model.layout.dim * torch.finfo(task.dtype).bits // 8
+
+
 @cache
 def engine_version() -> str:
     """SHA-256 over the code that decides the bits of a replica, and versions of what computes for it.
@@ -159,7 +186,7 @@ def engine_version() -> str:
         "models",
         "mechanisms",
         "lots.py",
-        "secure.py",
+        "seeds.py",
         "ensemble/train.py",
     ):
         path = package / room
@@ -177,7 +204,9 @@ def fingerprint(task: Task) -> str:
             (*parts, task.model.layout, task.model.module(), _name(task.aggregation), _name(task.attack))
         ).encode()
     )
-    # Said only where they are on: parts that were stored without these options stay valid.
+    # Said only where they are there: parts that were stored without them stay valid.
+    if code := _own_code(task):
+        digest.update(repr(sorted(code.items())).encode())
     if task.secure_noise:
         digest.update(b"secure noise")
     if task.own_start:
@@ -208,4 +237,51 @@ def _name(rule: object) -> str:
     if not isinstance(rule, FunctionType):
         return repr(rule)
     captured = [cell.cell_contents for cell in rule.__closure__ or ()]
-    return f"{rule.__module__}.{rule.__qualname__} {rule.__code__.co_code.hex()} {captured!r}"
+    # Lambdas of one function share its name; their places in the file differ.
+    place = list(rule.__code__.co_positions()) if _is_own(rule) else ""
+    return f"{rule.__module__}.{rule.__qualname__} {place} {captured!r}"
+
+
+def _own_code(task: Task) -> dict[str, str]:
+    """The source of what the user wrote herself, by name: of rule, attack, and every part of the model.
+
+    `engine_version` speaks of this package's code, and of the version of torch.
+    """
+    parts = (task.aggregation, task.attack, *task.model.module().modules())
+    found = {thing for part in parts for thing in _written(part) if _is_own(thing)}
+    return {f"{thing.__module__}.{thing.__qualname__}": _source(thing) for thing in found}
+
+
+def _written(part: object) -> Iterator[type | FunctionType]:
+    """The code that a part may call: a function, or the classes of a value and the functions it holds."""
+    if isinstance(part, FunctionType):
+        yield part
+        return
+    yield from type(part).__mro__
+    for value in getattr(part, "__dict__", {}).values():
+        if isinstance(value, FunctionType) or is_dataclass(value):
+            yield from _written(value)
+
+
+def _is_own(thing: type | FunctionType) -> bool:
+    return (thing.__module__ or "").partition(".")[0] not in (
+        "abc",
+        "builtins",
+        "fedproof",
+        "torch",
+        "typing",
+    )
+
+
+def _source(thing: type | FunctionType) -> str:
+    """The file that a function or class stands in: a function that it calls may stand there too."""
+    for place in (sys.modules.get(thing.__module__), thing):  # a notebook is no file, but has cells
+        try:
+            return inspect.getsource(place)  # type: ignore[arg-type]
+        except (OSError, TypeError):
+            continue
+    return f"{_PROCESS} {id(thing)}"
+
+
+_PROCESS = secrets.token_hex()
+"""Stands for code that was typed at a prompt: another process cannot know whether it has the same."""

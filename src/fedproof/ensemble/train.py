@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproof.arrays import votes_of
 from fedproof.ensemble.memory import Sizes, halved, shared_fits, sizes_for
 from fedproof.ensemble.task import (
     Task,
@@ -28,8 +29,6 @@ from fedproof.rounds.sampling import cohorts_of
 from fedproof.rounds.users import as_inputs, users_on
 
 _WIDTH = 512  # test inputs at once, for as many replicas as fit
-
-
 _PROBES = 256  # test inputs on which the accuracy after each round is watched
 
 
@@ -64,12 +63,11 @@ def train_replicas(
     """The given replicas of `task`.
 
     A replica's result depends on the task and its index alone, not on the range or the stack it is trained
-    in, up to the last bits. Those follow from shapes, and shapes from public numbers.
+    in, up to the last bits. Those follow from shapes, and shapes from public numbers. With
+    `task.secure_noise` it has the same law each time, and another value.
 
     Guarantee: what a unit holds, and whether it is there at all, changes no bit of a replica that did not
     draw it.
-    With `task.secure_noise` it has the same
-    law each time, and another value.
 
     Args:
         task: what is trained.
@@ -197,13 +195,8 @@ def ensemble_accuracy(
     >>> ensemble_accuracy(np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.2, 0.8], [0.3, 0.7]]]), np.array([0, 1]))
     1.0
     """
-    means = (one_hot_votes(scores) if votes else scores).mean(axis=0, dtype=np.float64)
+    means = (votes_of(scores) if votes else scores).mean(axis=0, dtype=np.float64)
     return float(np.mean(means.argmax(axis=1) == labels))
-
-
-def one_hot_votes(scores: NDArray[np.floating]) -> NDArray[np.float32]:
-    """One for the class that a replica answers, zero for all others, shaped like the scores."""
-    return np.asarray(np.eye(scores.shape[2], dtype=np.float32)[scores.argmax(axis=2)])
 
 
 def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check, lots
+from fedproof.arrays import Floats
 from fedproof.lots import Purpose, sequence
 from fedproof.mechanisms import FixedSize, Flat, PerLayer, Quantile, Sampling, UserFedAvg
-from fedproof.secure import SecureGenerator
+from fedproof.seeds import SecureGenerator
 
-Floats = NDArray[np.float64]
 Params = NDArray[np.floating]
 Numbers = np.random.Generator | SecureGenerator
 

@@ -16,9 +16,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedproof.models.tape import Tape, Weights, affine, record
-from fedproof.models.windows import Windows
 
 _FEW = 16  # channels; kernels look those up one by one, which is quicker without a border to watch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    """Windows of `kernel` by `kernel` that move by `stride` over images with `padding` zeros around them."""
+
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+
+    def along(self, size: int) -> int:
+        """Number of windows along a side of `size`.
+
+        >>> Windows(kernel=3, padding=1).along(32)
+        32
+        """
+        return (size + 2 * self.padding - self.kernel) // self.stride + 1
 
 
 def convolution(

@@ -1,5 +1,6 @@
 """Two-layer LSTM classifier over frozen word vectors."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from fedproof.models.model import StackedModel, stacked
 from fedproof.models.tape import Tape, Weights, affine, layer, record_affine
 
 NUM_LAYERS = 2
+_KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # as torch.lstm takes them
 
 
 def lstm(vectors: NDArray[np.float32], num_classes: int, hidden: int = 64) -> StackedModel:
@@ -23,7 +25,7 @@ def lstm(vectors: NDArray[np.float32], num_classes: int, hidden: int = 64) -> St
     """
     frozen = torch.tensor(vectors, dtype=torch.float32)
     factory = partial(PlainLSTM, frozen, num_classes, hidden)
-    return stacked(factory, _forward, num_classes, frozen={"vectors": frozen})
+    return replace(stacked(factory, _forward, num_classes, frozen={"vectors": frozen}), apart=True)
 
 
 class PlainLSTM(nn.Module):
@@ -45,10 +47,34 @@ class PlainLSTM(nn.Module):
 
 
 def _forward(weights: Weights, inputs: Tensor, tape: Tape | None) -> Tensor:
+    if tape is None and not inputs.is_cuda:
+        return layer(weights, "fc", _last_states(weights, inputs), tape)
     states = weights["vectors"][inputs]
     for index in range(NUM_LAYERS):
         states = _recur(weights, index, states, tape)
     return layer(weights, "fc", states[:, :, -1], tape)
+
+
+def _last_states(weights: Weights, inputs: Tensor) -> Tensor:
+    """States `(stack, batch, hidden)` after the last word, one model after the other by torch's own LSTM.
+
+    That one is fused on a CPU. A stack of small products for each word took 1.3 times as long in training,
+    and twice as long in scoring.
+    """
+    kinds = [f"{kind}_l{index}" for index in range(NUM_LAYERS) for kind in _KINDS]
+    models = zip(*(weights[f"lstm.{kind}"] for kind in kinds), strict=True)
+    tokens = inputs.expand(len(weights[f"lstm.{kinds[0]}"]), -1, -1)
+    hidden = weights["lstm.weight_hh_l0"].shape[2]
+    zeros = weights["vectors"].new_zeros((NUM_LAYERS, inputs.shape[1], hidden))
+    found = []
+    for parts, words in zip(models, tokens, strict=True):
+        # Copies begin at a multiple of 64 bytes, whichever place the model has in the stack.
+        own = [part.clone() for part in parts]
+        states, _, _ = torch.lstm(
+            weights["vectors"][words], (zeros, zeros), own, True, NUM_LAYERS, 0.0, False, False, True
+        )
+        found.append(states[:, -1])
+    return torch.stack(found)
 
 
 def _recur(weights: Weights, index: int, inputs: Tensor, tape: Tape | None) -> Tensor:

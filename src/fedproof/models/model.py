@@ -1,16 +1,74 @@
-"""What the engine asks of a model, and the models whose stacked forward pass is written out."""
+"""A model as the engine sees it: parameters in one flat vector, many models as a stack."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate, groupby
+from math import prod
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from fedproof.models.host import seeded
-from fedproof.models.layout import Layout, layout_of
-from fedproof.models.precision import clip_scales, training_dtype
+from fedproof.models.precision import clip_scales, seeded, training_dtype
 from fedproof.models.tape import Tape, Weights, traces
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Names and shapes of a model's parameters, in the order in which they are flattened.
+
+    A layer is one module that owns parameters, so its weight and bias are clipped together.
+
+    Attributes:
+        names: full parameter names, `module.weight`.
+        shapes: shape of each parameter.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of entries of each parameter."""
+        return tuple(prod(shape) for shape in self.shapes)
+
+    @cached_property
+    def dim(self) -> int:
+        """Length of the flat vector."""
+        return sum(self.sizes)
+
+    @cached_property
+    def slices(self) -> dict[str, slice]:
+        """Where each parameter lies in the flat vector."""
+        ends = accumulate(self.sizes)
+        rows = zip(self.names, self.sizes, ends, strict=True)
+        return {name: slice(end - size, end) for name, size, end in rows}
+
+    @cached_property
+    def layer_sizes(self) -> tuple[int, ...]:
+        """Number of entries of each layer; a layer's parameters are neighbours."""
+        rows = zip(self.names, self.sizes, strict=True)
+        owners = groupby(rows, key=lambda row: row[0].rpartition(".")[0])
+        return tuple(sum(size for _, size in group) for _, group in owners)
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers."""
+        return len(self.layer_sizes)
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Named parameters `(stack, *shape)` that share memory with the flat `(stack, dim)`."""
+        # One split, not many slices: its backward is one concatenation instead of a sum of padded tensors.
+        parts = torch.split(flat, list(self.sizes), dim=1)
+        return {
+            name: part.view(len(flat), *shape)
+            for name, shape, part in zip(self.names, self.shapes, parts, strict=True)
+        }
+
+    def flatten(self, named: Mapping[str, Tensor]) -> Tensor:
+        """Flat `(dim,)` vector of unstacked named parameters."""
+        return torch.cat([named[name].detach().reshape(-1) for name in self.names])
 
 
 class Model(Protocol):
@@ -74,6 +132,8 @@ class StackedModel:
         start: parameters to start from, `(dim,)`; None draws those of a fresh module.
         drawn: parameters that are drawn anew although there is a `start`.
         frozen: tensors that are not trained, given to `forward` among the weights.
+        apart: whether a CPU takes one model after the other: `forward` then calls an operation of torch that
+            is fused for one model, and what it keeps for one gradient is used again for the next.
     """
 
     factory: Callable[[], nn.Module]
@@ -83,6 +143,7 @@ class StackedModel:
     start: Tensor | None = None
     drawn: tuple[str, ...] = ()
     frozen: Mapping[str, Tensor] = field(default_factory=dict)
+    apart: bool = False
 
     def module(self) -> nn.Module:
         """The same model as an ordinary module."""
@@ -110,6 +171,10 @@ class StackedModel:
 
     def gradient(self, params: Tensor, inputs: Tensor, labels: Tensor, factors: Tensor) -> Tensor:
         """Gradient `(stack, dim)` of each model's sum of cross-entropies times `factors`."""
+        if self.apart and len(params) > 1 and not params.is_cuda:
+            inputs = inputs.expand(len(params), *inputs.shape[1:])
+            rows = zip(*(torch.split(value, 1) for value in (params, inputs, labels, factors)), strict=True)
+            return torch.cat([self.gradient(*row) for row in rows])
         leaf = params.detach().requires_grad_(True)
         with torch.enable_grad():
             short = self._run(leaf, inputs, None, training_dtype(params))
@@ -138,6 +203,26 @@ class StackedModel:
         frozen = {name: value.to(dtype) for name, value in self.frozen.items()}
         given = inputs.to(dtype) if inputs.is_floating_point() else inputs
         return self.forward({**self.layout.views(params.to(dtype)), **frozen}, given, tape)
+
+
+def layout_of(parameters: Iterable[tuple[str, Tensor]]) -> Layout:
+    """Layout of named parameters.
+
+    >>> layout_of(nn.Linear(3, 2).named_parameters()).dim
+    8
+    """
+    pairs = [(name, tuple(value.shape)) for name, value in parameters]
+    return Layout(names=tuple(name for name, _ in pairs), shapes=tuple(shape for _, shape in pairs))
+
+
+def load(module: nn.Module, layout: Layout, flat: Tensor) -> nn.Module:
+    """`module` with its parameters overwritten by the flat `(dim,)` vector."""
+    named = {name: value[0] for name, value in layout.views(flat.reshape(1, -1)).items()}
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if name in named:
+                parameter.copy_(named[name])
+    return module
 
 
 def stacked(

@@ -16,9 +16,8 @@ from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
 from fedproof import check
-from fedproof.models.host import all_digits
-from fedproof.models.layout import Layout, layout_of
-from fedproof.models.model import ClippedGradient, fresh_parameters, instance_factors
+from fedproof.models.model import ClippedGradient, Layout, fresh_parameters, instance_factors, layout_of
+from fedproof.models.precision import all_digits
 
 _RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
 

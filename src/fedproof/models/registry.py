@@ -1,18 +1,23 @@
-"""Models by the name they have in a configuration."""
+"""Models by the name they have in a configuration, and weights to start them from."""
 
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fedproof.federation import Federation
+from fedproof.files import read_npz
 from fedproof.functions import load_function
-from fedproof.models.cnn import cifar_cnn, lenet, mnist_cnn
-from fedproof.models.dense import linear, logistic, mlp
-from fedproof.models.host import all_digits, seeded
 from fedproof.models.lstm import lstm
 from fedproof.models.model import Model, StackedModel
 from fedproof.models.module import from_module
-from fedproof.models.weights import with_weights
+from fedproof.models.networks import cifar_cnn, lenet, linear, logistic, mlp, mnist_cnn
+from fedproof.models.precision import all_digits, seeded
 
 NAMES = ("linear", "logistic", "mlp", "mnist-cnn", "lenet", "cifar-cnn", "lstm")
 
@@ -69,3 +74,33 @@ def _built_in(name: str, federation: Federation, hidden: tuple[int, ...]) -> Sta
                 raise ValueError(f"model = 'lstm' needs word vectors, {federation.name} has none")
             return lstm(federation.vectors, classes, *hidden[:1])
     raise ValueError(f"model = {name!r} must be one of {', '.join(NAMES)}, or package.module:function")
+
+
+def with_weights(model: StackedModel, path: Path, head: str, *, random_head: bool = False) -> StackedModel:
+    """`model` that starts from the arrays of the `.npz` file `path`, by parameter name.
+
+    Such a file cannot run code. Arrays called `head.*` that have another shape are replaced by a new head for
+    other classes: zeros, or drawn by the seed of the initial model if `random_head`.
+    """
+    arrays = {name: _tensor(array, name, path) for name, array in read_npz(path).items()}
+    named, drawn = {}, []
+    for name, shape in zip(model.layout.names, model.layout.shapes, strict=True):
+        found = tuple(arrays[name].shape) if name in arrays else None
+        if found == shape:
+            named[name] = arrays[name]
+        elif name.startswith(f"{head}."):
+            named[name] = torch.zeros(shape)
+            drawn.append(name)
+        else:
+            raise ValueError(f"{path}: {name} must have shape {shape}, found {found or 'nothing'}")
+    return replace(model, start=model.layout.flatten(named), drawn=tuple(drawn) if random_head else ())
+
+
+def _tensor(array: NDArray[Any], name: str, path: Path) -> Tensor:
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{path}: {name} has type {array.dtype}, must be numbers")
+    with np.errstate(over="ignore"):
+        numbers = array.astype(np.float32)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{path}: {name} holds numbers that are not finite")
+    return torch.from_numpy(numbers)

@@ -18,7 +18,7 @@ _COUNTED = (
 
 
 class CompareRow(TypedDict):
-    """One way of certifying one run, see `fedproof.comparison.rows_of`.
+    """One way of certifying one run, see `fedproof.comparison.ComparedRun`.
 
     `certified_accuracy` is keyed by the size as a text; a size it does not hold is certified for no input.
     """
@@ -101,7 +101,7 @@ def write_compare_page(
     """Write a page that compares mechanisms; return its path.
 
     Args:
-        rows: from `fedproof.comparison.compare`.
+        rows: documents of `fedproof.comparison.compare`.
         path: the file to write.
         sizes: columns of the table; None chooses.
         title: what the page is called.

@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedproof.data.summary import class_counts
-from fedproof.federation import Federation
+from fedproof.federation import Federation, class_counts
 from fedproof.report.chart import HEX, Band, Bars, Chart, Line, Series
 
 FORMATS = ("png", "pdf", "svg")

@@ -20,8 +20,9 @@ from fedproof.ensemble import (
     replica_accuracies,
     shares_first_round,
 )
-from fedproof.experiment import Progress, certify_scores, ensemble_size, make_task
+from fedproof.experiment import certify_scores, ensemble_size, make_task
 from fedproof.mechanisms import is_certified, is_private
+from fedproof.progress import Progress, silent
 from fedproof.robustness.outcome import AttackOutcome, costs, run_attack, train
 from fedproof.robustness.rows import AttackRow
 from fedproof.robustness.verdict import by_votes, interval, verdict
@@ -51,7 +52,7 @@ def attack(
     device: str = "cpu",
     task: Task | None = None,
     first: Tensor | None = None,
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = silent,
 ) -> list[AttackRow]:
     """Rows of every attack of `kinds` with each number of `sizes` of poisoned units.
 
@@ -109,7 +110,7 @@ def evaluate_all(
     delta: float,
     failure_probability: float = 1e-3,
     first: Tensor | None = None,
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = silent,
 ) -> list[AttackRow]:
     """A row for every attack; the clean ensemble is trained once.
 

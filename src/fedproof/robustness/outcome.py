@@ -11,7 +11,6 @@ from torch import Tensor
 from fedproof import check
 from fedproof.attacks import Attack, Goal
 from fedproof.ensemble import (
-    Progress,
     Task,
     first_updates,
     predict,
@@ -20,6 +19,7 @@ from fedproof.ensemble import (
     train_replicas,
 )
 from fedproof.ensemble.memory import part_size_for
+from fedproof.progress import Tally
 from fedproof.robustness.poisoned import attacked_first_updates, under_attack
 from fedproof.rounds.users import as_inputs
 
@@ -43,7 +43,7 @@ def train(
     goals: Sequence[Goal],
     *,
     first: Tensor | None = None,
-    progress: Progress = lambda done, total: None,
+    progress: Tally = lambda done, total: None,
 ) -> AttackOutcome:
     """Scores and losses of replicas `0 … num_replicas - 1`, trained in parts whose models are not kept.
 
@@ -74,7 +74,7 @@ def run_attack(
     num_replicas: int,
     *,
     clean_first: Tensor | None = None,
-    progress: Progress = lambda done, total: None,
+    progress: Tally = lambda done, total: None,
 ) -> AttackOutcome:
     """The ensemble of the clean `task` under `attack`, and its losses for the attack's goal.
 

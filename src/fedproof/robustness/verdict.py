@@ -5,12 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproof.arrays import Floats, votes_of
 from fedproof.certificates import Bound, Certificate, Method
 from fedproof.certificates.confidence import mean_lower, mean_upper
 from fedproof.certificates.partition import partition_sizes, vote_counts
-from fedproof.ensemble import one_hot_votes
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +51,7 @@ def verdict(
         return Verdict(certified=0, kept=0, contradicted=0)
     if certificate.settings.counted:
         return _counted(scores, certificate, rows)
-    mine = one_hot_votes(scores[:, rows]) if by_votes(certificate) else scores[:, rows]
+    mine = votes_of(scores[:, rows]) if by_votes(certificate) else scores[:, rows]
     wanted = np.array([certificate.prediction[row] for row in rows])
     margins = _margins(mine, wanted)
     lost = margins.mean(axis=0) <= 0  # columns: each rival of each input

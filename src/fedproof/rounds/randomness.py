@@ -20,7 +20,7 @@ streams are Philox with a 64-bit seed from the same sequence: the numbers differ
 device, not between two runs on one. Lots (`fedproof.lots`) are the same everywhere.
 
 With `secure` what privacy rests on, cohorts, noise and batches, comes from the operating system instead
-(`fedproof.secure`), and the seed decides the rest: what is public anyway. Such numbers are drawn on the host.
+(`fedproof.seeds`), and the seed decides the rest: what is public anyway. Such numbers are drawn on the host.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.lots import Lots, Purpose, element, sequence
-from fedproof.secure import SecureGenerator
+from fedproof.seeds import SecureGenerator
 
 Numbers = np.random.Generator | SecureGenerator
 """What uniform and normal numbers are drawn from."""

@@ -12,7 +12,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from fedproof.integrations.server import Floats, Params, layer_sizes
+from fedproof.arrays import Floats
+from fedproof.integrations.server import Params, layer_sizes
 
 _TRAINED = ("float16", "float32", "float64")
 

@@ -9,8 +9,9 @@ import numpy as np
 from flwr.app import Message
 from numpy.typing import NDArray
 
+from fedproof.arrays import Floats
 from fedproof.integrations.flower.arrays import Layout, decode
-from fedproof.integrations.server import Bounded, Floats, Plan, State, bound
+from fedproof.integrations.server import Bounded, Plan, State, bound
 
 
 class Fault(StrEnum):

@@ -10,14 +10,23 @@ for their norms and again for their clipped sum, in the same tiles and the same 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from math import prod
 
 import torch
 from torch import Tensor
 
-from fedproof.models.kernels.jit import jit, tl, triton
-from fedproof.models.windows import Windows
+from fedproof.models.convolution import Windows
+from fedproof.models.kernels.launch import (
+    empty,
+    fit,
+    jit,
+    new_images,
+    power,
+    precision_of,
+    shapes,
+    step_of,
+    tl,
+    triton,
+)
 
 # Sizes of tiles were measured on an H200; where they do not fit they are halved.
 _MANY = 128  # places at once
@@ -35,13 +44,13 @@ def convolve(images: Tensor, weight: Tensor, windows: Windows) -> Tensor:
     """
     stack, _, outs = weight.shape
     batch, height, width, _ = images.shape[1:]
-    out = _images(images, stack, batch, windows.along(height), windows.along(width), outs)
-    wide, deep = _power(outs), min(32, _power(weight.shape[1]))
-    many = _fit(images, _MANY, deep, deep * wide, _STAGES)
+    out = new_images(images, stack, batch, windows.along(height), windows.along(width), outs)
+    wide, deep = power(outs), min(32, power(weight.shape[1]))
+    many = fit(images, _MANY, deep, deep * wide, _STAGES)
     _convolve[(triton.cdiv(out[0, ..., 0].numel(), many), stack)](
-        images, weight, out, batch, _step(images),
-        *_shape(images, out), windows.kernel, windows.stride, windows.padding,
-        many, wide, deep, _precision(images), num_stages=_STAGES,
+        images, weight, out, batch, step_of(images),
+        *shapes(images, out), windows.kernel, windows.stride, windows.padding,
+        many, wide, deep, precision_of(images), num_stages=_STAGES,
     )  # fmt: skip
     return out
 
@@ -49,18 +58,18 @@ def convolve(images: Tensor, weight: Tensor, windows: Windows) -> Tensor:
 def convolve_backward(gradient: Tensor, weight: Tensor, windows: Windows, shape: torch.Size) -> Tensor:
     """Gradient of `convolve` with respect to images of the given `shape` `(stack, batch, ...)`."""
     batch, height, width, channels = shape[1:]
-    out = _images(gradient, len(gradient), *shape[1:])
+    out = new_images(gradient, len(gradient), *shape[1:])
     stride = windows.stride
     each = batch * triton.cdiv(height, stride) * triton.cdiv(width, stride)
     taps = triton.cdiv(windows.kernel, stride) ** 2
-    wide, deep = _power(channels), min(64, _power(taps * gradient.shape[4]))
-    many = _fit(gradient, _MANY, deep, deep * wide, _STAGES)
+    wide, deep = power(channels), min(64, power(taps * gradient.shape[4]))
+    many = fit(gradient, _MANY, deep, deep * wide, _STAGES)
     # Pixels that lie alike under the windows meet the same weights: one matrix product for each of the kinds.
     grid = (triton.cdiv(each, many), len(gradient), stride * stride)
     _convolve_backward[grid](
         gradient, weight, out, batch,
-        *_shape(out, gradient), windows.kernel, stride, windows.padding,
-        many, wide, deep, _precision(gradient), num_stages=_STAGES,
+        *shapes(out, gradient), windows.kernel, stride, windows.padding,
+        many, wide, deep, precision_of(gradient), num_stages=_STAGES,
     )  # fmt: skip
     return out
 
@@ -92,13 +101,13 @@ def instance_gradients(images: Tensor, gradient: Tensor, windows: Windows) -> In
     """
     stack, batch = gradient.shape[:2]
     tiles = _Tiles.of(images, gradient, windows)
-    parts = _empty(gradient, stack, batch, tiles.count)
-    biases = _empty(gradient, stack, batch, tiles.outs)
+    parts = empty(gradient, stack, batch, tiles.count)
+    biases = empty(gradient, stack, batch, tiles.outs)
     keep = tiles.line * tiles.outs <= images[0, 0].numel() + gradient[0, 0].numel()
     weights = gradient.new_empty((stack, batch, tiles.line, tiles.outs)) if keep else None
     grid = (tiles.count, batch, stack)
     _instance_gradients[grid](
-        images, gradient, parts, biases, weights, _step(images), *tiles.shape, keep, **tiles.options
+        images, gradient, parts, biases, weights, step_of(images), *tiles.shape, keep, **tiles.options
     )
     # A tile's squares are all positive, so their sum in float32 errs by far fewer than 256 roundings.
     norms = parts.sum(2, dtype=torch.float64) * (1 + 256 * torch.finfo(torch.float32).eps)
@@ -114,10 +123,10 @@ def weighted_gradients(
     """
     stack, batch = gradient.shape[:2]
     tiles = _Tiles.of(images, gradient, windows)
-    weight = _empty(gradient, stack, tiles.line, tiles.outs)
+    weight = empty(gradient, stack, tiles.line, tiles.outs)
     if found.weights is None:
         _weighted_gradients[(tiles.count, stack)](
-            images, gradient, factors, weight, batch, _step(images), *tiles.shape, **tiles.options
+            images, gradient, factors, weight, batch, step_of(images), *tiles.shape, **tiles.options
         )
     else:
         grid = (triton.cdiv(weight[0].numel(), _BLOCK), stack)
@@ -129,9 +138,9 @@ def summed_gradients(images: Tensor, gradient: Tensor, windows: Windows) -> Tens
     """Sum over instances of the gradient of the weight, `(stack, line, outs)` in float32."""
     stack, batch = gradient.shape[:2]
     tiles = _Tiles.of(images, gradient, windows, together=batch)
-    weight = _empty(gradient, stack, tiles.line, tiles.outs)
+    weight = empty(gradient, stack, tiles.line, tiles.outs)
     _summed_gradients[(tiles.count, stack)](
-        images, gradient, weight, batch, _step(images), *tiles.shape, **tiles.options
+        images, gradient, weight, batch, step_of(images), *tiles.shape, **tiles.options
     )
     return weight
 
@@ -157,65 +166,18 @@ class _Tiles:
     @staticmethod
     def of(images: Tensor, gradient: Tensor, windows: Windows, together: int = 1) -> _Tiles:
         line, outs = windows.kernel * windows.kernel * images.shape[4], gradient.shape[4]
-        wide, deep = _power(outs), min(128, _power(line))
-        places = min(_MANY, _power(together * gradient.shape[2] * gradient.shape[3]))
+        wide, deep = power(outs), min(128, power(line))
+        places = min(_MANY, power(together * gradient.shape[2] * gradient.shape[3]))
         stages = 1 if places == 16 else 2
-        many = _fit(images, places, wide + deep, 0, stages)
-        sizes = (windows.kernel, windows.stride, windows.padding, many, wide, deep, _precision(images))
+        many = fit(images, places, wide + deep, 0, stages)
+        sizes = (windows.kernel, windows.stride, windows.padding, many, wide, deep, precision_of(images))
         return _Tiles(
             line=line,
             outs=outs,
             count=triton.cdiv(line, deep),
-            shape=(*_shape(images, gradient), *sizes),
+            shape=(*shapes(images, gradient), *sizes),
             options={"num_warps": 2 if many * deep <= 4096 else 4, "num_stages": stages},
         )
-
-
-def _empty(like: Tensor, *shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.float32, device=like.device)
-
-
-def _images(like: Tensor, *shape: int) -> Tensor:
-    # Kernels count within a model with 32 bits.
-    if prod(shape[1:]) >= 2**31:
-        raise ValueError(f"a model's batch of {shape[1:]} has 2**31 numbers or more: take fewer")
-    return like.new_empty(shape)
-
-
-def _step(images: Tensor) -> int:
-    """Images from one model to the next: none if all see the same."""
-    return images.shape[1] if len(images) > 1 else 0
-
-
-def _shape(images: Tensor, out: Tensor) -> tuple[int, ...]:
-    return (*images.shape[2:], *out.shape[2:])
-
-
-def _power(size: int) -> int:
-    """Least power of two that is no less than `size` and that tensor cores take."""
-    return max(16, int(triton.next_power_of_2(size)))
-
-
-def _fit(like: Tensor, many: int, each: int, more: int, stages: int) -> int:
-    """At most `many` places so that `each` number of theirs and `more` fit `stages` times."""
-    room = 0.9 * _shared_memory(like.device) / (stages * like.element_size())
-    while many > 16 and many * each + more > room:
-        many //= 2
-    return many
-
-
-@cache
-def _shared_memory(device: torch.device) -> int:
-    """Bytes of a block of the device; those of an H200 where Triton's interpreter works on the host."""
-    if device.type != "cuda":
-        return 232448
-    index = torch.cuda.current_device() if device.index is None else device.index
-    return int(triton.runtime.driver.active.utils.get_device_properties(index)["max_shared_mem"])
-
-
-def _precision(images: Tensor) -> str:
-    # Three products of short numbers are as good as one of float32; for bfloat16 it does not matter.
-    return "tf32x3" if images.dtype == torch.float32 else "tf32"
 
 
 @jit

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedproof.models.kernels.jit import jit, tl, triton
+from fedproof.models.kernels.launch import jit, tl, triton
 
 _BLOCK = 1024
 

@@ -61,7 +61,7 @@ def federation():
 
 
 def test_a_killed_worker_costs_only_its_part(federation, tmp_path):
-    from fedproof.ensemble.cluster import train_on_cluster
+    from fedproof.ensemble.engines import train_on_cluster
 
     (tmp_path / "flags").mkdir()
     task = make_task(federation, KilledOnce(str(tmp_path / "flags")))
@@ -84,7 +84,7 @@ def test_a_killed_worker_costs_only_its_part(federation, tmp_path):
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
 def test_a_cluster_that_is_not_there_is_one_clear_line(address):
-    from fedproof.ensemble.cluster import check_reachable
+    from fedproof.ensemble.engines import check_reachable
 
     with pytest.raises(ValueError, match=r"Ray at .*127\.0\.0\.1:1 cannot be reached") as caught:
         check_reachable(address)
@@ -92,7 +92,7 @@ def test_a_cluster_that_is_not_there_is_one_clear_line(address):
 
 
 def test_secure_noise_on_a_cluster_is_kept_when_finished_and_fresh_when_not(federation, tmp_path):
-    from fedproof.ensemble.cluster import train_on_cluster
+    from fedproof.ensemble.engines import train_on_cluster
 
     task = replace(make_task(federation, None), secure_noise=True)
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)

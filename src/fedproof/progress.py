@@ -1,7 +1,19 @@
-"""How much memory this process has used at most."""
+"""What a long computation tells: how far it has come, and how much memory it took."""
 
 import resource
+from collections.abc import Callable
 from pathlib import Path
+
+Progress = Callable[[str, int, int], None]
+"""Called with the stage's name, steps done and steps in all."""
+
+
+Tally = Callable[[int, int], None]
+"""Called with the number done and of all."""
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """A `Progress` that tells nobody."""
 
 
 def peak_memory() -> int:

@@ -15,7 +15,7 @@ from fedproof.ensemble import Sizes, Task, fingerprint, first_updates, predict, 
 from fedproof.federation import Federation
 from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedAvg, LocalTraining, Poisson, UserFedAvg
 from fedproof.models import build
-from fedproof.models.host import all_digits
+from fedproof.models.precision import all_digits
 from fedproof.robustness.poisoned import attacked_first_updates, under_attack
 from tests.models.brought import CLASSES, MODULES, SHAPE
 
@@ -23,7 +23,7 @@ SIZES = Sizes(stack=3, block=2, cells=7)
 
 
 def brought(data):
-    """What a user names `test_host:brought`."""
+    """What a user names `test_precision:brought`."""
     return MODULES["cnn"]()
 
 
@@ -287,7 +287,7 @@ def test_contradicting_settings_are_put_back_exactly(seed):
 
 
 def test_torch_without_the_newer_settings_is_told_by_the_older(monkeypatch):
-    monkeypatch.setattr("fedproof.models.host._has_tree", lambda: False)
+    monkeypatch.setattr("fedproof.models.precision._has_tree", lambda: False)
     with HOSTS["medium"]():
         before = settings()
         with all_digits():

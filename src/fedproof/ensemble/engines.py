@@ -1,0 +1,234 @@
+"""Engines that train the missing parts of an ensemble: `local` on this machine, `ray` on a cluster.
+
+On a cluster the task travels once; a worker sends the bytes of a finished part, which the driver writes and
+forgets, so no shared disk is needed and the driver's memory does not grow with the number of replicas. If a
+worker dies, Ray runs its part again elsewhere; randomness belongs to the replica, so the result is the same.
+Secure noise comes from the machine that trains: the part that is run again is another one, and one of the two
+is kept.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedproof import check
+from fedproof.ensemble import store
+from fedproof.ensemble.memory import part_size_for
+from fedproof.ensemble.task import Task, engine_version, fingerprint, shares_first_round
+from fedproof.ensemble.train import first_updates as compute_first_updates
+from fedproof.ensemble.train import train_replicas
+from fedproof.progress import Tally
+
+_RETRIES = 3
+_PATIENCE = 5.0  # seconds
+
+Finished = Generator[tuple[store.Part, store.PartFiles], None, None]
+"""Parts as they are trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ensemble:
+    """Finished replicas on disk.
+
+    Attributes:
+        folder: where the parts lie.
+        parts: all of them, in order.
+    """
+
+    folder: Path
+    parts: tuple[store.Part, ...]
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of replicas."""
+        return self.parts[-1].replicas.stop
+
+    def scores(self) -> NDArray[np.float32]:
+        """Scores `(replicas, inputs, classes)` of all replicas."""
+        return np.concatenate([store.read_scores(self.folder, part) for part in self.parts])
+
+    def diagnostics(self) -> dict[str, NDArray[np.float64]]:
+        """Diagnostics `(replicas, rounds)` of all replicas, see `RoundReport`."""
+        found = [store.read_diagnostics(self.folder, part) for part in self.parts]
+        return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+
+    def models(self, part: int) -> dict[str, Tensor]:
+        """Named parameters `(replicas, ...)` of one part."""
+        return store.read_models(self.folder, self.parts[part])
+
+
+def train_ensemble(
+    task: Task,
+    num_replicas: int,
+    folder: Path,
+    *,
+    first_updates: Tensor | None = None,
+    part_size: int | None = None,
+    progress: Tally | None = None,
+) -> Ensemble:
+    """Train what is missing of replicas `0 … num_replicas - 1` and keep it in `folder`.
+
+    A part that is whole and belongs to this task is kept; a truncated, altered or foreign one is done again.
+
+    Args:
+        task: what is trained.
+        num_replicas: how many replicas.
+        folder: where the parts are kept.
+        first_updates: from `first_updates(task)`, to share round one between the ensembles of a sweep.
+        part_size: replicas in a part; None takes that of the stored parts, or chooses from the memory.
+        progress: told after every part.
+    """
+    here = partial(_here, task)
+    return _complete(task, num_replicas, folder, first_updates, part_size, progress, here)
+
+
+def train_on_cluster(
+    task: Task,
+    num_replicas: int,
+    folder: Path,
+    *,
+    first_updates: Tensor | None = None,
+    part_size: int | None = None,
+    progress: Tally | None = None,
+    address: str | None = None,
+) -> Ensemble:
+    """Like `train_ensemble`, on the Ray cluster at `address`, or on one started here if there is none.
+
+    Args:
+        task: what is trained.
+        num_replicas: how many replicas.
+        folder: where the driver keeps the parts.
+        first_updates: from `first_updates(task)`, to share round one between the ensembles of a sweep.
+        part_size: replicas in a part; None takes that of the stored parts, or chooses from the memory.
+        progress: told after every part.
+        address: of a running cluster, `host:port`; None uses the one this process is connected to, else
+            that of RAY_ADDRESS, else starts one here.
+    """
+    on_cluster = partial(_on_cluster, _import_ray(), task, address)
+    return _complete(task, num_replicas, folder, first_updates, part_size, progress, on_cluster)
+
+
+def plan_for(
+    task: Task, num_replicas: int, folder: Path, part_size: int | None, *, any_engine: bool = False
+) -> tuple[store.Part, ...]:
+    """The parts of the ensemble, as large as those that `folder` already holds of it.
+
+    Who goes on with a training needs parts of this version of the engine; who reads models takes those of
+    `any_engine`.
+    """
+    check.count(num_replicas=num_replicas)
+    mark = fingerprint(task)
+    size = part_size or store.stored_part_size(folder, mark) or part_size_for(task)
+    check.count(part_size=size)
+    return tuple(store.plan(num_replicas, size, mark, None if any_engine else engine_version()))
+
+
+def _complete(
+    task: Task,
+    num_replicas: int,
+    folder: Path,
+    first_updates: Tensor | None,
+    part_size: int | None,
+    progress: Tally | None,
+    train: Callable[[Sequence[store.Part], Tensor | None], Finished],
+) -> Ensemble:
+    """The ensemble, once `train` has made what is missing of it; a part is kept as soon as it is there."""
+    tell = progress or (lambda done, total: None)
+    parts = plan_for(task, num_replicas, folder, part_size)
+    missing = [part for part in parts if not store.is_finished(folder, part)]
+    done = num_replicas - sum(len(part.replicas) for part in missing)
+    tell(done, num_replicas)
+    if missing and first_updates is None and shares_first_round(task):
+        first_updates = compute_first_updates(task)
+    with closing(train(missing, first_updates)) as finished:
+        for part, files in finished:
+            store.write_part(folder, part, files)
+            done += len(part.replicas)
+            tell(done, num_replicas)
+    return Ensemble(folder=folder, parts=parts)
+
+
+def _here(task: Task, parts: Sequence[store.Part], first_updates: Tensor | None) -> Finished:
+    """One part after the other."""
+    for part in parts:
+        replicas = train_replicas(task, part.replicas, first_updates=first_updates)
+        yield part, store.encode(part, replicas)
+
+
+def _on_cluster(
+    ray: Any, task: Task, address: str | None, parts: Sequence[store.Part], first_updates: Tensor | None
+) -> Finished:
+    """Parts as workers finish them; a cluster that is started for them ends with them."""
+    started = not ray.is_initialized()
+    if started:
+        # "local": a cluster of our own, not whichever one this machine remembers.
+        where = address or os.environ.get("RAY_ADDRESS") or "local"
+        check_reachable(where)
+        ray.init(address=where, include_dashboard=False, log_to_driver=False)
+    try:
+        yield from _on_workers(ray, task, parts, first_updates)
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def check_reachable(address: str) -> None:
+    """Raise ValueError in seconds where Ray itself would wait for minutes.
+
+    >>> check_reachable("local")
+    """
+    host, colon, port = address.rpartition("/")[2].rpartition(":")
+    if not colon or not port.isdigit():
+        return  # "local" or "auto": Ray knows what is meant
+    try:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+    except OSError as error:
+        raise ValueError(
+            f"Ray at {address} cannot be reached ({error}): start it with `ray start --head`, or unset "
+            "RAY_ADDRESS to use this machine; finished parts are kept"
+        ) from error
+
+
+def _on_workers(ray: Any, task: Task, parts: Sequence[store.Part], first_updates: Tensor | None) -> Finished:
+    """Parts in the order in which they are done, no more of them under way than the cluster can hold."""
+    on_gpu = task.device.startswith("cuda")
+    worker = ray.remote(num_cpus=1, num_gpus=int(on_gpu), max_retries=_RETRIES)(_train_part)
+    inputs = ray.put((task, None if first_updates is None else first_updates.cpu()))
+    waiting = list(reversed(parts))
+    most = 2 * max(1, int(ray.cluster_resources().get("GPU" if on_gpu else "CPU", 1)))
+    running: dict[Any, store.Part] = {}
+    while waiting or running:
+        while waiting and len(running) < most:
+            part = waiting.pop()
+            running[worker.remote(inputs, part)] = part
+        (done, *_), _ = ray.wait(list(running), num_returns=1)
+        yield running.pop(done), ray.get(done)
+
+
+def _train_part(inputs: tuple[Task, Tensor | None], part: store.Part) -> store.PartFiles:
+    """What a worker does: one part, on one core."""
+    torch.set_num_threads(1)
+    task, first_updates = inputs
+    replicas = train_replicas(task, part.replicas, first_updates=first_updates)
+    return store.encode(part, replicas)
+
+
+def _import_ray() -> Any:
+    # Usage statistics are off unless the user turned them on: nothing leaves the machine unasked.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # tasks on a CPU leave GPUs visible
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError("engine = 'ray' needs Ray: pip install 'fedproof[ray]'") from error
+    return ray
