@@ -13,12 +13,11 @@ if TYPE_CHECKING:
     from fedproof.accounting.events import event_of
     from fedproof.accounting.ledger import Ledger
     from fedproof.accounting.tradeoff import Tradeoff, tradeoff
-    from fedproof.certificates.api import certify, certify_means
+    from fedproof.certificates.api import certify, certify_means, certify_sequentially
     from fedproof.certificates.certificate import Certificate
     from fedproof.certificates.inefficacy import Inefficacy, inefficacy
     from fedproof.certificates.planning import noise_for_epsilon, plan, plan_cohort, plan_rounds
     from fedproof.certificates.privacy import ApproximateDP
-    from fedproof.certificates.sequential import certify_sequentially
     from fedproof.certificates.verify import verify
     from fedproof.federation import Federation
     from fedproof.mechanisms import (

@@ -11,8 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NoReturn, TypeVar
 
 from fedproof import check
-from fedproof.certificates.certificate import VERSION, Certificate, Settings
-from fedproof.certificates.fields import shows_all
+from fedproof.certificates.certificate import VERSION, Certificate, Settings, shows_all
 from fedproof.certificates.inefficacy import CostSettings, Inefficacy
 from fedproof.mechanisms.codec import describe, restore
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 from fedproof.accounting.events import queries_of
 from fedproof.certificates import version_one
-from fedproof.certificates.certificate import Settings
+from fedproof.certificates.certificate import Method, Settings
 from fedproof.certificates.confidence import Bound, Spending
-from fedproof.certificates.method import Group, Method
+from fedproof.certificates.paper_theorems import Group
 from fedproof.certificates.privacy import ApproximateDP
-from fedproof.mechanisms import Caveat, FixedSize, Mechanism
+from fedproof.mechanisms import Caveat, Mechanism
 from fedproof.threat import Relation, ThreatModel
 
 _TIGHT = 'Set certificate.method = "margin" or "mean"'
@@ -189,7 +189,7 @@ def _paper_accounting(mechanism: Mechanism, threat: ThreatModel) -> list[Caveat]
     """Where the paper's ε differs from what is executed and claimed."""
     found = []
     queries = queries_of(mechanism)
-    if any(isinstance(query.sampling, FixedSize) for query in queries):
+    if any(query.sampling.closed for query in queries):
         found.append(_FIXED_SIZE)
     if any(query.selection_probability < 1 for query in queries):
         found.append(_OWNERS)
@@ -200,5 +200,5 @@ def _paper_accounting(mechanism: Mechanism, threat: ThreatModel) -> list[Caveat]
 
 def _paper_group(mechanism: Mechanism, threat: ThreatModel) -> list[Caveat]:
     """The paper counts one step per unit, whatever the Rényi curve is for."""
-    fixed = any(isinstance(query.sampling, FixedSize) for query in queries_of(mechanism))
+    fixed = any(query.sampling.closed for query in queries_of(mechanism))
     return [_RELATION] if threat.relation is Relation.REPLACE and not fixed else []

@@ -18,11 +18,11 @@ from fedproof.certificates.inefficacy import (
     CostSettings,
     Inefficacy,
     bounds_of_costs,
-    check_costs,
     cost_settings_for,
 )
 from fedproof.certificates.scores import (
     Array,
+    check_costs,
     check_labels,
     check_means,
     check_scores,
