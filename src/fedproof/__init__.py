@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from fedproof.certificates.api import certify, certify_means, certify_sequentially
     from fedproof.certificates.certificate import Certificate
     from fedproof.certificates.inefficacy import Inefficacy, inefficacy
-    from fedproof.certificates.planning import noise_for_epsilon, plan, plan_cohort, plan_rounds
+    from fedproof.certificates.planning import (
+        cohort_for_size,
+        noise_for_epsilon,
+        noise_for_size,
+        plan,
+        plan_cohort,
+        plan_rounds,
+        rounds_for_size,
+    )
     from fedproof.certificates.privacy import ApproximateDP
     from fedproof.certificates.verify import verify
     from fedproof.federation import Federation
@@ -50,7 +58,15 @@ _HOME = {
     "fedproof.certificates.api": ("certify", "certify_means"),
     "fedproof.certificates.certificate": ("Certificate",),
     "fedproof.certificates.inefficacy": ("Inefficacy", "inefficacy"),
-    "fedproof.certificates.planning": ("noise_for_epsilon", "plan", "plan_cohort", "plan_rounds"),
+    "fedproof.certificates.planning": (
+        "cohort_for_size",
+        "noise_for_epsilon",
+        "noise_for_size",
+        "plan",
+        "plan_cohort",
+        "plan_rounds",
+        "rounds_for_size",
+    ),
     "fedproof.certificates.privacy": ("ApproximateDP",),
     "fedproof.certificates.sequential": ("certify_sequentially",),
     "fedproof.certificates.verify": ("verify",),
@@ -86,7 +102,8 @@ __all__ = [  # noqa: RUF022 - in the order of the guide, not of the alphabet
     "tradeoff", "Tradeoff",
     "certify", "certify_means", "certify_sequentially", "inefficacy", "verify",
     "Certificate", "Inefficacy", "ApproximateDP",
-    "plan", "plan_rounds", "plan_cohort", "noise_for_epsilon",
+    "noise_for_size", "rounds_for_size", "cohort_for_size", "noise_for_epsilon",
+    "plan", "plan_rounds", "plan_cohort",
     "UnsupportedEventError",
 ]  # fmt: skip
 

@@ -287,7 +287,7 @@ def _for_size(
 
 
 def _find_noise(options: SamplingOptions, question: dict[str, Any]) -> Answer:
-    noise = planning.plan(sampling=sampling_of(options), rounds=_count(options), **question)
+    noise = planning.noise_for_size(sampling=sampling_of(options), rounds=_count(options), **question)
     found = {"noise_multiplier": noise} | {key: question[key] for key in ("size", "top", "rival")}
     return found, f"noise multiplier {noise:g} certifies"
 
@@ -295,7 +295,7 @@ def _find_noise(options: SamplingOptions, question: dict[str, Any]) -> Answer:
 def _find_rounds(options: SamplingOptions, question: dict[str, Any]) -> Answer:
     noise = options.noise_multiplier
     assert noise is not None, "checked by the table of options"
-    sums = planning.plan_rounds(sampling=sampling_of(options), noise_multiplier=noise, **question)
+    sums = planning.rounds_for_size(sampling=sampling_of(options), noise_multiplier=noise, **question)
     rounds = sums // options.steps
     steps = f" of {options.steps} steps" * (options.steps > 1)
     return {"rounds": rounds, "size": question["size"]}, f"{rounds} rounds{steps} at most certify"
@@ -305,7 +305,7 @@ def _find_cohort(options: SamplingOptions, question: dict[str, Any]) -> Answer:
     noise, users = options.noise_multiplier, options.users
     assert noise is not None, "checked by the table of options"
     assert users is not None, "checked by the table of options"
-    largest = planning.plan_cohort(
+    largest = planning.cohort_for_size(
         users=users,
         noise_multiplier=noise,
         rounds=_count(options),
