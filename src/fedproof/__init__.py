@@ -55,7 +55,7 @@ _HOME = {
     "fedproof.accounting.events": ("event_of",),
     "fedproof.accounting.ledger": ("Ledger",),
     "fedproof.accounting.tradeoff": ("Tradeoff", "tradeoff"),
-    "fedproof.certificates.api": ("certify", "certify_means"),
+    "fedproof.certificates.api": ("certify", "certify_means", "certify_sequentially"),
     "fedproof.certificates.certificate": ("Certificate",),
     "fedproof.certificates.inefficacy": ("Inefficacy", "inefficacy"),
     "fedproof.certificates.planning": (
@@ -68,7 +68,6 @@ _HOME = {
         "rounds_for_size",
     ),
     "fedproof.certificates.privacy": ("ApproximateDP",),
-    "fedproof.certificates.sequential": ("certify_sequentially",),
     "fedproof.certificates.verify": ("verify",),
     "fedproof.federation": ("Federation",),
     "fedproof.mechanisms": (
