@@ -11,22 +11,21 @@ from fedproof.certificates import planning
 from fedproof.cli import choosing
 from fedproof.cli.belonging import Kind, check_options
 from fedproof.cli.common import Json, print_json, print_table, say
-from fedproof.cli.executed import executed
 from fedproof.cli.mechanism import (
     Given,
     MechanismOptions,
     PlanOptions,
     RelationOption,
-    SamplingKind,
     SamplingOptions,
     check_noise,
     check_relation,
+    executed,
     mechanism_kinds,
     mechanism_of,
     sampling_of,
     unfolded,
 )
-from fedproof.mechanisms import FixedSize
+from fedproof.mechanisms import SamplingKind
 from fedproof.mechanisms.codec import describe
 from fedproof.threat import Relation, ThreatModel, Unit
 
@@ -262,7 +261,7 @@ def _noise_for_epsilon(options: SamplingOptions, epsilon: float, delta: float) -
     noise = planning.noise_for_epsilon(
         epsilon=epsilon, delta=delta, sampling=sampling, rounds=_count(options)
     )
-    relation = Relation.REPLACE if isinstance(sampling, FixedSize) else Relation.JOIN
+    relation = Relation.REPLACE if sampling.closed else Relation.JOIN
     document = {
         "noise_multiplier": noise,
         "epsilon": epsilon,

@@ -27,7 +27,7 @@ from fedproof.config.sections import (
     Section,
     ThreatSection,
 )
-from fedproof.mechanisms import Mechanism, Releases
+from fedproof.mechanisms import Mechanism, Releases, SamplingKind
 from fedproof.threat import Relation, ThreatModel, Unit
 
 
@@ -50,8 +50,8 @@ class Config(Section):
         cohort = self.mechanism.cohort
         if self.mechanism.groups is not None:
             self._check_partition()
-        elif self.mechanism.sampling != "none" and not self._says_how_many:
-            instead = ", or sampling_probability" if self.mechanism.sampling == "poisson" else ""
+        elif self.mechanism.sampling is not SamplingKind.NONE and not self._says_how_many:
+            instead = ", or sampling_probability" if self.mechanism.sampling is SamplingKind.POISSON else ""
             raise ValueError(
                 f"mechanism.cohort is missing: sampling = '{self.mechanism.sampling}' needs it{instead}"
             )
@@ -80,7 +80,7 @@ class Config(Section):
         draws_units = described.once or described.unit is Unit.USER
         noisy_cohorts = draws_units and not described.unaccounted
         joins = self.threat.relation is Relation.JOIN and method is not Method.PAPER
-        if noisy_cohorts and joins and section.sampling == "fixed":
+        if noisy_cohorts and joins and section.sampling is SamplingKind.FIXED:
             raise ValueError(
                 "threat.relation = 'join' is not defined for cohorts of fixed size, which would change it: "
                 "use replace, or sampling = 'poisson'"
