@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedproof import check
 from fedproof.accounting.tradeoff import check_units
 from fedproof.certificates.confidence import Bound, Spending
-from fedproof.certificates.paper_theorems import Group
+from fedproof.certificates.paper_theorems import Group, check_tau
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.mechanisms import Mechanism, Releases
 from fedproof.threat import ThreatModel
@@ -35,6 +35,14 @@ class Method(StrEnum):
     MEAN = "mean"
     MARGIN = "margin"
     VOTE = "vote"
+
+
+class CostMethod(StrEnum):
+    """PAPER: closed form from (ε, δ). MEAN, DISTRIBUTION: tight, from the mean or all of the costs."""
+
+    PAPER = "paper"
+    MEAN = "mean"
+    DISTRIBUTION = "distribution"
 
 
 VERSION = 2  # of the file format, and of the rules by which a certificate is computed
@@ -71,11 +79,11 @@ class Settings:
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        become_members(self, {"method": Method, "bound": Bound, "spending": Spending, "group": Group})
+        _become_members(self, {"method": Method, "bound": Bound, "spending": Spending, "group": Group})
         if self.failure_probability != 0 or self.bound is not Bound.NONE:  # zero: exact means
             check.open_probability(failure_probability=self.failure_probability)
         check_units(max_size=self.max_size)
-        check_types(self, sequential=(bool,))
+        _check_types(self, sequential=(bool,))
         check_sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
         self._check_combination()
         self._check_served()
@@ -128,6 +136,45 @@ class Settings:
             raise ValueError("method = 'renyi' needs the mechanism: epsilon and delta have no Rényi curve")
         if self.sequential and (self.bound is not Bound.BETTING or self.method is Method.MARGIN):
             raise ValueError("sequential = True needs bound betting and method mean, vote or paper")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostSettings:
+    """Everything the bounds depend on besides the costs; `negative` is for costs in [-C̄, 0].
+
+    `caveats`, `stated_assumptions` and `version` are those of a certificate's `Settings`.
+    """
+
+    cost_bound: float
+    negative: bool
+    mechanism: Mechanism | None
+    privacy: ApproximateDP | None
+    threat: ThreatModel
+    method: CostMethod
+    bound: Bound
+    failure_probability: float
+    sizes: tuple[int, ...]
+    tau: float | None
+    max_size: int
+    caveats: tuple[str, ...] = ()
+    stated_assumptions: tuple[str, ...] = ()
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        _become_members(self, {"method": CostMethod, "bound": Bound})
+        _check_types(self, negative=(bool,), sizes=(tuple,))
+        check_sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
+        check.positive(cost_bound=self.cost_bound)
+        check.open_probability(failure_probability=self.failure_probability)
+        check.not_negative_count(max_size=self.max_size)
+        for size in self.sizes:
+            check_units(sizes=size)
+        if self.tau is not None:
+            check_tau(self.tau)
+        if (self.bound is Bound.LEVELS) != (self.method is CostMethod.DISTRIBUTION):
+            raise ValueError(f"bound = '{self.bound}' does not belong to method {self.method}")
+        if self.bound is Bound.CLOPPER_PEARSON:
+            raise ValueError("bound = 'clopper-pearson' bounds votes, not costs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +298,7 @@ _DESCRIPTIONS: dict[str, tuple[type, ...]] = {
 _MOST_SENTENCES, _LONGEST = 100, 1000
 
 
-def become_members(settings: Any, kinds: Mapping[str, type[StrEnum]]) -> None:
+def _become_members(settings: Any, kinds: Mapping[str, type[StrEnum]]) -> None:
     """Replace names by members of their kinds; ValueError that lists them where there is no such name."""
     for name, kind in kinds.items():
         value = getattr(settings, name)
@@ -260,7 +307,7 @@ def become_members(settings: Any, kinds: Mapping[str, type[StrEnum]]) -> None:
         object.__setattr__(settings, name, kind(value))
 
 
-def check_types(settings: Any, **more: tuple[type, ...]) -> None:
+def _check_types(settings: Any, **more: tuple[type, ...]) -> None:
     """Mechanism, privacy, threat and whatever is named have their types, and a guarantee is known."""
     for name, kinds in (_DESCRIPTIONS | more).items():
         value = getattr(settings, name)

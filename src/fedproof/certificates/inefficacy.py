@@ -6,28 +6,24 @@ share of clipped ones is reported.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedproof import check
-from fedproof.accounting.tradeoff import check_units
 from fedproof.arrays import Floats
 from fedproof.certificates import version_one
 from fedproof.certificates.api import described, sentences
 from fedproof.certificates.betting import MIXTURE, Bets
 from fedproof.certificates.certificate import (
     VERSION,
-    become_members,
+    CostMethod,
+    CostSettings,
     check_columns,
-    check_sentences,
-    check_types,
 )
 from fedproof.certificates.confidence import Bound, binomial_lower, mean_lower, mean_upper
-from fedproof.certificates.paper_theorems import adversaries_needed, check_tau, inefficacy_bounds
+from fedproof.certificates.paper_theorems import adversaries_needed, inefficacy_bounds
 from fedproof.certificates.privacy import (
     ApproximateDP,
     Source,
@@ -39,60 +35,12 @@ from fedproof.certificates.privacy import (
 from fedproof.certificates.scores import Array, check_costs, fingerprint, load
 from fedproof.certificates.soundness import cost_assumptions, cost_caveats
 from fedproof.certificates.tight import TradeoffBySize
-from fedproof.mechanisms import Mechanism
 from fedproof.mechanisms.caveats import sentences as caveat_sentences
 from fedproof.threat import ThreatModel
 
 Interval = Callable[[int], tuple[float, float]]  # size -> bounds on the expected share under poisoning
 
 _NUM_LEVELS = 64
-
-
-class CostMethod(StrEnum):
-    """PAPER: closed form from (ε, δ). MEAN, DISTRIBUTION: tight, from the mean or all of the costs."""
-
-    PAPER = "paper"
-    MEAN = "mean"
-    DISTRIBUTION = "distribution"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostSettings:
-    """Everything the bounds depend on besides the costs; `negative` is for costs in [-C̄, 0].
-
-    `caveats`, `stated_assumptions` and `version` are those of a certificate's `Settings`.
-    """
-
-    cost_bound: float
-    negative: bool
-    mechanism: Mechanism | None
-    privacy: ApproximateDP | None
-    threat: ThreatModel
-    method: CostMethod
-    bound: Bound
-    failure_probability: float
-    sizes: tuple[int, ...]
-    tau: float | None
-    max_size: int
-    caveats: tuple[str, ...] = ()
-    stated_assumptions: tuple[str, ...] = ()
-    version: int = VERSION
-
-    def __post_init__(self) -> None:
-        become_members(self, {"method": CostMethod, "bound": Bound})
-        check_types(self, negative=(bool,), sizes=(tuple,))
-        check_sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
-        check.positive(cost_bound=self.cost_bound)
-        check.open_probability(failure_probability=self.failure_probability)
-        check.not_negative_count(max_size=self.max_size)
-        for size in self.sizes:
-            check_units(sizes=size)
-        if self.tau is not None:
-            check_tau(self.tau)
-        if (self.bound is Bound.LEVELS) != (self.method is CostMethod.DISTRIBUTION):
-            raise ValueError(f"bound = '{self.bound}' does not belong to method {self.method}")
-        if self.bound is Bound.CLOPPER_PEARSON:
-            raise ValueError("bound = 'clopper-pearson' bounds votes, not costs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,24 +207,8 @@ def bounds_of_costs(settings: CostSettings, costs: Array) -> Inefficacy:
         clipped_share=float(np.mean(raw != shares)),
         num_replicas=len(costs),
         costs_sha256=fingerprint(costs),
-        reasons=caveat_sentences(
-            cost_caveats(
-                settings.mechanism,
-                settings.threat,
-                paper=settings.method is CostMethod.PAPER,
-                exact=settings.bound is Bound.NONE,
-                caveats=settings.caveats,
-            )
-        ),
-        assumptions=()
-        if first
-        else cost_assumptions(
-            settings.mechanism,
-            settings.privacy,
-            settings.threat,
-            bound=settings.bound,
-            stated=settings.stated_assumptions,
-        ),
+        reasons=caveat_sentences(cost_caveats(settings)),
+        assumptions=() if first else cost_assumptions(settings),
     )
 
 

@@ -1,4 +1,4 @@
-"""`fedproof demo`, `run`, `pretrain`, `predict` and `bench`: what trains, imported only when it is asked for."""
+"""`fedproof demo`, `run`, `pretrain`, `predict` and `bench`: what trains, imported when it is asked for."""
 
 from importlib import resources
 from pathlib import Path
