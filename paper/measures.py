@@ -12,8 +12,8 @@ from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.epsilon import dopamine_epsilon
 from fedproof.accounting.renyi import paper_epsilon
 from fedproof.certificates import CostMethod, Method, certify, inefficacy
-from fedproof.certificates.closed_form import inefficacy_bounds, real_size
 from fedproof.certificates.comparison import compare, relations_of
+from fedproof.certificates.paper_theorems import inefficacy_bounds, real_size
 from fedproof.config import Config
 from fedproof.ensemble import Task, ensemble_accuracy, replica_accuracies
 from fedproof.experiment import SharedWork

@@ -14,6 +14,7 @@ class Flat:
 
     sensitivity: ClassVar[float] = 1.0
     kind: ClassVar[str] = "flat"
+    words: ClassVar[str] = "each update is clipped to norm S as a whole"
     bit_noise: ClassVar[float | None] = None
     caveats: ClassVar[tuple[Caveat, ...]] = ()
 
@@ -35,6 +36,11 @@ class PerLayer:
         """Joint L2 bound of one contribution in units of the clip norm."""
         return math.sqrt(self.num_layers)
 
+    @property
+    def words(self) -> str:
+        """How updates are clipped, for a reader."""
+        return f"each of the {self.num_layers} layers of an update is clipped to norm S by itself"
+
 
 _FROM_DATA = Caveat(
     code="clip-norm",
@@ -52,6 +58,7 @@ class Median:
 
     sensitivity: ClassVar[float] = 1.0
     kind: ClassVar[str] = "median"
+    words: ClassVar[str] = "each update is clipped as a whole to S, the median norm of its cohort"
     bit_noise: ClassVar[float | None] = None
     caveats: ClassVar[tuple[Caveat, ...]] = (_FROM_DATA,)
 
@@ -73,6 +80,11 @@ class PerLayerMedian:
         """Joint L2 bound of one contribution in units of the clip norm."""
         return math.sqrt(self.num_layers)
 
+    @property
+    def words(self) -> str:
+        """How updates are clipped, for a reader."""
+        return f"each of the {self.num_layers} layers of an update is clipped to its median norm in a cohort"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Quantile:
@@ -89,6 +101,7 @@ class Quantile:
     count_noise_std: float = 5.0
     sensitivity: ClassVar[float] = 1.0
     kind: ClassVar[str] = "quantile"
+    words: ClassVar[str] = "each update is clipped as a whole to a norm S that follows a noisy quantile"
     caveats: ClassVar[tuple[Caveat, ...]] = ()
 
     def __post_init__(self) -> None:

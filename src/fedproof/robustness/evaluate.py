@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedproof.attacks import Attack, build_series
 from fedproof.certificates import Certificate, CostMethod, Inefficacy, inefficacy
-from fedproof.certificates.partition import partition_costs
 from fedproof.certificates.soundness import caveats_of
+from fedproof.certificates.tight import partition_costs
 from fedproof.config import Config
 from fedproof.ensemble import (
     Task,
