@@ -14,7 +14,7 @@ from fedproof.cli.common import Json, print_json, print_table, say
 from fedproof.cli.mechanism import (
     Given,
     MechanismOptions,
-    changed,
+    changed_in_words,
     check_noise,
     executed,
     mechanism_kinds,
@@ -95,7 +95,7 @@ def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
         ("accountant", "ε"),
         [(_NAMES[name], f"{value:.4f}") for name, value in document["epsilon"].items()],
     )
-    say(f"for one {unit} {changed(document['relation'])}: {document['event']}")
+    say(f"for one {unit} {changed_in_words(document['relation'])}: {document['event']}")
     if epsilon is not None:
         found = ", ".join(f"{value:.3g} ({name})" for name, value in document["delta_at_epsilon"].items())
         say(f"δ at ε = {epsilon:g}: {found}")

@@ -326,6 +326,6 @@ def _known_by_epsilon(privacy: ApproximateDP, threat: ThreatModel) -> str:
     return text
 
 
-def changed(relation: str) -> str:
+def changed_in_words(relation: str) -> str:
     """What ε is stated for, of one unit."""
     return "added or removed" if relation == Relation.JOIN else "replaced"

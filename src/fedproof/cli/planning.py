@@ -17,7 +17,7 @@ from fedproof.cli.mechanism import (
     PlanOptions,
     RelationOption,
     SamplingOptions,
-    changed,
+    changed_in_words,
     check_noise,
     check_relation,
     mechanism_kinds,
@@ -185,7 +185,7 @@ def _noise_for_epsilon(options: SamplingOptions, epsilon: float, delta: float) -
         "unit": options.unit.value,
         "relation": relation.value,
     }
-    unit = f"one {options.unit} {changed(relation)}"
+    unit = f"one {options.unit} {changed_in_words(relation)}"
     return document, f"noise multiplier {noise:g} gives ε <= {epsilon:g} at δ = {delta:g} for {unit}"
 
 
