@@ -62,7 +62,7 @@ def test_the_run_itself_is_on_the_grid(made):
         own.sampling.probability,
         own.rounds,
     )
-    median = run.summary["certified_size"]["median"]
+    median = run.summary.certified_size.median
     assert abs(found.here - median) <= 1  # the same confidences, rounded to four digits
 
 

@@ -11,6 +11,7 @@ from fedproof.cli.certifying import say_soundness, thinned
 from fedproof.cli.common import Json, need_checkout, print_json, print_table, progress_bars, say
 from fedproof.config import Config, load_config, parse_config
 from fedproof.publishing import NOTICE
+from fedproof.summary import RunSummary
 
 Out = Annotated[Path, typer.Option(help="Directory of the run.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")]
@@ -55,7 +56,7 @@ def _execute(config: Config, out: Path, *, resume: bool, engine: str, device: st
         write_report(out, federation=result.federation)
         progress("report", 1, 1)
     if json:
-        print_json(result.summary)
+        print_json(result.summary.document())
     else:
         show(result.summary, out)
 
@@ -73,34 +74,32 @@ def training() -> Any:
     return experiment
 
 
-def show(summary: dict[str, Any], out: Path) -> None:
+def show(summary: RunSummary, out: Path) -> None:
     """A run for people."""
     from fedproof.report.words import headline
 
     rows: list[tuple[str, str]] = [
-        ("accuracy of the ensemble", f"{summary['accuracy']:.2%}"),
-        ("accuracy of one replica, on average", f"{summary['replica_accuracy']:.2%}"),
+        ("accuracy of the ensemble", f"{summary.accuracy:.2%}"),
+        ("accuracy of one replica, on average", f"{summary.replica_accuracy:.2%}"),
     ]
-    if "certified_accuracy" in summary:
-        curve = summary["certified_accuracy"]
+    curve, size = summary.certified_accuracy, summary.certified_size
+    if curve is not None and size is not None:
         rows += [(f"certified accuracy, k = {k}", f"{curve[str(k)]:.2%}") for k in thinned(len(curve))]
-        size = summary["certified_size"]
-        rows.append(("certified size, median / largest", f"{size['median']} / {size['max']}"))
+        rows.append(("certified size, median / largest", f"{size.median} / {size.max}"))
         rows += [
-            (f"ε of one model ({name}), δ = {summary['delta']:g}", f"{value:.3f}")
-            for name, value in summary.get("epsilon", {}).items()
+            (f"ε of one model ({name}), δ = {summary.delta:g}", f"{value:.3f}")
+            for name, value in (summary.epsilon or {}).items()
         ]
-        cost = summary.get("ensemble_epsilon")
+        cost = summary.ensemble_epsilon
         rows.append(("ε of the whole ensemble (pld)", f"{cost['pld']:.2f}" if cost else "none: no noise"))
-    rows.append(("seconds", ", ".join(f"{name} {value:.1f}" for name, value in summary["seconds"].items())))
+    rows.append(("seconds", ", ".join(f"{name} {value:.1f}" for name, value in summary.seconds.items())))
     title = (
-        f"{summary['data']}: {summary['replicas']} replicas of {summary['users']} users, "
-        f"{summary['inputs']} test inputs"
+        f"{summary.data}: {summary.replicas} replicas of {summary.users} users, {summary.inputs} test inputs"
     )
     print_table(title, ("", ""), rows)
     say(headline(summary))
-    say_soundness(summary["sound"], summary["reasons"])
-    if summary["secure_noise"]:
+    say_soundness(summary.sound, summary.reasons)
+    if summary.secure_noise:
         say("secure noise: its numbers came from the operating system, the seed does not repeat this run")
     say(f"the page to look at is {out / 'report.html'}; everything is in {out}")
     say((out / NOTICE).read_text(encoding="utf-8").splitlines()[0])
@@ -136,7 +135,10 @@ def predict(
     """Label new inputs, each with the number of poisoned units that provably cannot change it."""
     from fedproof.certificates.scores import read_array
 
-    certificate = training().predict(folder, np.asarray(read_array(inputs, name="inputs")), device=device)
+    training()
+    from fedproof.serving import predict as serve
+
+    certificate = serve(folder, np.asarray(read_array(inputs, name="inputs")), device=device)
     prediction, size = list(certificate.prediction), list(certificate.certified_size)
     if json:
         print_json({"prediction": prediction, "certified_size": size, "sound": certificate.sound})

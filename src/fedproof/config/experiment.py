@@ -7,7 +7,7 @@ import difflib
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -16,7 +16,7 @@ from pydantic import ValidationError, model_validator
 
 from fedproof import check
 from fedproof.certificates import Method
-from fedproof.config.mechanism import Builder, MechanismSection
+from fedproof.config.mechanism import Builder, MechanismSection, known_keys
 from fedproof.config.sections import (
     AggregationSection,
     AttackSection,
@@ -207,8 +207,9 @@ def parse_config(text: str, name: str, overrides: Iterable[str] = ()) -> Config:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"{name}: not valid TOML: {check.one_line(error)}") from error
-    for override in overrides:
-        _set(document, override)
+    said = [_set(document, override) for override in overrides]
+    if "mechanism.kind" in said:
+        _forget_old_kind(document["mechanism"], said)
     return validated(Config, document, name)
 
 
@@ -222,8 +223,16 @@ def validated(model: type[Kind], document: Mapping[str, Any], name: str) -> Kind
         raise ValueError(f"{name}: {check.one_line(_explain(worst, model))}") from error
 
 
-def _set(document: dict[str, Any], override: str) -> None:
-    """Apply one `a.b=value`; the value is TOML, or a plain string if it is no TOML value."""
+def _forget_old_kind(section: dict[str, Any], said: Sequence[str]) -> None:
+    """Where an override changes the kind, what the file says for the old one alone is left behind."""
+    known = known_keys(str(section["kind"]))
+    for key in [key for key in section if known and key not in known and f"mechanism.{key}" not in said]:
+        if key in MechanismSection.model_fields:
+            del section[key]
+
+
+def _set(document: dict[str, Any], override: str) -> str:
+    """Apply one `a.b=value` and say which key it was; the value is TOML, or else a plain string."""
     key, equals, text = override.partition("=")
     section, dot, field = key.strip().partition(".")
     if not equals or not dot or not section or not field:
@@ -236,6 +245,7 @@ def _set(document: dict[str, Any], override: str) -> None:
     if not isinstance(table, dict):
         raise ValueError(f"--set {override!r}: {section} is not a section")
     table[field] = value
+    return f"{section}.{field}"
 
 
 def _floats(document: Mapping[str, Any], model: type[Section]) -> dict[str, Any]:

@@ -131,7 +131,7 @@ class MechanismSection(Section):
 
     def unused(self) -> dict[str, Any]:
         """The keys that the kind does not have, and their values."""
-        known = keys_of(self.described) | keys_of(trainable_kinds()[self.kind])
+        known = known_keys(self.kind)
         return {key: value for key, value in self if key not in known}
 
     def _check_keys(self) -> None:
@@ -139,11 +139,11 @@ class MechanismSection(Section):
         for key, value in self.unused().items():
             anyway = getattr(self.described, key, type(self).model_fields[key].default)
             if key in self.model_fields_set and value != anyway:
-                homes = [name for name, kind in trainable_kinds().items() if key in keys_of(kind)]
+                homes = [repr(name) for name, kind in trainable_kinds().items() if key in keys_of(kind)]
                 shown = f"'{value}'" if isinstance(value, str) else str(value).lower()
-                raise ValueError(
-                    f"{key} = {shown} belongs to kind = {' or '.join(map(repr, homes))}, not '{self.kind}'"
-                )
+                if len(homes) > 2:
+                    raise ValueError(f"{key} = {shown} is not used by kind = '{self.kind}'")
+                raise ValueError(f"{key} = {shown} belongs to kind = {' or '.join(homes)}, not '{self.kind}'")
 
     def _check_needed(self) -> None:
         kind = self.described
@@ -212,6 +212,13 @@ def keys_of(kind: type[Mechanism]) -> frozenset[str]:
     """The keys of `[mechanism]` that a kind has."""
     own = {key for field in fields(kind) for key in _KEYS.get(field.name, (field.name,))}  # type: ignore[arg-type]
     return kind.step_options | _ALWAYS | own
+
+
+def known_keys(kind: str) -> frozenset[str]:
+    """The keys that may stand beside `kind`; a cohort drawn once may be one without noise."""
+    both = (kind, Bagging.kind) if kind == CohortOnce.kind else (kind,)
+    found = [keys_of(trainable_kinds()[name]) for name in both if name in trainable_kinds()]
+    return frozenset().union(*found)
 
 
 @dataclass(frozen=True, kw_only=True)

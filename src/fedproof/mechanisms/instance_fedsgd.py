@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, size_caveats
@@ -59,6 +59,15 @@ class InstanceFedSGD(Mechanism):
                 selection_probability=self.sampling.probability,
             ),
         )
+
+    @property
+    def chance(self) -> float:
+        """Of an instance to enter a batch."""
+        return self.batch_probability
+
+    def with_chance(self, chance: float) -> Self:
+        """The same with other batches."""
+        return self.altered(batch_probability=chance)
 
     @property
     def shares_first_round(self) -> bool:

@@ -40,6 +40,10 @@ class Poisson:
         """
         return self.probability * num_units
 
+    def near(self, chance: float) -> "Poisson":
+        """The same way of drawing with another chance."""
+        return Poisson(probability=chance)
+
     def spread(self, num_units: int) -> float:
         """Standard deviation of the number of units that are drawn."""
         return math.sqrt(self.expected(num_units) * (1 - self.probability))
@@ -80,6 +84,10 @@ class FixedSize:
         """Number of units that are drawn."""
         return float(self.cohort)
 
+    def near(self, chance: float) -> "FixedSize":
+        """The same way of drawing with the cohort whose chance is nearest."""
+        return FixedSize(cohort=max(1, round(chance * self.users)), users=self.users)
+
     def spread(self, num_units: int) -> float:
         """The number of units that are drawn does not vary."""
         return 0.0
@@ -106,6 +114,10 @@ class Everyone:
     def expected(self, num_units: int) -> float:
         """All of them."""
         return float(num_units)
+
+    def near(self, chance: float) -> "Everyone":
+        """There is no other way to take everyone."""
+        return self
 
     def spread(self, num_units: int) -> float:
         """The number of units that take part does not vary."""
