@@ -8,9 +8,9 @@ from fedproof.lots import Lots, Purpose, draw_cohorts
 from fedproof.mechanisms import LocalTraining
 from fedproof.models import build
 from fedproof.rounds import Setting, State, Streams
-from fedproof.rounds.lanes import Stacking
 from fedproof.rounds.randomness import Stream
-from fedproof.rounds.users import users_on
+from fedproof.rounds.stacking import Stacking
+from fedproof.rounds.state import users_on
 
 CPU = torch.device("cpu")
 

@@ -12,9 +12,9 @@ from fedproof.ensemble.task import start_of
 from fedproof.mechanisms import Bagging, CohortOnce, FixedSize, LocalTraining, Partition, Poisson
 from fedproof.models import build
 from fedproof.rounds import play
-from fedproof.rounds.augment import Augment
-from fedproof.rounds.sampling import cohorts_of, groups_of
-from fedproof.rounds.users import class_balance
+from fedproof.rounds.local import Augment
+from fedproof.rounds.randomness import cohorts_of, groups_of
+from fedproof.rounds.state import class_balance
 
 FALSE_ALARM = 1e-6
 FIXED = FixedSize(cohort=4, users=10)

@@ -37,7 +37,7 @@ from fedproof.mechanisms import (
 )
 from fedproof.models import build
 from fedproof.models.module import from_module
-from fedproof.rounds.sampling import cohorts_of
+from fedproof.rounds.randomness import cohorts_of
 from fedproof.threat import Unit
 
 EXAMPLES = int(os.environ.get("FEDPROOF_ISOLATION_EXAMPLES", "0")) or 60  # of each case

@@ -17,7 +17,7 @@ from fedproof.mechanisms import (
     UserFedAvg,
 )
 from fedproof.rounds import play
-from fedproof.rounds.noise import add_noise
+from fedproof.rounds.clipping import add_noise
 from fedproof.rounds.randomness import Purpose, Stream
 
 FALSE_ALARM = 1e-6

@@ -33,7 +33,7 @@ class Task:
         model: what is trained.
         mechanism: what is executed and accounted.
         local: how a drawn user trains.
-        seed: all randomness follows from it and the replica's index, see `mechanisms.randomness`.
+        seed: all randomness follows from it and the replica's index, see `rounds.randomness`.
         own_start: every replica starts from a model of its own, not all from the same.
         secure_noise: cohorts, noise and batches come from the operating system, not from the seed; no
             training can then be repeated, and nobody who knows the seed can take the noise off.
