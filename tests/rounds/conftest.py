@@ -64,3 +64,15 @@ def begin(setting):
         return state, streams
 
     return make
+
+
+@pytest.fixture
+def constant(setting):
+    """Updates of all users that have the given norm and point the same way."""
+
+    def make(norm):
+        updates = torch.zeros(10, setting.model.layout.dim)
+        updates[:, 0] = norm
+        return updates
+
+    return make
