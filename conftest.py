@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import groupby
+from typing import Any
 
 import pytest
 
@@ -20,27 +21,28 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--shuffle` and `--shuffle=SEED`."""
-    parser.addoption(
-        "--shuffle",
-        nargs="?",
-        type=int,
-        const=-1,
-        metavar="SEED",
-        help="files, and tests in each file, in a random order that SEED repeats",
-    )
+    """`--shuffle`."""
+    told = "files, and the tests of each, in an order that SEED repeats; `random` draws one and says which"
+    parser.addoption("--shuffle", metavar="SEED", help=told)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """One seed for all workers: they are told the options of the process that starts them."""
-    if config.option.shuffle == -1:
-        config.option.shuffle = random.SystemRandom().randrange(10**6)
+    """Draw the seed, or take that of the process that started this worker."""
+    if config.option.shuffle == "random":
+        drawn = str(random.SystemRandom().randrange(10**6))
+        config.option.shuffle = getattr(config, "workerinput", {}).get("shuffle", drawn)
 
 
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    """The seed, so that an order that fails can be had again."""
-    return [] if config.option.shuffle is None else [f"order: --shuffle={config.option.shuffle}"]
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """All workers have one order, or they could not share the tests."""
+    node.workerinput["shuffle"] = node.config.option.shuffle
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Name the seed, so that an order that fails can be had again."""
+    if session.config.option.shuffle is not None and not hasattr(session.config, "workerinput"):
+        session.config.get_terminal_writer().line(f"order: --shuffle={session.config.option.shuffle}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -61,6 +63,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """At the end everything goes, in the order that libraries expect."""
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def own_leftovers() -> Iterator[None]:
     """Files and sockets that a module's tests forgot are found, and fail, in that module and in no other."""
@@ -73,6 +80,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
     if not any(map(shutil.which, BROWSERS)) and (count := sum("chromium" in reason for reason in skipped)):
         terminalreporter.write_line(
-            f"{count} tests of pages need a browser: apt install chromium (or any package with chromium, "
-            "chromium-browser or google-chrome in the path)"
+            f"{count} tests of pages were skipped, they need a browser: apt install chromium (macOS: brew)"
         )
