@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.epsilon import dopamine_epsilon
 from fedproof.accounting.renyi import paper_epsilon
 from fedproof.certificates import CostMethod, Method, certify, inefficacy
-from fedproof.certificates.closed_form import inefficacy_bounds, real_size
 from fedproof.certificates.comparison import compare, relations_of
+from fedproof.certificates.paper_theorems import inefficacy_bounds, real_size
 from fedproof.config import Config
 from fedproof.ensemble import Task, ensemble_accuracy, replica_accuracies
 from fedproof.experiment import SharedWork
@@ -132,10 +132,18 @@ def attacked(work: Work) -> Attacked:
     rows = attack(config, work.panel.attacks, work.panel.sizes, task=task, first=first)
     return Attacked(
         accuracy=rows[0].clean_replica_accuracy,
-        attacks=tuple(AttackCell(**asdict(row), paper_lower_exact=_paper_lower(work, row)) for row in rows),
+        attacks=tuple(
+            AttackCell(**row.values() | {"reasons": row.reasons}, paper_lower_exact=_paper_lower(work, row))
+            for row in rows
+        ),
         cost_bound=config.attack.cost_bound,
         **_privacy(work),
     )
+
+
+def _cell(work: Work, row: AttackRow) -> AttackCell:
+    columns = row.values() | {"reasons": row.reasons}
+    return AttackCell(**columns, paper_lower_exact=_paper_lower(work, row))
 
 
 def _paper_lower(work: Work, row: AttackRow) -> float | None:

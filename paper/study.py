@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fedproof.config import Config, Count, Section, load_config, validated
+from fedproof.config.mechanism import known_keys
 from fedproof.sweep import axis, overrides
 
 FOLDER = "paper"  # inside the folder of experiments
@@ -163,14 +164,22 @@ def _points(study: Study, panel: Panel, experiments: Path, scale: float) -> list
             key="/".join([prefix, *(f"{key.rpartition('.')[2]}={value}" for key, value in values.items())]),
             panel=panel,
             values=values,
-            config=_scaled(_repeatable(path, [*panel.set, *changes]), scale),
+            config=_scaled(_repeatable(path, panel.set, changes), scale),
         )
         for changes, values in changed
     ]
 
 
-def _repeatable(path: Path, changes: Sequence[str]) -> Config:
-    config = load_config(path, changes)
+def _repeatable(path: Path, settings: Sequence[str], changes: Sequence[str]) -> Config:
+    """The experiment with the panel's settings; a point of another kind leaves behind what that has not."""
+    kind = dict(change.split("=", 1) for change in changes).get("mechanism.kind")
+    known = None if kind is None else {f"mechanism.{key}" for key in known_keys(kind)}
+    kept = [
+        said
+        for said in settings
+        if known is None or not said.startswith("mechanism.") or said.partition("=")[0] in known
+    ]
+    config = load_config(path, [*kept, *changes])
     if config.ensemble.seed is None:
         raise ValueError(f"{path}: ensemble.seed is missing: what is reproduced must be repeatable")
     return config

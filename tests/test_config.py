@@ -166,7 +166,7 @@ def test_a_cohort_without_a_population_is_no_rate():
         ),
         (
             ["mechanism.kind=partition", "mechanism.groups=5", "mechanism.population=9"],
-            "cohort = 20 belongs to .*, not 'partition'",
+            "population = 9 is not used by kind = 'partition'",
         ),
     ],
 )

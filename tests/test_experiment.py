@@ -14,8 +14,11 @@ from fedproof.accounting import account
 from fedproof.certificates import loads, verify
 from fedproof.cli.training import show
 from fedproof.config import parse_config
-from fedproof.experiment import predict, run
+from fedproof.experiment import run
 from fedproof.report import write_report
+from fedproof.serving import predict
+from fedproof.summary import read_summary
+from fedproof.threat import ThreatModel
 from tests.patience import finish, until
 
 TINY = """
@@ -70,16 +73,17 @@ def test_the_same_experiment_twice_is_identical_to_the_byte(finished, tmp_path):
 def test_the_summary_has_the_documented_keys(finished):
     wanted = {"accuracy", "certified_accuracy", "certified_size", "epsilon", "ensemble_epsilon"}
     wanted |= {"sound", "reasons", "seconds"}
-    assert wanted <= set(finished.summary)
-    assert set(finished.summary["epsilon"]) == {"paper", "rdp", "pld"}
-    assert json.loads((finished.folder / "summary.json").read_text()) == finished.summary
+    assert wanted <= set(finished.summary.document())
+    assert set(finished.summary.epsilon) == {"paper", "rdp", "pld"}
+    assert json.loads((finished.folder / "summary.json").read_text()) == finished.summary.document()
+    assert read_summary(finished.folder) == finished.summary
 
 
 def test_secure_noise_is_stated_kept_and_not_repeated(finished, tmp_path):
     secure = tiny("ensemble.secure_noise=true")
     runs = [run(secure, tmp_path / name) for name in ("one", "two")]
-    assert all(one.summary["secure_noise"] for one in runs)
-    assert not finished.summary["secure_noise"]
+    assert all(one.summary.secure_noise for one in runs)
+    assert not finished.summary.secure_noise
     assert outputs(tmp_path / "one")["scores.npy"] != outputs(tmp_path / "two")["scores.npy"]
     for part in (tmp_path / "one" / "parts").glob("part-00002.*"):
         part.unlink()
@@ -114,7 +118,7 @@ def test_the_certificate_on_disk_verifies(finished):
 def test_the_ledger_says_what_was_spent(finished):
     ledger = json.loads((finished.folder / "ledger.json").read_text())
     assert ledger["replicas"] == 40
-    assert ledger["epsilon"] == finished.summary["ensemble_epsilon"]
+    assert ledger["epsilon"] == finished.summary.ensemble_epsilon
 
 
 def test_predictions_on_the_test_inputs_are_the_certificates(finished):
@@ -234,8 +238,8 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path):
 
 def test_max_epsilon_stops_before_it_is_exceeded(tmp_path):
     limited = run(tiny("ensemble.max_epsilon=2.0"), tmp_path / "run")
-    assert 2 <= limited.summary["replicas"] < 40
-    assert limited.summary["ensemble_epsilon"]["pld"] <= 2.0
+    assert 2 <= limited.summary.replicas < 40
+    assert limited.summary.ensemble_epsilon["pld"] <= 2.0
 
 
 def test_a_budget_that_pays_for_nothing_is_refused(tmp_path):
@@ -246,9 +250,9 @@ def test_a_budget_that_pays_for_nothing_is_refused(tmp_path):
 def test_without_noise_there_is_accuracy_but_no_certificate(tmp_path):
     result = run(tiny("mechanism.kind=fedavg"), tmp_path / "run")
     assert result.certificate is None
-    assert result.summary["accuracy"] > 0.9
-    assert result.summary["sound"] is False
-    assert "no noise" in result.summary["reasons"][0]
+    assert result.summary.accuracy > 0.9
+    assert result.summary.sound is False
+    assert "no noise" in result.summary.reasons[0]
 
 
 def test_median_clipping_is_labelled_heuristic(tmp_path):
@@ -279,8 +283,8 @@ def test_shuffled_batches_are_labelled_heuristic_and_kept_momentum_is_not(tmp_pa
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("mechanism.shuffled=true",), "shuffled and keep_momentum belong to kind = 'instance-fedavg'"),
-        (("mechanism.keep_momentum=true",), "shuffled and keep_momentum belong to kind"),
+        (("mechanism.shuffled=true",), "shuffled = true belongs to kind = 'instance-fedavg'"),
+        (("mechanism.keep_momentum=true",), "keep_momentum = true belongs to kind"),
         (
             (*DP_SGD, "mechanism.keep_momentum=true", "mechanism.sampling=fixed"),
             "sampling = 'fixed' must be none where keep_momentum = true",
@@ -328,9 +332,9 @@ def test_a_cohort_drawn_once_is_certified_without_privacy(tmp_path, pooled, rela
         "ensemble.replicas=100",
     )
     result = run(config, tmp_path / "run")
-    assert result.summary["sound"]
-    assert result.summary["certified_accuracy"]["1"] > 0.5
-    assert "epsilon" not in result.summary
+    assert result.summary.sound
+    assert result.summary.certified_accuracy["1"] > 0.5
+    assert result.summary.epsilon is None
     assert not (tmp_path / "run" / "ledger.json").exists()
     text = (tmp_path / "run" / "certificate.json").read_text()
     assert verify(text, tmp_path / "run" / "scores.npy") == ()
@@ -341,8 +345,8 @@ def test_a_cohort_drawn_once_is_certified_without_privacy(tmp_path, pooled, rela
 
 def test_the_hybrid_has_both_guarantees(tmp_path):
     result = run(tiny(*ONCE, "mechanism.noise_multiplier=1.0"), tmp_path / "run")
-    assert result.summary["sound"]
-    assert 0 < result.summary["epsilon"]["pld"] < 10
+    assert result.summary.sound
+    assert 0 < result.summary.epsilon["pld"] < 10
     assert (tmp_path / "run" / "ledger.json").exists()
 
 
@@ -366,8 +370,8 @@ def test_what_cannot_be_certified_is_said_before_training(kind):
     [
         (("mechanism.sampling=none",), "must be poisson or fixed for kind = 'cohort-once'"),
         (("mechanism.pooled=true",), "must be 0 where pooled = true"),
-        (("mechanism.kind=user-fedavg", "mechanism.pooled=true"), "pooled = true belongs to kind"),
-        (("mechanism.clip=median",), "must be flat for kind = 'cohort-once'"),
+        (("mechanism.kind=user-fedavg", "mechanism.pooled=true"), "pooled = true is not used by kind"),
+        (("mechanism.clip=median",), "clip = 'median' belongs to kind = 'user-fedavg', not 'cohort-once'"),
         (("mechanism.cohort=25",), "mechanism.cohort = 25 must be at most data.users = 24"),
         (("mechanism.shift=-1",), "mechanism.shift"),
         (("mechanism.noise_multiplier=0", "certificate.method=paper"), "'paper' asks for privacy"),
@@ -387,10 +391,10 @@ def without_cohort(*overrides):
 
 def test_a_partition_is_certified_with_certainty(tmp_path):
     result = run(without_cohort(*PARTITION, "mechanism.pooled=true"), tmp_path / "run")
-    assert result.summary["sound"]
-    assert result.summary["replicas"] == 8
-    assert result.summary["failure_probability"] == 0
-    assert result.summary["certified_accuracy"]["1"] > 0.5
+    assert result.summary.sound
+    assert result.summary.replicas == 8
+    assert result.summary.failure_probability == 0
+    assert result.summary.certified_accuracy["1"] > 0.5
     assert verify((tmp_path / "run" / "certificate.json").read_text(), tmp_path / "run" / "scores.npy") == ()
     assert write_report(tmp_path / "run").exists()
 
@@ -401,7 +405,7 @@ def test_a_partition_is_certified_with_certainty(tmp_path):
         (("mechanism.groups=25",), "mechanism.groups = 25 must be at most data.users = 24"),
         (("mechanism.groups=1",), "mechanism.groups"),
         (("certificate.method=margin",), "certificate.method = 'margin' must be vote for a partition"),
-        (("mechanism.kind=user-fedavg", "mechanism.cohort=3"), "kind = 'partition' needs it"),
+        (("mechanism.kind=user-fedavg", "mechanism.cohort=3"), "groups = 8 belongs to kind = 'partition'"),
         (("mechanism.cohort=3",), "mechanism.cohort = 3 is not used"),
     ],
 )
@@ -421,12 +425,12 @@ INSTANCES = ("threat.unit=instance", "mechanism.pooled=true", "mechanism.noise_m
 def test_instances_are_a_unit_of_their_own(tmp_path, overrides, units):
     make = without_cohort if overrides == PARTITION else tiny
     result = run(make(*overrides, *INSTANCES), tmp_path / "run")
-    assert result.summary["sound"]
-    assert result.summary["users"] == 24
-    assert result.summary["threat"]["unit"] == "instance"
-    assert result.summary["replicas"] == units if units == 8 else 40
-    assert result.summary["certified_accuracy"]["1"] > 0.3
-    assert "epsilon" not in result.summary
+    assert result.summary.sound
+    assert result.summary.users == 24
+    assert result.summary.threat.unit == "instance"
+    assert result.summary.replicas == units if units == 8 else 40
+    assert result.summary.certified_accuracy["1"] > 0.3
+    assert result.summary.epsilon is None
     assert verify((tmp_path / "run" / "certificate.json").read_text(), tmp_path / "run" / "scores.npy") == ()
     assert "poisoned instance" in write_report(tmp_path / "run").read_text()
 
@@ -446,15 +450,15 @@ DRAWN += ("mechanism.population=288",)
 def test_the_hybrid_of_instances_has_both_guarantees(tmp_path, relation, others):
     config = tiny(*DRAWN, f"threat.relation={relation}", "ensemble.replicas=100", *others)
     result = run(config, tmp_path / "run")
-    assert result.summary["sound"]
-    assert result.summary["reasons"] == []
-    assert result.summary["threat"] == {"unit": "instance", "relation": relation}
-    assert result.summary["certified_accuracy"]["1"] > 0.5
+    assert result.summary.sound
+    assert result.summary.reasons == ()
+    assert result.summary.threat == ThreatModel(unit="instance", relation=relation)
+    assert result.summary.certified_accuracy["1"] > 0.5
     # Two rounds of noise 3 on one sample of 40: one query of noise 3/√2.
     mechanism = result.certificate.mechanism
     assert (mechanism.unit, mechanism.queries[0].noise_multiplier) == ("instance", pytest.approx(3 / 2**0.5))
-    assert result.summary["epsilon"] == account(mechanism, 0.01)
-    assert 0 < result.summary["epsilon"]["pld"] < 1
+    assert result.summary.epsilon == account(mechanism, 0.01)
+    assert 0 < result.summary.epsilon["pld"] < 1
     assert (tmp_path / "run" / "ledger.json").exists()
     assert verify((tmp_path / "run" / "certificate.json").read_text(), tmp_path / "run" / "scores.npy") == ()
     assert "poisoned instance" in write_report(tmp_path / "run").read_text()
@@ -468,7 +472,7 @@ def test_the_hybrid_of_instances_has_both_guarantees(tmp_path, relation, others)
         (("mechanism.balanced=true",), "cosine, shift, flip and balanced are not used"),
         (("mechanism.cosine=true",), "cosine, shift, flip and balanced are not used"),
         (("mechanism.sampling=none",), "must be poisson or fixed for kind = 'cohort-once'"),
-        (("mechanism.clip=quantile",), "must be flat for kind = 'cohort-once'"),
+        (("mechanism.clip=quantile",), "clip = 'quantile' belongs to kind = 'user-fedavg', not"),
     ],
 )
 def test_bad_configurations_of_the_hybrid_of_instances_are_refused(overrides, message):

@@ -84,6 +84,7 @@ def test_nothing_that_is_loaded_can_run_code():
 LAYERS = [
     {"arrays", "check", "files", "functions", "progress", "seeds", "threat"},
     {"mechanisms"},
+    {"summary"},
     {"lots"},
     {"accounting"},
     {"certificates"},
@@ -97,7 +98,7 @@ LAYERS = [
     {"config"},
     {"folder", "publishing"},
     {"experiment", "pretrain"},
-    {"sweep", "robustness", "pilot"},
+    {"serving", "sweep", "robustness", "pilot"},
     {"comparison"},
     {"report"},
     {"integrations"},

@@ -12,7 +12,8 @@ from torch import nn
 
 from fedproof.config import parse_config
 from fedproof.ensemble import fingerprint
-from fedproof.experiment import make_task, predict, run
+from fedproof.experiment import make_task, run
+from fedproof.serving import predict
 from tests.guide import ROOT, blocks
 from tests.patience import finished
 

@@ -15,7 +15,7 @@ from fedproof.certificates import verify
 from fedproof.cli.training import show
 from fedproof.comparison import compare
 from fedproof.config import load_config, parse_config
-from fedproof.experiment import SharedWork, make_task, predict, run
+from fedproof.experiment import SharedWork, make_task, run
 from fedproof.folder import RunFolder, read_config
 from fedproof.integrations import server
 from fedproof.lots import Purpose, draw_cohorts
@@ -25,6 +25,7 @@ from fedproof.publishing import UNCOVERED
 from fedproof.report import write_report
 from fedproof.rounds import randomness
 from fedproof.rounds.augment import Augment
+from fedproof.serving import predict
 from fedproof.sweep import points, sweep
 from paper import load_studies
 from paper.study import points_of

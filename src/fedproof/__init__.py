@@ -13,12 +13,19 @@ if TYPE_CHECKING:
     from fedproof.accounting.events import event_of
     from fedproof.accounting.ledger import Ledger
     from fedproof.accounting.tradeoff import Tradeoff, tradeoff
-    from fedproof.certificates.api import certify, certify_means
+    from fedproof.certificates.api import certify, certify_means, certify_sequentially
     from fedproof.certificates.certificate import Certificate
     from fedproof.certificates.inefficacy import Inefficacy, inefficacy
-    from fedproof.certificates.planning import noise_for_epsilon, plan, plan_cohort, plan_rounds
+    from fedproof.certificates.planning import (
+        cohort_for_size,
+        noise_for_epsilon,
+        noise_for_size,
+        plan,
+        plan_cohort,
+        plan_rounds,
+        rounds_for_size,
+    )
     from fedproof.certificates.privacy import ApproximateDP
-    from fedproof.certificates.sequential import certify_sequentially
     from fedproof.certificates.verify import verify
     from fedproof.federation import Federation
     from fedproof.mechanisms import (
@@ -48,12 +55,19 @@ _HOME = {
     "fedproof.accounting.events": ("event_of",),
     "fedproof.accounting.ledger": ("Ledger",),
     "fedproof.accounting.tradeoff": ("Tradeoff", "tradeoff"),
-    "fedproof.certificates.api": ("certify", "certify_means"),
+    "fedproof.certificates.api": ("certify", "certify_means", "certify_sequentially"),
     "fedproof.certificates.certificate": ("Certificate",),
     "fedproof.certificates.inefficacy": ("Inefficacy", "inefficacy"),
-    "fedproof.certificates.planning": ("noise_for_epsilon", "plan", "plan_cohort", "plan_rounds"),
+    "fedproof.certificates.planning": (
+        "cohort_for_size",
+        "noise_for_epsilon",
+        "noise_for_size",
+        "plan",
+        "plan_cohort",
+        "plan_rounds",
+        "rounds_for_size",
+    ),
     "fedproof.certificates.privacy": ("ApproximateDP",),
-    "fedproof.certificates.sequential": ("certify_sequentially",),
     "fedproof.certificates.verify": ("verify",),
     "fedproof.federation": ("Federation",),
     "fedproof.mechanisms": (
@@ -87,7 +101,8 @@ __all__ = [  # noqa: RUF022 - in the order of the guide, not of the alphabet
     "tradeoff", "Tradeoff",
     "certify", "certify_means", "certify_sequentially", "inefficacy", "verify",
     "Certificate", "Inefficacy", "ApproximateDP",
-    "plan", "plan_rounds", "plan_cohort", "noise_for_epsilon",
+    "noise_for_size", "rounds_for_size", "cohort_for_size", "noise_for_epsilon",
+    "plan", "plan_rounds", "plan_cohort",
     "UnsupportedEventError",
 ]  # fmt: skip
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedproof.config import Config, DataSection
 from fedproof.progress import Progress, silent
+from fedproof.summary import RunSummary
 from fedproof.sweep import run_all, write_rows
 
 _PAPER_REASON = "the paper's formula: its accounting and its confidence bounds, for comparison"
@@ -99,33 +100,33 @@ def check_same_data(configs: Mapping[str, Config]) -> None:
                 )
 
 
-def _compared(name: str, config: Config, summary: Mapping[str, Any]) -> list[ComparedRun]:
+def _compared(name: str, config: Config, summary: RunSummary) -> list[ComparedRun]:
     """The certificate that was asked for, and the paper's where there is one."""
-    private = "epsilon" in summary
+    assert summary.communication is not None
     own = ComparedRun(
         name=name,
         kind=config.mechanism.kind,
         unit=config.threat.unit.value,
         relation=config.threat.relation.value,
-        replicas=summary["replicas"],
-        accuracy=summary["accuracy"],
-        delta=summary.get("delta"),
-        seconds=round(summary["seconds"]["train"] + summary["seconds"]["certify"], 3),
-        uploads=summary["communication"]["uploads"],
-        bytes=summary["communication"]["bytes"],
-        certificate=summary.get("method", "none"),
-        epsilon=summary["epsilon"]["pld"] if private else None,
-        certified_accuracy=dict(summary.get("certified_accuracy", {})),
-        sound=summary["sound"],
-        reasons=tuple(summary["reasons"]),
+        replicas=summary.replicas,
+        accuracy=summary.accuracy,
+        delta=summary.delta,
+        seconds=round(summary.seconds["train"] + summary.seconds["certify"], 3),
+        uploads=summary.communication.uploads,
+        bytes=summary.communication.bytes,
+        certificate=summary.method or "none",
+        epsilon=None if summary.epsilon is None else summary.epsilon["pld"],
+        certified_accuracy=dict(summary.certified_accuracy or {}),
+        sound=summary.sound,
+        reasons=summary.reasons,
     )
-    if not private or own.certificate == "paper":
+    if summary.epsilon is None or own.certificate == "paper":
         return [own]
     paper = replace(
         own,
         certificate="paper",
-        epsilon=summary["epsilon"]["paper"],
-        certified_accuracy=dict(summary["paper_certified_accuracy"]),
+        epsilon=summary.epsilon["paper"],
+        certified_accuracy=dict(summary.paper_certified_accuracy or {}),
         sound=False,
         reasons=(_PAPER_REASON,),
     )

@@ -1,15 +1,13 @@
 """One experiment from data to certificate: the pipeline in reading order, and its directory."""
 
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -20,6 +18,7 @@ from fedproof.accounting.ledger import Ledger, save_ledger
 from fedproof.aggregation.registry import build_rule
 from fedproof.certificates import Certificate, certify, dumps
 from fedproof.certificates.comparison import Curve, compare
+from fedproof.certificates.soundness import caveats_of as certificate_caveats
 from fedproof.config import Config
 from fedproof.ensemble import (
     Ensemble,
@@ -31,19 +30,18 @@ from fedproof.ensemble import (
     store,
     train_ensemble,
 )
-from fedproof.ensemble import predict as predict_scores
-from fedproof.ensemble.engines import plan_for, train_on_cluster
+from fedproof.ensemble.engines import train_on_cluster
 from fedproof.ensemble.task import caveats_of, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
-from fedproof.folder import ROUNDS, RunFolder, read_config, seed_of
-from fedproof.mechanisms import Mechanism, is_certified, is_private
+from fedproof.folder import ROUNDS, RunFolder, read_config
+from fedproof.mechanisms import Caveat, is_certified, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.models.registry import build
 from fedproof.progress import Progress, peak_memory, silent
 from fedproof.publishing import NOTICE, notice, secrets_of
-from fedproof.rounds.users import as_inputs
 from fedproof.seeds import common_half, fresh_seed
+from fedproof.summary import CertifiedSizes, RunSummary, Traffic, read_summary, write_summary
 from fedproof.threat import Unit
 
 
@@ -53,7 +51,7 @@ class Run:
 
     config: Config
     folder: Path
-    summary: dict[str, Any]
+    summary: RunSummary
     certificate: Certificate | None
     federation: Federation
 
@@ -108,15 +106,15 @@ def run(
     )
 
 
-def finished_summary(folder: Path, config: Config) -> dict[str, Any] | None:
+def finished_summary(folder: Path, config: Config) -> RunSummary | None:
     """What the finished run of `config` in `folder` came to; None if it is not there, or not finished."""
     try:
         if read_config(folder) != config:
             return None  # `run` says what is different
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        summary = read_summary(folder)
     except (OSError, ValueError):
         return None
-    return summary if isinstance(summary, dict) and "communication" in summary else None
+    return summary if summary.communication is not None else None  # an earlier release did not count it
 
 
 @dataclass(kw_only=True)
@@ -288,61 +286,56 @@ def _summary(
     scores: NDArray[np.float32],
     certificate: Certificate | None,
     curves: tuple[Curve, ...],
-    seconds: dict[str, float],
-) -> dict[str, Any]:
-    """The headline numbers, as `--json` prints them."""
-    labels = task.federation.test_labels
-    summary: dict[str, Any] = {
-        "data": task.federation.name,
-        "users": task.federation.num_users,
-        "inputs": len(labels),
-        "replicas": len(scores),
-        "accuracy": ensemble_accuracy(scores, labels),
-        "replica_accuracy": float(replica_accuracies(scores, labels).mean()),
-        "secure_noise": task.secure_noise,
-        "class_names": list(task.federation.class_names),
-        "communication": {
-            "uploads": round(len(scores) * uploads(task)),
-            "bytes": round(len(scores) * uploads(task)) * update_bytes(task),
-        },
-        "seconds": {name: round(value, 3) for name, value in seconds.items()},
-        "peak_memory_bytes": peak_memory(),
-    }
+    seconds: Mapping[str, float],
+) -> RunSummary:
+    """The headline numbers."""
+    labels, sent = task.federation.test_labels, round(len(scores) * uploads(task))
+    caveats = _caveats(config, task, certificate)
+    summary = RunSummary(
+        data=task.federation.name,
+        users=task.federation.num_users,
+        inputs=len(labels),
+        replicas=len(scores),
+        accuracy=ensemble_accuracy(scores, labels),
+        replica_accuracy=float(replica_accuracies(scores, labels).mean()),
+        secure_noise=task.secure_noise,
+        class_names=task.federation.class_names,
+        communication=Traffic(uploads=sent, bytes=sent * update_bytes(task)),
+        seconds={name: round(value, 3) for name, value in seconds.items()},
+        peak_memory_bytes=peak_memory(),
+        sound=False,
+        reasons=sentences(caveats),
+        remedies=tuple(caveat.remedy for caveat in caveats),
+    )
     if certificate is None:
-        return summary | {
-            "sound": False,
-            "reasons": list(sentences(task.mechanism.caveats(config.threat.relation))),
-        }
-    return summary | {
-        **certificate.headline,
-        **_privacy(config, task, len(scores), curves),
-        "threat": {"unit": certificate.threat.unit.value, "relation": certificate.threat.relation.value},
-    }
+        return summary
+    found = certificate.headline
+    found["certified_size"] = CertifiedSizes(**found["certified_size"])
+    found["reasons"] = certificate.reasons
+    return replace(summary, **found, **_privacy(config, task, len(scores), curves), threat=certificate.threat)
+
+
+def _caveats(config: Config, task: Task, certificate: Certificate | None) -> tuple[Caveat, ...]:
+    if certificate is None:
+        return task.mechanism.caveats(config.threat.relation)
+    return certificate_caveats(certificate.settings)
 
 
 def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve, ...]) -> dict[str, Any]:
     """What the training costs and what the paper makes of it; nothing where there is no privacy."""
-    spent = privacy_spent(task.mechanism, config.mechanism.delta, num_replicas)
-    if not spent:
-        return spent
-    exact, sure = (curve.accuracy for curve in curves if curve.method == "paper")
-    relation = natural_relation(task.mechanism)
-    return spent | {
-        "epsilon_relation": relation.value,
-        "epsilon_reasons": [*sentences(task.mechanism.caveats(relation)), *caveats_of(task, relation)],
-        "paper_largest_size": len(exact) - 2,
-        "paper_certified_accuracy": {str(size): share for size, share in enumerate(sure)},
-    }
-
-
-def privacy_spent(mechanism: Mechanism, delta: float, num_replicas: int) -> dict[str, Any]:
-    """ε of one model and of all replicas together, by every accountant; nothing where there is no privacy."""
+    mechanism, delta = task.mechanism, config.mechanism.delta
     if not is_private(mechanism):
         return {}
+    exact, sure = (curve.accuracy for curve in curves if curve.method == "paper")
+    relation = natural_relation(mechanism)
     return {
         "epsilon": account(mechanism, delta),
         "ensemble_epsilon": ensemble_account(mechanism, delta, num_replicas),
         "delta": delta,
+        "epsilon_relation": relation.value,
+        "epsilon_reasons": (*sentences(mechanism.caveats(relation)), *caveats_of(task, relation)),
+        "paper_largest_size": len(exact) - 2,
+        "paper_certified_accuracy": {str(size): share for size, share in enumerate(sure)},
     }
 
 
@@ -351,14 +344,14 @@ def _write(
     certificate: Certificate | None,
     curves: tuple[Curve, ...],
     ensemble: Ensemble,
-    summary: dict[str, Any],
+    summary: RunSummary,
 ) -> None:
     if certificate is not None:
         replace_file(folder / "certificate.json", dumps(certificate).encode())
         replace_rows(folder / "metrics.csv", [row for curve in curves for row in curve.rows()])
     replace_rows(folder / ROUNDS, _round_rows(ensemble))
     (folder / "rounds.csv").unlink(missing_ok=True)  # where an earlier release has put it, to be published
-    replace_file(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    write_summary(summary, folder)
 
 
 def _round_rows(ensemble: Ensemble) -> list[dict[str, Any]]:
@@ -375,38 +368,3 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
     start = time.perf_counter()
     yield
     seconds[stage] = time.perf_counter() - start
-
-
-def predict(folder: Path, inputs: NDArray[np.generic], *, device: str = "cpu") -> Certificate:
-    """The certificate of a finished run's ensemble on new inputs, without labels.
-
-    Guarantee: as for the run itself; the certified predictor is the mean of all its replicas.
-    """
-    config = read_config(folder)
-    task = make_task(config, device, seed=seed_of(folder, config))
-    if not is_certified(task.mechanism):
-        raise ValueError(f"{folder}: fedavg adds no noise, its predictions have no certificate")
-    expected = task.federation.test_features.shape[1:]
-    if inputs.ndim < 2 or inputs.shape[1:] != expected or not len(inputs):
-        raise ValueError(
-            f"inputs have shape {inputs.shape}, must be (inputs, {', '.join(map(str, expected))})"
-        )
-    scores = _scores_on(inputs, task, folder, ensemble_size(config, task))
-    return certify_scores(config, task, scores, None)
-
-
-def _scores_on(
-    inputs: NDArray[np.generic], task: Task, folder: Path, num_replicas: int
-) -> NDArray[np.float32]:
-    """Scores `(replicas, inputs, classes)` of a finished run's models, part by part."""
-    parts = plan_for(task, num_replicas, folder / "parts", None, any_engine=True)
-    if not all(store.is_finished(folder / "parts", part) for part in parts):
-        raise ValueError(f"{folder}: not all replicas are there; finish the run with --resume")
-    device = torch.device(task.device)
-    model, ready = task.model.to(device, task.dtype), as_inputs(inputs, device, task.dtype)
-    scores = []
-    for part in parts:
-        named = store.read_models(folder / "parts", part)
-        params = torch.cat([named[name].flatten(1) for name in task.model.layout.names], dim=1)
-        scores.append(predict_scores(model, params.to(device, task.dtype), ready, cells=1 << 16))
-    return np.concatenate(scores)

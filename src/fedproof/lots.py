@@ -43,6 +43,15 @@ def sequence(seed: int, purpose: Purpose, *path: int) -> np.random.SeedSequence:
     return seeds.sequence(seed if purpose in _SECRET else seeds.common_half(seed), int(purpose), *path)
 
 
+Numbers = np.random.Generator | SecureGenerator
+"""What uniform and normal numbers are drawn from."""
+
+
+def private_numbers(seed: int, purpose: Purpose, replica: int, *, secure: bool) -> Numbers:
+    """The random numbers of one replica for one purpose: from the seed, or from the operating system."""
+    return SecureGenerator() if secure else np.random.default_rng(sequence(seed, purpose, replica))
+
+
 class Lots:
     """Uniform numbers that units draw by their identity, anew in every draw of every replica.
 

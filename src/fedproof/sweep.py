@@ -12,6 +12,7 @@ from fedproof.experiment import SharedWork, finished_summary, run
 from fedproof.files import replace_file
 from fedproof.folder import common_seed
 from fedproof.progress import Progress, silent
+from fedproof.summary import RunSummary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +128,7 @@ def run_all(
     share: bool = True,
     progress: Progress = silent,
     finished: Callable[[Path], object] = lambda folder: None,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[RunSummary]:
     """The summary of each run as it is finished, in a directory of its own name under `out`.
 
     A finished run is read, not done again, so that its seconds are those it took. Without `share` no run uses
@@ -156,14 +157,14 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     replace_file(path, (json.dumps({"rows": rows}, indent=2) + "\n").encode())
 
 
-def _swept(point: Point, summary: Mapping[str, Any]) -> SweptRun:
+def _swept(point: Point, summary: RunSummary) -> SweptRun:
     return SweptRun(
         values=dict(point.values),
         folder=point.name,
-        epsilon=summary["epsilon"]["paper"] if "epsilon" in summary else None,
-        accuracy=summary["accuracy"],
-        certified_accuracy=dict(summary.get("certified_accuracy", {})),
-        certified_size=summary.get("certified_size", {}).get("median"),
-        sound=summary["sound"],
-        seconds=round(sum(summary["seconds"].values()), 3),
+        epsilon=None if summary.epsilon is None else summary.epsilon["paper"],
+        accuracy=summary.accuracy,
+        certified_accuracy=dict(summary.certified_accuracy or {}),
+        certified_size=None if summary.certified_size is None else summary.certified_size.median,
+        sound=summary.sound,
+        seconds=round(sum(summary.seconds.values()), 3),
     )

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import fft
 
-from fedproof.accounting.dominating import dominating_pair, grid_step
 from fedproof.accounting.epsilon import pld_epsilon
 from fedproof.accounting.loss import ROUNDING, LossDistribution, self_convolve
-from fedproof.accounting.tradeoff import composed_losses
+from fedproof.accounting.tradeoff import composed_losses, dominating_pair, grid_step
 from fedproof.mechanisms import Everyone, FixedSize, Poisson, Query, UserFedAvg
 from fedproof.threat import Relation
 

@@ -12,10 +12,9 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from fedproof.accounting import spread, tradeoff
-from fedproof.accounting.dominating import dominating_pair, grid_step
 from fedproof.accounting.pairs import poisson_pair
 from fedproof.accounting.spread import SpreadPair, envelope, pair_of_profiles
-from fedproof.accounting.tradeoff import composed_losses, curve_of
+from fedproof.accounting.tradeoff import composed_losses, curve_of, dominating_pair, grid_step
 from fedproof.mechanisms import FixedSize, InstanceFedSGD, Poisson, Query
 from fedproof.threat import Relation, ThreatModel
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedproof.certificates import certify, certify_means
-from fedproof.certificates.partition import partition_costs
+from fedproof.certificates.tight import partition_costs
 from fedproof.mechanisms import Bagging, FixedSize, Partition, Poisson
 from fedproof.threat import Relation, ThreatModel
 

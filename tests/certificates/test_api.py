@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedproof.certificates import ApproximateDP, Bound, Method, certify, certify_means, dumps
-from fedproof.certificates.closed_form import real_size
+from fedproof.certificates.paper_theorems import real_size
 from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedSGD, Median, Poisson, UserFedAvg
 from fedproof.threat import ThreatModel
 from tests.certificates.conftest import JOIN, REPLACE

@@ -22,8 +22,8 @@ from scipy.optimize import minimize
 from scipy.special import ndtr
 
 from fedproof.certificates import certify, certify_means
-from fedproof.certificates.curves import curve_of
 from fedproof.certificates.margin import _band_holds, levels
+from fedproof.certificates.privacy import curve_of_units
 from fedproof.certificates.tight import ranking, walk
 from fedproof.mechanisms import CohortOnce, Everyone, FixedSize, Poisson, UserFedAvg
 from fedproof.threat import Relation, ThreatModel
@@ -122,7 +122,7 @@ def exact_margin(law, confidences, mechanism, threat):
     rivals = margins[:, np.arange(CLASSES) != top[:, None]].reshape(len(law), len(top), CLASSES - 1)
     reached = np.stack([law @ (rivals >= level).reshape(len(law), -1) for level in grid[1:]], axis=1)
     reached = np.clip(reached, 0, 1).reshape(len(top), CLASSES - 1, -1)
-    curve = curve_of(mechanism, None, threat)
+    curve = curve_of_units(mechanism, None, threat)
     holds = _band_holds(
         np.arange(reached.size).reshape(reached.shape),
         np.diff(grid),

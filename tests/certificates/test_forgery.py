@@ -24,8 +24,7 @@ from fedproof.certificates import (
 )
 from fedproof.certificates.betting import betting_lower
 from fedproof.certificates.document import checksum
-from fedproof.certificates.order import betting_order, check_copies
-from fedproof.certificates.scores import fingerprint, read_array
+from fedproof.certificates.scores import betting_order, check_copies, fingerprint, read_array
 from fedproof.mechanisms import (
     Bagging,
     Everyone,

@@ -8,7 +8,7 @@ from scipy.special import expit
 from scipy.stats import norm
 
 from fedproof.certificates import ApproximateDP, CostMethod, inefficacy
-from fedproof.certificates.closed_form import inefficacy_bounds
+from fedproof.certificates.paper_theorems import inefficacy_bounds
 from fedproof.mechanisms import Everyone, FixedSize, UserFedAvg
 from tests.certificates.conftest import REPLACE
 

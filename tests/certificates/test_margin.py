@@ -7,8 +7,7 @@ from scipy.stats import norm
 
 from fedproof.accounting.tradeoff import GaussianTradeoff
 from fedproof.certificates.confidence import Bound
-from fedproof.certificates.margin import levels, margin_sizes_by_levels
-from fedproof.certificates.margin_betting import margin_sizes_by_betting, stages
+from fedproof.certificates.margin import levels, margin_sizes_by_betting, margin_sizes_by_levels, stages
 from fedproof.certificates.tight import class_bounds, mean_sizes
 
 METHODS = [margin_sizes_by_betting, margin_sizes_by_levels]

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedproof as fp
 from fedproof.accounting import account
 from fedproof.accounting.epsilon import pld_epsilon
 from fedproof.certificates import certify_means
-from fedproof.certificates.planning import noise_for_epsilon, plan, plan_cohort, plan_rounds
+from fedproof.certificates.planning import cohort_for_size, noise_for_epsilon, noise_for_size, rounds_for_size
 from fedproof.mechanisms import Everyone, FixedSize, Poisson, UserFedAvg
 from fedproof.threat import ThreatModel
 
@@ -31,7 +32,7 @@ def certified(noise, sampling, rounds, top, rival, relation):
 def test_planned_noise_certifies_and_less_does_not(size, top, probability, rounds, relation):
     sampling, rival = Poisson(probability=probability), (1 - top) * 0.9
     threat = ThreatModel(relation=relation)
-    noise = plan(size=size, top=top, rival=rival, sampling=sampling, rounds=rounds, threat=threat)
+    noise = noise_for_size(size=size, top=top, rival=rival, sampling=sampling, rounds=rounds, threat=threat)
     assert certified(noise, sampling, rounds, top, rival, relation) >= size
     if noise > 0.01:  # below, sampling alone certifies
         assert certified(noise * 0.995, sampling, rounds, top, rival, relation) < size
@@ -40,16 +41,16 @@ def test_planned_noise_certifies_and_less_does_not(size, top, probability, round
 def test_without_sampling_the_answer_is_known():
     # Φ(Φ⁻¹(0.975) - 2k/σ) > 1/2 at equal and opposite confidences: σ > 2k / Φ⁻¹(0.975) = 2 · 5 / 1.95996.
     threat = ThreatModel(relation="replace")
-    noise = plan(size=5, top=0.975, rival=0.025, sampling=Everyone(), rounds=1, threat=threat)
+    noise = noise_for_size(size=5, top=0.975, rival=0.025, sampling=Everyone(), rounds=1, threat=threat)
     assert noise == pytest.approx(10 / 1.959964, rel=3e-4)
 
 
 def test_most_rounds_and_largest_cohort_are_the_last_that_certify():
     question = {"size": 10, "top": 0.95, "rival": 0.05, "threat": ThreatModel()}
-    rounds = plan_rounds(sampling=TENTH, noise_multiplier=3.0, **question)
+    rounds = rounds_for_size(sampling=TENTH, noise_multiplier=3.0, **question)
     assert certified(3.0, TENTH, rounds, 0.95, 0.05, "replace") >= 10
     assert certified(3.0, TENTH, rounds + 1, 0.95, 0.05, "replace") < 10
-    cohort = plan_cohort(users=200, noise_multiplier=3.0, rounds=3, fixed=True, **question)
+    cohort = cohort_for_size(users=200, noise_multiplier=3.0, rounds=3, fixed=True, **question)
     for members, holds in ((cohort, True), (cohort + 1, False)):
         sampling = FixedSize(cohort=members, users=200)
         assert (certified(3.0, sampling, 3, 0.95, 0.05, "replace") >= 10) is holds
@@ -57,7 +58,7 @@ def test_most_rounds_and_largest_cohort_are_the_last_that_certify():
 
 def test_what_cannot_be_certified_is_zero_rounds():
     question = {"size": 50, "top": 0.6, "rival": 0.4, "threat": ThreatModel()}
-    assert plan_rounds(sampling=Everyone(), noise_multiplier=1.0, **question) == 0
+    assert rounds_for_size(sampling=Everyone(), noise_multiplier=1.0, **question) == 0
 
 
 @pytest.mark.parametrize("accountant", ["paper", "rdp", "pld"])
@@ -92,9 +93,25 @@ def test_noise_for_epsilon_inverts_the_accountant():
 def test_impossible_questions_are_named(change, message):
     question = {"size": 3, "top": 0.9, "rival": 0.05, "sampling": TENTH, "rounds": 3, "threat": ThreatModel()}
     with pytest.raises(ValueError, match=message):
-        plan(**(question | change))
+        noise_for_size(**(question | change))
 
 
 def test_an_unknown_accountant_is_named():
     with pytest.raises(ValueError, match="accountant = 'prv' must be one of"):
         noise_for_epsilon(epsilon=1.0, delta=1e-5, sampling=TENTH, rounds=1, accountant="prv")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "known"),
+    [
+        (fp.plan, fp.noise_for_size, {"sampling": TENTH, "rounds": 3}),
+        (fp.plan_rounds, fp.rounds_for_size, {"sampling": TENTH, "noise_multiplier": 3.0}),
+        (fp.plan_cohort, fp.cohort_for_size, {"users": 20, "noise_multiplier": 3.0, "rounds": 3}),
+    ],
+    ids=["noise", "rounds", "cohort"],
+)
+def test_old_names_still_answer_and_name_the_new_one(old, new, known):
+    question = {"size": 5, "top": 0.95, "rival": 0.05, "threat": ThreatModel()} | known
+    with pytest.warns(DeprecationWarning, match=f"use {new.__name__}, the new name"):
+        found = old(**question)
+    assert found == new(**question)

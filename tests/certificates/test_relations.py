@@ -9,7 +9,7 @@ import pytest
 from fedproof.certificates import ApproximateDP, certify, certify_means, dumps, inefficacy, verify
 from fedproof.certificates.document import checksum
 from fedproof.certificates.privacy import approximate_curve
-from fedproof.mechanisms import Poisson, UserFedAvg
+from fedproof.mechanisms import Bagging, CohortOnce, FixedSize, Poisson, UserFedAvg
 from fedproof.threat import Relation, ThreatModel
 from tests.certificates.conftest import JOIN, REPLACE
 
@@ -17,6 +17,10 @@ EVENT = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(
 ADDED = ApproximateDP(epsilon=0.1, delta=1e-5, relation="join")
 REPLACED = ApproximateDP(epsilon=0.1, delta=1e-5, relation="replace")
 COSTS = np.random.default_rng(0).uniform(0.1, 0.3, size=100)
+FIXED = FixedSize(cohort=5, users=50)
+EVEN = np.tile(
+    [[[0.75, 0.25]] * 3, [[0.25, 0.75]] * 3], (10, 1, 1)
+)  # every input abstains, so that no curve is ever asked
 
 
 def all_three(scores, **given):
@@ -129,3 +133,25 @@ def test_a_file_says_which_relation_and_cannot_change_it(scores):
     del document["privacy"]["relation"]
     document["checksums"]["privacy"] = checksum(document["privacy"])
     assert verify(json.dumps(document), scores)[0].startswith("privacy.relation = None must be")
+
+
+@pytest.mark.parametrize("method", ["margin", "mean", "vote", "renyi"])
+@pytest.mark.parametrize("rounds", [UserFedAvg, CohortOnce])
+def test_nobody_joins_noised_cohorts_of_fixed_size(method, rounds):
+    fixed = rounds(rounds=1, noise_multiplier=2.0, sampling=FIXED)
+    said = r"^relation = 'join' is not defined for cohorts of fixed size: use 'replace'$"
+    with pytest.raises(ValueError, match=said):
+        certify(EVEN, mechanism=fixed, threat=JOIN, method=method)
+    if method != "margin":
+        with pytest.raises(ValueError, match=said):
+            certify_means(EVEN.mean(axis=0), mechanism=fixed, threat=JOIN, method=method)
+    assert certify(EVEN, mechanism=fixed, threat=REPLACE, method=method).prediction == (None,) * 3
+
+
+def test_joining_cohorts_of_fixed_size_means_something_without_noise_and_in_the_paper():
+    """Sampling alone knows what joining does; the paper accounts Poisson cohorts, and a reason says so."""
+    once = Bagging(rounds=1, sampling=FIXED)
+    assert certify(EVEN, mechanism=once, threat=JOIN).sound
+    noised = UserFedAvg(rounds=1, noise_multiplier=2.0, sampling=FIXED)
+    paper = certify(EVEN, mechanism=noised, threat=JOIN, method="paper", delta=1e-5)
+    assert paper.reasons == ("cohorts of fixed size are drawn, but Poisson sampling is accounted",)

@@ -14,8 +14,7 @@ from scipy.stats import binom, norm
 from fedproof.accounting.tradeoff import GaussianTradeoff
 from fedproof.certificates import ApproximateDP, certify, certify_sequentially, dumps, loads, verify
 from fedproof.certificates.document import checksum
-from fedproof.certificates.served import served_gap
-from fedproof.certificates.tight import mean_sizes
+from fedproof.certificates.tight import mean_sizes, served_gap
 from fedproof.mechanisms import Bagging, Everyone, FixedSize, Partition, UserFedAvg
 
 SIGMA = 40.0

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from fedproof.accounting.tradeoff import GaussianTradeoff
 from fedproof.certificates import certify_means
-from fedproof.certificates.closed_form import certified_size
 from fedproof.certificates.confidence import Bound, mean_lower, mean_upper
+from fedproof.certificates.paper_theorems import certified_size
 from fedproof.certificates.privacy import ApproximateTradeoff, approximate_curve
 from fedproof.certificates.tight import class_bounds, mean_sizes, walk
 from fedproof.mechanisms import Everyone, InstanceFedAvg, Poisson, UserFedAvg

@@ -255,3 +255,9 @@ def test_an_infinite_epsilon_is_null():
     runner.command()(lambda: print_json({"epsilon": {"pld": math.inf}, "lower": (1.0, -math.inf)}))
     document = json.loads(CliRunner().invoke(typer.main.get_command(runner), []).stdout)
     assert document == {"epsilon": {"pld": None}, "lower": [1.0, None]}
+
+
+def test_a_wrong_number_of_adversaries_is_blamed_on_its_own_option(folder):
+    (folder / "tiny.toml").write_text("[attack]\nkind = 'label-flip'\n[mechanism]\ncohort = 4\n")
+    done = CliRunner().invoke(MAIN, ["attack", "tiny.toml", "--adversaries", "few"])
+    assert str(done.exception) == "--adversaries 'few' must be a number or look like 0:10 or 1,5,20"

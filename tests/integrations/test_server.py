@@ -162,7 +162,7 @@ def test_newcomers_change_nobody_elses_draw_and_have_one_of_their_own():
         ({"num_users": 0}, "num_users = 0 must be a whole number"),
         ({"seed": -1}, "seed = -1 must be"),
         ({"replicas": range(0)}, "must be a range like"),
-        ({"num_users": 11}, r"sampling.users = 10 must be num_users = 11"),
+        ({"num_users": 11}, r"sampling.users = 10 must be the number of users = 11"),
     ],
 )
 def test_bad_plans(change, message):

@@ -340,7 +340,7 @@ def hostile_run(folder: Path) -> RunData:
     data = run.config.data.model_copy(update={"name": HOSTILE, "vectors": HOSTILE})
     config = run.config.model_copy(update={"data": data})
     certificate = replace(run.certificate, assumptions=(HOSTILE,), reasons=(HOSTILE,))
-    summary = run.summary | {"data": HOSTILE, "reasons": [HOSTILE], "sound": False}
+    summary = replace(run.summary, data=HOSTILE, reasons=(HOSTILE,), sound=False)
     return replace(run, federation=federation, config=config, certificate=certificate, summary=summary)
 
 

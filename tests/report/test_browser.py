@@ -1,6 +1,5 @@
 """The pages in a real Chromium, with the network off."""
 
-import json
 import re
 
 import pytest
@@ -19,6 +18,7 @@ from fedproof.report.planner import query_at, typical_confidences
 from fedproof.report.run_data import read_run
 from fedproof.report.run_page import body
 from fedproof.report.words import headline, rounded_up
+from fedproof.summary import read_summary
 
 CURVE = "[data-figure=certified-accuracy]"
 
@@ -68,11 +68,11 @@ def test_pages_load_without_network_errors_or_overflow(browser, pages, tmp_path,
 
 def test_the_numbers_shown_are_those_of_the_files(browser, page):
     browser.open(page)
-    summary = json.loads((page.parent / "summary.json").read_text())
+    summary = read_summary(page.parent)
     assert browser.text("h1") == headline(summary)
-    assert plain(browser.text("[data-key=accuracy]")) == f"{100 * summary['accuracy']:.1f} %"
-    assert browser.text("[data-key=median-size]") == str(summary["certified_size"]["median"])
-    assert browser.text("[data-key=epsilon]") == f"ε = {rounded_up(summary['epsilon']['pld'], 3)}"
+    assert plain(browser.text("[data-key=accuracy]")) == f"{100 * summary.accuracy:.1f} %"
+    assert browser.text("[data-key=median-size]") == str(summary.certified_size.median)
+    assert browser.text("[data-key=epsilon]") == f"ε = {rounded_up(summary.epsilon['pld'], 3)}"
     rows = browser.value(
         f"[...document.querySelectorAll('{CURVE} tbody tr')].map(row => row.cells[1].textContent)"
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fedproof.certificates import ApproximateDP, inefficacy
+from fedproof.mechanisms import Caveat, FedAvg, Poisson
 from fedproof.report import (
     attack_charts,
     compare_charts,
@@ -22,6 +23,7 @@ from fedproof.report.attack_page import verdict
 from fedproof.report.chart import Band, Line, Points
 from fedproof.report.sweep_page import best, shown_sizes
 from fedproof.robustness.rows import document, read_rows
+from fedproof.threat import Relation
 
 
 def test_attacks_are_points_over_certified_bands(tmp_path, attack_rows, hostile):
@@ -57,9 +59,12 @@ def test_attacks_without_certificate(tmp_path, attack_rows):
 
 
 def test_heuristic_attacks_say_why(tmp_path, attack_rows):
-    rows = attack_rows(reasons=("no noise is added: there is no guarantee", "something else"))
+    sampling = Poisson(probability=0.5)
+    no_noise = FedAvg(rounds=1, sampling=sampling).caveats(Relation.REPLACE)
+    rows = attack_rows(caveats=(*no_noise, Caveat(code="stated", sentence="something else")))
     page = write_attack_page(rows, tmp_path / "attack.html").read_text()
     assert page.count("No noise is added: there is no guarantee.") == 1
+    assert page.count("Remedy: ") == 1
     assert "Something else." in page
 
 

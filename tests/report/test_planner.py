@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from fedproof.certificates.planning import certifies, plan
+from fedproof.certificates.planning import certifies, noise_for_size
 from fedproof.mechanisms import Everyone, FixedSize, InstanceFedSGD, Poisson, Query, UserFedAvg
 from fedproof.report.planner import make_plan, query_at, sizes_along
 from fedproof.report.run_data import read_run
@@ -35,7 +35,7 @@ def test_every_size_holds_and_the_next_does_not(made):
 def test_the_noise_that_plan_asks_for_certifies_on_the_grid(made):
     run, found = made
     i, j, r = found.start
-    noise = plan(
+    noise = noise_for_size(
         size=found.here,
         top=found.top,
         rival=found.rival,
@@ -62,7 +62,7 @@ def test_the_run_itself_is_on_the_grid(made):
         own.sampling.probability,
         own.rounds,
     )
-    median = run.summary["certified_size"]["median"]
+    median = run.summary.certified_size.median
     assert abs(found.here - median) <= 1  # the same confidences, rounded to four digits
 
 

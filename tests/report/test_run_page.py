@@ -1,6 +1,5 @@
 """The page of a run: its numbers are those of its files, whatever is missing."""
 
-import json
 import re
 import time
 from dataclasses import replace
@@ -16,12 +15,13 @@ from fedproof.report.run_charts import accuracy_chart, sizes_chart
 from fedproof.report.run_data import class_rows, read_run
 from fedproof.report.run_page import body
 from fedproof.report.words import chosen_size, percent
+from fedproof.summary import read_summary
 
 
 def test_a_sound_run(make_run):
     page = write_report(make_run()).read_text()
-    summary = json.loads((make_run() / "summary.json").read_text())
-    assert f"{100 * summary['accuracy']:.1f}\u00a0%" in page
+    summary = read_summary(make_run())
+    assert f"{100 * summary.accuracy:.1f}\u00a0%" in page
     assert "Every condition of the theorem is met" in page
     assert page.count("<img") >= 16
     assert "fedproof verify certificate.json" in page
@@ -77,7 +77,7 @@ def test_no_zero_is_claimed_beyond_what_was_examined(make_run):
 
 def test_improvements_are_those_of_the_metrics(make_run):
     run = read_run(make_run(), pictures=False)
-    size = chosen_size(run.summary["certified_accuracy"])
+    size = chosen_size(run.summary.certified_accuracy)
     exact = next(
         float(row["certified_accuracy"])
         for row in run.metrics

@@ -1,28 +1,36 @@
 """The result in one sentence, and a remedy for every reason there is."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from fedproof.certificates import Bound, Group, Method, Spending
 from fedproof.certificates.certificate import Settings
-from fedproof.certificates.soundness import reasons_of
+from fedproof.certificates.soundness import caveats_of
 from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedSGD, Median, PerLayerMedian, Poisson, UserFedAvg
-from fedproof.report.words import chosen_size, headline, remedy
-from fedproof.threat import ThreatModel
+from fedproof.report.words import chosen_size, headline
+from fedproof.summary import RunSummary
+from fedproof.threat import Relation, ThreatModel
 
-SUMMARY = {
-    "accuracy": 0.95,
-    "users": 96,
-    "certified_accuracy": {"0": 0.95, "4": 0.92, "5": 0.91, "6": 0.4},
-    "failure_probability": 0.01,
-    "threat": {"unit": "user", "relation": "replace"},
-    "sound": True,
-}
+SUMMARY = RunSummary(
+    data="digits",
+    users=96,
+    inputs=72,
+    replicas=1000,
+    accuracy=0.95,
+    replica_accuracy=0.9,
+    seconds={},
+    certified_accuracy={"0": 0.95, "4": 0.92, "5": 0.91, "6": 0.4},
+    failure_probability=0.01,
+    sound=True,
+    reasons=(),
+    threat=ThreatModel(),
+)
 
 
 def said(**changes):
-    return headline(SUMMARY | changes).replace("\u00a0", " ")
+    return headline(replace(SUMMARY, **changes)).replace("\u00a0", " ")
 
 
 def test_the_headline_of_the_issue():
@@ -33,18 +41,15 @@ def test_the_headline_of_the_issue():
 
 
 def test_the_headline_speaks_of_the_threat():
-    assert "even if up to 5 malicious users join" in said(threat={"unit": "user", "relation": "join"})
-    assert "up to 5 training instances are poisoned" in said(
-        threat={"unit": "instance", "relation": "replace"}
-    )
+    assert "even if up to 5 malicious users join" in said(threat=ThreatModel(relation="join"))
+    assert "up to 5 training instances are poisoned" in said(threat=ThreatModel(unit="instance"))
     assert "as long as no user is poisoned" in said(certified_accuracy={"0": 0.4, "1": 0.0})
 
 
 def test_the_headline_claims_no_more_than_is_proved():
     assert "would keep" in said(sound=False)
     assert "no test input is certified" in said(certified_accuracy={"0": 0.0})
-    nothing = {key: value for key, value in SUMMARY.items() if key != "certified_accuracy"}
-    assert "nothing is certified" in headline(nothing)
+    assert "nothing is certified" in said(certified_accuracy=None)
 
 
 def test_the_chosen_size_keeps_three_quarters():
@@ -87,10 +92,10 @@ def test_every_reason_has_a_remedy(mechanism, way):
         max_size=10,
         sequential=False,
     )
-    for reason in reasons_of(settings):
-        assert remedy(reason), reason
+    for caveat in caveats_of(settings):
+        assert caveat.remedy, caveat
 
 
-def test_no_noise_has_a_remedy_and_the_unknown_has_none():
-    assert all(map(remedy, FedAvg.reasons))
-    assert remedy("something new") is None
+def test_what_has_no_noise_has_a_remedy():
+    [caveat] = FedAvg(rounds=1, sampling=Poisson(probability=0.5)).caveats(Relation.REPLACE)
+    assert "user-fedavg" in caveat.remedy

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from fedproof.mechanisms import Caveat
 from fedproof.robustness import AttackRow, read_rows, write_rows
 from fedproof.robustness.rows import document
 
@@ -31,8 +32,9 @@ CERTIFIED = {
     "holds_on_cost": False,
     "sound": True,
 }
+WHY = tuple(Caveat(code="stated", sentence=one) for one in ("no noise is added", "something else"))
 ROWS = [
-    AttackRow(**MEASURED, reasons=("no noise is added: there is no guarantee", "something else")),
+    AttackRow(**MEASURED, caveats=WHY),
     AttackRow(**MEASURED, **CERTIFIED),
 ]
 

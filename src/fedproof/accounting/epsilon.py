@@ -16,7 +16,7 @@ from fedproof.accounting.renyi import (
     without_replacement_epsilon,
 )
 from fedproof.accounting.tradeoff import composed_losses
-from fedproof.mechanisms import FixedSize, InstanceFedAvg, Mechanism, Queries
+from fedproof.mechanisms import InstanceFedAvg, Mechanism, Queries
 from fedproof.threat import Relation
 
 # ε is rounded up to the next of these, so that a printed number is never below the computed one.
@@ -27,7 +27,7 @@ Accountant = Callable[[Mechanism | DpEvent, float], float]
 
 def natural_relation(source: Mechanism | DpEvent) -> Relation:
     """The relation ε is stated for: one unit added or removed, or replaced if cohorts have a fixed size."""
-    fixed = any(isinstance(query.sampling, FixedSize) for query in queries_of(source))
+    fixed = any(query.sampling.closed for query in queries_of(source))
     return Relation.REPLACE if fixed else Relation.JOIN
 
 

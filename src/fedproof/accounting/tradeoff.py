@@ -9,6 +9,7 @@ gives a valid lower bound, which is how every curve here stays on the safe side.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
 from typing import Protocol
@@ -19,10 +20,11 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
 from fedproof import check
-from fedproof.accounting.dominating import dominating_pair, grid_step
 from fedproof.accounting.events import queries_of
 from fedproof.accounting.loss import LossDistribution
+from fedproof.accounting.pairs import FixedSizePair, MonotonePair, fixed_size_pair, poisson_pair
 from fedproof.accounting.sampling import adversaries_drawn, joined_drawn
+from fedproof.accounting.spread import SpreadPair
 from fedproof.arrays import Floats
 from fedproof.mechanisms import Everyone, FixedSize, Mechanism, Poisson, Query, Sampling
 from fedproof.threat import Relation, ThreatModel
@@ -32,6 +34,11 @@ RESOLUTION = 40.0
 _MOST_LINES = 8192
 # Of a tangent: steeper lines help nowhere below p = 1 - 1e-9, and slope * p would lose its digits.
 _STEEPEST = 1e9
+# Cells of the grid times components of the mixture: bounds the memory of one pair to some 100 MB.
+_MOST_WORK = 1 << 21
+_MOST_CELLS = 1 << 16
+
+Pair = MonotonePair | FixedSizePair | SpreadPair
 
 
 class Tradeoff(Protocol):
@@ -274,6 +281,28 @@ def _alone(drawn: list[Sampling], num_queries: int) -> Poisson | FixedSize:
 def _takes_everyone(query: Query) -> bool:
     always = isinstance(query.sampling, Everyone) or query.sampling == Poisson(probability=1.0)
     return always and query.selection_probability == 1
+
+
+def dominating_pair(query: Query, relation: Relation, size: int) -> Pair:
+    """The pair that dominates one of the query's releases when `size` units are poisoned."""
+    if query.selection_probability < 1:
+        return SpreadPair(query=query, relation=relation, size=size)
+    if query.sampling.closed:
+        return fixed_size_pair(query, relation, size)
+    return poisson_pair(query, relation, size)
+
+
+def grid_step(pairs: Sequence[Pair], resolution: float) -> float:
+    """The common grid of pairs that are composed: any step is sound, a small one is tight.
+
+    `resolution` points per standard deviation of the narrowest loss, as far as memory allows for the widest.
+    """
+    wanted, least = math.inf, 1e-12
+    for pair in pairs:
+        spread, reach = pair.spread_and_reach()
+        most_cells = min(_MOST_CELLS, _MOST_WORK // pair.num_components)
+        wanted, least = min(wanted, spread / resolution), max(least, 2 * reach / most_cells)
+    return max(wanted, least)
 
 
 def composed_losses(

@@ -19,7 +19,7 @@ from fedproof.arrays import Floats
 from fedproof.audit.evidence import Evidence, evidence
 from fedproof.ensemble import Task, train_replicas
 from fedproof.federation import Federation
-from fedproof.mechanisms import FixedSize, LocalTraining, Mechanism, PerLayer, PerLayerMedian
+from fedproof.mechanisms import LocalTraining, Mechanism
 from fedproof.models.model import StackedModel, stacked
 from fedproof.models.tape import Tape, Weights, layer
 from fedproof.threat import Relation
@@ -76,7 +76,7 @@ def canary_pair(
     check.count(size=size, num_users=num_users)
     if mechanism.clip_norm > _LONGEST:
         raise ValueError(f"clip_norm = {mechanism.clip_norm!r} must be at most {_LONGEST} for canaries")
-    if relation is Relation.JOIN and isinstance(mechanism.sampling, FixedSize) and _draws_units(mechanism):
+    if relation is Relation.JOIN and mechanism.sampling.closed and _draws_units(mechanism):
         raise ValueError("relation = 'join' is not defined for cohorts of a fixed size: use 'replace'")
     poisoned = _Side(size=size, canaries=size, pull=1.0, crowd=crowd, num_users=num_users)
     absent = relation is Relation.JOIN  # before they join; who is replaced pulled the other way
@@ -207,8 +207,7 @@ def _scale(task: Task) -> float:
 
 
 def _num_layers(mechanism: Mechanism) -> int:
-    clipping = mechanism.clipping
-    return clipping.num_layers if isinstance(clipping, PerLayer | PerLayerMedian) else 1
+    return mechanism.clipping.num_layers or 1
 
 
 def _draws_units(mechanism: Mechanism) -> bool:

@@ -1,13 +1,12 @@
 """What a mechanism guarantees: theorems, confidence, certificates that can be checked. Free of torch."""
 
-from fedproof.certificates.api import certify, certify_means
-from fedproof.certificates.certificate import Certificate, Settings
+from fedproof.certificates.api import certify, certify_means, certify_sequentially
+from fedproof.certificates.certificate import Certificate, CostMethod, Method, Settings
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.document import dumps, loads, loads_inefficacy
-from fedproof.certificates.inefficacy import CostMethod, Inefficacy, inefficacy
-from fedproof.certificates.method import Group, Method
+from fedproof.certificates.inefficacy import Inefficacy, inefficacy
+from fedproof.certificates.paper_theorems import Group
 from fedproof.certificates.privacy import ApproximateDP
-from fedproof.certificates.sequential import certify_sequentially
 from fedproof.certificates.verify import unverified, verify
 
 __all__ = [

@@ -1,32 +1,37 @@
 """Certify anybody's retrained models from their class confidences."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from dp_accounting import DpEvent, UnsupportedEventError
 from numpy.typing import ArrayLike, NDArray
 
 from fedproof import check
-from fedproof.arrays import Integers
-from fedproof.certificates.certificate import VERSION, Certificate, Settings
-from fedproof.certificates.compute import outcome_of
-from fedproof.certificates.confidence import Bound, Spending
-from fedproof.certificates.curves import Source, described, epsilon_delta
-from fedproof.certificates.method import Group, Method
-from fedproof.certificates.privacy import ApproximateDP
+from fedproof.accounting.events import queries_of
+from fedproof.arrays import Floats, Integers, votes_of
+from fedproof.certificates.betting import betting_lower
+from fedproof.certificates.certificate import VERSION, Certificate, Method, Settings, check_sentences
+from fedproof.certificates.compute import certified_sizes
+from fedproof.certificates.confidence import Bound, Spending, share
+from fedproof.certificates.paper_theorems import Group
+from fedproof.certificates.privacy import ApproximateDP, Source, check_relation, curve_of_units, epsilon_delta
 from fedproof.certificates.scores import (
     Array,
     check_labels,
     check_means,
     check_scores,
     fingerprint,
+    input_parts,
     load,
 )
 from fedproof.certificates.soundness import assumptions_of, caveats_of
-from fedproof.mechanisms import Releases
+from fedproof.mechanisms import Mechanism, Queries, Releases, is_certified
 from fedproof.mechanisms.caveats import sentences as caveat_sentences
 from fedproof.threat import ThreatModel
 
+_EMPTY = "queries are empty: what releases nothing has nothing to certify"
 _DEFAULT_BOUND = {
     Method.PAPER: Bound.BETTING,
     Method.RENYI: Bound.CLOPPER_PEARSON,
@@ -165,6 +170,8 @@ def settings_for(
         raise ValueError("method = 'margin' needs the scores of every replica, not means: use method mean")
     if exact and counted:
         raise ValueError("a partition's votes are counted: give the scores of its groups, not means")
+    if chosen is not Method.PAPER:  # whose relation is that of its accounting
+        check_relation(described_as, threat.relation)
     if not exact and not counted:
         check.open_probability(failure_probability=failure_probability)
     return Settings(
@@ -187,13 +194,40 @@ def settings_for(
     )
 
 
+def described(source: Source | None, threat: ThreatModel | None) -> tuple[Mechanism | None, ThreatModel]:
+    """The mechanism in a form that can be written down, and the threat it is certified against.
+
+    Another library's event becomes its queries. It names neither what one unit is nor what may happen to it,
+    so the threat must; its noise multipliers are read as `dp_accounting` defines them, over the largest norm
+    of what one unit adds to a sum. (One over the distance of two such vectors, as some write for units that
+    are replaced, is smaller or equal for sums that may be zero, so it is never read as more noise.)
+    """
+    if isinstance(source, DpEvent):
+        if threat is None:
+            raise ValueError(
+                "threat = None: an event does not say what one unit is, give "
+                "threat=ThreatModel(unit=..., relation=...)"
+            )
+        return Queries(queries=queries_of(source), unit=threat.unit), threat
+    threat = threat or ThreatModel()
+    if source is not None:
+        check_sentences(reasons=caveat_sentences(source.caveats(threat.relation)))
+        if not is_certified(source):
+            raise UnsupportedEventError(source.unaccounted) if source.unaccounted else ValueError(_EMPTY)
+    if source is not None and source.unit != threat.unit:
+        raise ValueError(
+            f"threat.unit = '{threat.unit}' must be '{source.unit}', what the mechanism protects"
+        )
+    return source, threat
+
+
 def certificate_of_scores(
     settings: Settings, scores: Array, labels: ArrayLike | str | Path | None
 ) -> Certificate:
     """The certificate for complete settings and checked scores, or means if they have two dimensions."""
     num_inputs, num_classes = scores.shape[-2:]
     known = None if labels is None else check_labels(load(labels, "labels"), num_inputs, num_classes)
-    found = outcome_of(settings, scores)
+    found = certified_sizes(settings, scores)
     num_replicas = len(scores) if scores.ndim == 3 else None
     return Certificate(
         settings=settings,
@@ -224,3 +258,83 @@ def sentences(texts: Sequence[str], name: str) -> tuple[str, ...]:
 def _optional(values: Integers, known: NDArray[np.bool_]) -> tuple[int | None, ...]:
     pairs = zip(values.tolist(), known.tolist(), strict=True)
     return tuple(value if decided else None for value, decided in pairs)
+
+
+# --- replicas added until enough is decided: lawful, because bets on means hold at all times ----------------
+
+
+def certify_sequentially(
+    batches: Iterable[ArrayLike],
+    labels: ArrayLike | None = None,
+    *,
+    size: int,
+    enough: float = 1.0,
+    method: Method | str = Method.MEAN,
+    **settings: Any,
+) -> Certificate:
+    """The certificate after as few batches as decide for `enough` of the inputs whether `size` holds.
+
+    Each batch holds the scores (replicas, inputs, classes) of further replicas; no batch is asked for after
+    the decision. An input is decided if it is certified for `size`, or if the replicas show that this method
+    can never certify it. Further settings are those of `certify`.
+
+    Guarantee: as `certify`; the time of stopping may depend on the scores (Ville's inequality).
+
+    >>> batch = np.tile([[[0.9, 0.1]]], (50, 1, 1))
+    >>> from fedproof.certificates.privacy import ApproximateDP
+    >>> known = ApproximateDP(epsilon=0.1, delta=1e-5, relation="replace")
+    >>> certify_sequentially([batch] * 10, size=3, privacy=known).num_replicas
+    50
+    """
+    check.probability(enough=enough)
+    check.not_negative_count(size=size)
+    if Method(method) not in (Method.MEAN, Method.VOTE):
+        raise ValueError(f"method = '{Method(method)}' must be mean or vote to add replicas step by step")
+    seen: Array | None = None
+    certificate: Certificate | None = None
+    for batch in batches:
+        seen = _joined(seen, np.asarray(batch))
+        certificate = certify(seen, labels, method=method, bound="betting", sequential=True, **settings)
+        if np.mean(decided(certificate, seen, size)) >= enough:
+            break
+    if certificate is None:
+        raise ValueError("batches is empty: there are no scores")
+    return certificate
+
+
+def decided(certificate: Certificate, scores: Array, size: int) -> NDArray[np.bool_]:
+    """Which inputs are certified for `size`, or shown to be beyond this method at that size."""
+    certified = np.array([found is not None and found >= size for found in certificate.certified_size])
+    settings = certificate.settings
+    tradeoff = curve_of_units(settings.mechanism, settings.privacy, settings.threat)(size)
+    open_inputs = np.flatnonzero(~certified)
+    if not open_inputs.size:
+        return certified
+    top_upper, rival_lower = _opposite_bounds(settings, scores[:, open_inputs])
+    certified[open_inputs] = tradeoff.lower(top_upper) <= tradeoff.upper(rival_lower)
+    return certified
+
+
+def _opposite_bounds(settings: Settings, scores: Array) -> tuple[Floats, Floats]:
+    """The largest upper bound of any class, and the second largest lower bound."""
+    each = share(settings.failure_probability, scores.shape[2], settings.spending)
+    tops, rivals = [], []
+    for _, part in input_parts(scores):
+        values = votes_of(part) if settings.votes else part
+        flat = values.reshape(len(values), -1)
+        lower = betting_lower(flat, each).reshape(values.shape[1:])
+        upper = 1 - betting_lower(1 - flat, each).reshape(values.shape[1:])
+        tops.append(upper.max(axis=1))
+        rivals.append(np.sort(lower, axis=1)[:, -2])
+    return np.concatenate(tops), np.concatenate(rivals)
+
+
+def _joined(seen: Array | None, batch: Array) -> Array:
+    if seen is None:
+        check_scores(batch)
+        return batch
+    if batch.shape[1:] != seen.shape[1:]:
+        raise ValueError(
+            f"batch has shape {batch.shape}, must be (replicas, {seen.shape[1]}, {seen.shape[2]})"
+        )
+    return np.concatenate([seen, batch])

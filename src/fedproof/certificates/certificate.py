@@ -1,9 +1,12 @@
 """The certificate: what is certified for each input, from what, and under which assumptions."""
 
 import statistics
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -12,11 +15,35 @@ from numpy.typing import NDArray
 from fedproof import check
 from fedproof.accounting.tradeoff import check_units
 from fedproof.certificates.confidence import Bound, Spending
-from fedproof.certificates.fields import become_members, check_columns, check_sentences, check_types
-from fedproof.certificates.method import Group, Method
+from fedproof.certificates.paper_theorems import Group, check_tau
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.mechanisms import Mechanism, Releases
 from fedproof.threat import ThreatModel
+
+
+class Method(StrEnum):
+    """Which theorem turns scores into certified sizes.
+
+    PAPER: the paper's closed form, from (ε, δ) and mean confidences.
+    RENYI: the paper's Rényi certificate, from the RDP curve and vote shares.
+    MEAN, MARGIN, VOTE: tight, from the trade-off curve and the mean confidences, the distribution of the
+    margins, or the vote shares.
+    """
+
+    PAPER = "paper"
+    RENYI = "renyi"
+    MEAN = "mean"
+    MARGIN = "margin"
+    VOTE = "vote"
+
+
+class CostMethod(StrEnum):
+    """PAPER: closed form from (ε, δ). MEAN, DISTRIBUTION: tight, from the mean or all of the costs."""
+
+    PAPER = "paper"
+    MEAN = "mean"
+    DISTRIBUTION = "distribution"
+
 
 VERSION = 2  # of the file format, and of the rules by which a certificate is computed
 
@@ -52,11 +79,11 @@ class Settings:
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        become_members(self, {"method": Method, "bound": Bound, "spending": Spending, "group": Group})
+        _become_members(self, {"method": Method, "bound": Bound, "spending": Spending, "group": Group})
         if self.failure_probability != 0 or self.bound is not Bound.NONE:  # zero: exact means
             check.open_probability(failure_probability=self.failure_probability)
         check_units(max_size=self.max_size)
-        check_types(self, sequential=(bool,))
+        _check_types(self, sequential=(bool,))
         check_sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
         self._check_combination()
         self._check_served()
@@ -109,6 +136,45 @@ class Settings:
             raise ValueError("method = 'renyi' needs the mechanism: epsilon and delta have no Rényi curve")
         if self.sequential and (self.bound is not Bound.BETTING or self.method is Method.MARGIN):
             raise ValueError("sequential = True needs bound betting and method mean, vote or paper")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostSettings:
+    """Everything the bounds depend on besides the costs; `negative` is for costs in [-C̄, 0].
+
+    `caveats`, `stated_assumptions` and `version` are those of a certificate's `Settings`.
+    """
+
+    cost_bound: float
+    negative: bool
+    mechanism: Mechanism | None
+    privacy: ApproximateDP | None
+    threat: ThreatModel
+    method: CostMethod
+    bound: Bound
+    failure_probability: float
+    sizes: tuple[int, ...]
+    tau: float | None
+    max_size: int
+    caveats: tuple[str, ...] = ()
+    stated_assumptions: tuple[str, ...] = ()
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        _become_members(self, {"method": CostMethod, "bound": Bound})
+        _check_types(self, negative=(bool,), sizes=(tuple,))
+        check_sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
+        check.positive(cost_bound=self.cost_bound)
+        check.open_probability(failure_probability=self.failure_probability)
+        check.not_negative_count(max_size=self.max_size)
+        for size in self.sizes:
+            check_units(sizes=size)
+        if self.tau is not None:
+            check_tau(self.tau)
+        if (self.bound is Bound.LEVELS) != (self.method is CostMethod.DISTRIBUTION):
+            raise ValueError(f"bound = '{self.bound}' does not belong to method {self.method}")
+        if self.bound is Bound.CLOPPER_PEARSON:
+            raise ValueError("bound = 'clopper-pearson' bounds votes, not costs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,3 +284,66 @@ class Certificate:
             return None
         largest = int(self._correct_sizes.max())
         return tuple(self.certified_accuracy(range(max(largest, 0) + 1)))
+
+
+# --- a file may say anything where a name or a description is expected --------------------------------------
+
+
+_DESCRIPTIONS: dict[str, tuple[type, ...]] = {
+    "mechanism": (Mechanism, NoneType),
+    "privacy": (ApproximateDP, NoneType),
+    "threat": (ThreatModel,),
+}
+
+_MOST_SENTENCES, _LONGEST = 100, 1000
+
+
+def _become_members(settings: Any, kinds: Mapping[str, type[StrEnum]]) -> None:
+    """Replace names by members of their kinds; ValueError that lists them where there is no such name."""
+    for name, kind in kinds.items():
+        value = getattr(settings, name)
+        if value not in list(kind):
+            raise ValueError(f"{name} = {value!r} must be one of {', '.join(kind)}")
+        object.__setattr__(settings, name, kind(value))
+
+
+def _check_types(settings: Any, **more: tuple[type, ...]) -> None:
+    """Mechanism, privacy, threat and whatever is named have their types, and a guarantee is known."""
+    for name, kinds in (_DESCRIPTIONS | more).items():
+        value = getattr(settings, name)
+        if not isinstance(value, kinds):
+            names = ", ".join(kind.__name__ for kind in kinds)
+            raise ValueError(f"{name} = {value!r} must be one of {names}")
+    if settings.mechanism is None and settings.privacy is None:
+        raise ValueError("mechanism = None needs privacy=ApproximateDP(epsilon=..., delta=..., relation=...)")
+
+
+def check_sentences(**sentences: tuple[str, ...]) -> None:
+    """Every text is one line that shows all it holds, so that no reader is shown something else."""
+    for name, texts in sentences.items():
+        if not isinstance(texts, tuple) or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"{name} = {texts!r} must be texts")
+        if len(texts) > _MOST_SENTENCES:
+            raise ValueError(f"{name} has {len(texts)} entries, must have at most {_MOST_SENTENCES}")
+        for text in texts:
+            if not text or text != text.strip() or len(text) > _LONGEST or not shows_all(text):
+                raise ValueError(
+                    f"{name} = {text[:80]!r} must be one line of 1 to {_LONGEST} characters that can be shown"
+                )
+
+
+def shows_all(text: str) -> bool:
+    r"""Whether a text holds no character that is invisible, ends the line, or turns the direction of reading.
+
+    >>> shows_all("ψ < 1 %"), shows_all("safe\u202eefas"), shows_all("two\nlines")
+    (True, False, False)
+    """
+    return text.isprintable() and unicodedata.is_normalized("NFC", text)
+
+
+def check_columns(result: Any, names: Iterable[str], length: int) -> None:
+    """All columns of `result` that are there have `length` entries."""
+    for name in names:
+        values = getattr(result, name)
+        if values is not None and len(values) != length:
+            raise ValueError(f"{name} has {len(values)} entries, must have {length}")

@@ -11,11 +11,17 @@ from fedproof.accounting import account
 from fedproof.accounting.epsilon import natural_relation
 from fedproof.accounting.tradeoff import tradeoff
 from fedproof.arrays import Integers
-from fedproof.certificates.closed_form import certified_size
 from fedproof.certificates.confidence import Bound, Spending, share
-from fedproof.certificates.partition import partition_sizes, vote_counts
+from fedproof.certificates.paper_theorems import certified_size
 from fedproof.certificates.scores import Array
-from fedproof.certificates.tight import ClassBounds, class_bounds, mean_sizes, ranking
+from fedproof.certificates.tight import (
+    ClassBounds,
+    class_bounds,
+    mean_sizes,
+    partition_sizes,
+    ranking,
+    vote_counts,
+)
 from fedproof.mechanisms import Mechanism, Releases, is_private
 from fedproof.threat import Relation, ThreatModel
 

@@ -1,42 +1,30 @@
 """From complete settings and scores to sizes: one branch per certificate."""
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
 from fedproof.accounting.renyi import rdp
 from fedproof.arrays import Floats, Integers
 from fedproof.certificates import version_one
 from fedproof.certificates.betting import MIXTURE
-from fedproof.certificates.certificate import Settings
-from fedproof.certificates.closed_form import certified_size, real_size
+from fedproof.certificates.certificate import Method, Settings
 from fedproof.certificates.confidence import Bound, share
-from fedproof.certificates.curves import curve_of, largest_size, steps_per_unit, unit_privacy
-from fedproof.certificates.margin import margin_sizes_by_levels
-from fedproof.certificates.margin_betting import margin_sizes_by_betting
-from fedproof.certificates.method import Method
-from fedproof.certificates.order import betting_order, check_copies
-from fedproof.certificates.partition import partition_sizes, vote_counts
-from fedproof.certificates.renyi import renyi_sizes
-from fedproof.certificates.scores import Array
-from fedproof.certificates.served import served_gap
-from fedproof.certificates.tight import ClassBounds, class_bounds, mean_sizes, ranking
+from fedproof.certificates.margin import margin_sizes_by_betting, margin_sizes_by_levels
+from fedproof.certificates.paper_theorems import certified_size, real_size, renyi_sizes
+from fedproof.certificates.privacy import curve_of_units, largest_size, steps_per_unit, unit_privacy
+from fedproof.certificates.scores import Array, betting_order, check_copies
+from fedproof.certificates.tight import (
+    CertifiedSizes,
+    ClassBounds,
+    class_bounds,
+    mean_sizes,
+    partition_sizes,
+    ranking,
+    served_gap,
+    vote_counts,
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """Per input: the class tested, the class that leads, a tie, the size (-1: abstain), the bounds used."""
-
-    top: Integers
-    leader: Integers
-    tied: NDArray[np.bool_]
-    sizes: Integers
-    bounds: ClassBounds | None
-    real: Floats | None
-
-
-def outcome_of(settings: Settings, scores: Array) -> Outcome:
+def certified_sizes(settings: Settings, scores: Array) -> CertifiedSizes:
     """The certified sizes for scores (replicas, inputs, classes) or exact means (inputs, classes)."""
     mechanism = settings.mechanism
     if settings.counted:
@@ -53,10 +41,12 @@ def outcome_of(settings: Settings, scores: Array) -> Outcome:
         case Method.RENYI:
             sizes = _renyi(settings, bounds)
         case _:
-            curve = curve_of(mechanism, settings.privacy, settings.threat)
+            curve = curve_of_units(mechanism, settings.privacy, settings.threat)
             gap, most = _gap(settings, scores), _most(settings)
             sizes = mean_sizes(bounds.top_lower, bounds.rival_upper, curve, most, gap=gap)
-    return Outcome(top=bounds.top, leader=bounds.top, tied=bounds.tied, sizes=sizes, bounds=bounds, real=real)
+    return CertifiedSizes(
+        top=bounds.top, leader=bounds.top, tied=bounds.tied, sizes=sizes, bounds=bounds, real=real
+    )
 
 
 def _gap(settings: Settings, scores: Array) -> float:
@@ -68,15 +58,13 @@ def _most(settings: Settings) -> int:
     return largest_size(settings.mechanism, settings.threat, settings.max_size)
 
 
-def _counted(settings: Settings, scores: Array) -> Outcome:
+def _counted(settings: Settings, scores: Array) -> CertifiedSizes:
     groups = settings.mechanism.replicas if settings.mechanism else None
     if len(scores) != groups:
         raise ValueError(f"scores are of {len(scores)} models, must be of groups = {groups}")
     top, sizes = partition_sizes(vote_counts(scores))
     tied = np.zeros(len(top), dtype=np.bool_)  # the first of equal classes wins
-    return Outcome(
-        top=top, leader=top, tied=tied, sizes=np.minimum(sizes, settings.max_size), bounds=None, real=None
-    )
+    return CertifiedSizes(top=top, leader=top, tied=tied, sizes=np.minimum(sizes, settings.max_size))
 
 
 def _estimated(settings: Settings, scores: Array) -> ClassBounds:
@@ -108,18 +96,14 @@ def _exact(means: Array, version: int) -> ClassBounds:
     return ClassBounds(top=top, tied=tied, top_lower=lower, rival_upper=upper)
 
 
-def _margin(settings: Settings, scores: Array) -> Outcome:
-    curve = curve_of(settings.mechanism, settings.privacy, settings.threat)
+def _margin(settings: Settings, scores: Array) -> CertifiedSizes:
+    curve = curve_of_units(settings.mechanism, settings.privacy, settings.threat)
     gap, psi, most = _gap(settings, scores), settings.failure_probability, _most(settings)
     if settings.bound is Bound.LEVELS:
-        found = margin_sizes_by_levels(scores, curve, failure_probability=psi, max_size=most, gap=gap)
-    else:
-        order = betting_order(scores) if settings.version > 1 else None
-        found = margin_sizes_by_betting(
-            scores, curve, failure_probability=psi, max_size=most, gap=gap, order=order
-        )
-    return Outcome(
-        top=found.top, leader=found.leader, tied=found.tied, sizes=found.sizes, bounds=None, real=None
+        return margin_sizes_by_levels(scores, curve, failure_probability=psi, max_size=most, gap=gap)
+    order = betting_order(scores) if settings.version > 1 else None
+    return margin_sizes_by_betting(
+        scores, curve, failure_probability=psi, max_size=most, gap=gap, order=order
     )
 
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, fields
 from typing import Any, NoReturn, TypeVar
 
 from fedproof import check
-from fedproof.certificates.certificate import VERSION, Certificate, Settings
-from fedproof.certificates.fields import shows_all
-from fedproof.certificates.inefficacy import CostSettings, Inefficacy
+from fedproof.certificates.certificate import VERSION, Certificate, CostSettings, Settings, shows_all
+from fedproof.certificates.inefficacy import Inefficacy
 from fedproof.mechanisms.codec import describe, restore
 
 _DEPTH = 12  # a mechanism holds queries, which hold a sampling

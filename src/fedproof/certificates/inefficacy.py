@@ -4,94 +4,43 @@ Costs are clipped to [0, C̄] (or [-C̄, 0]) before anything else; the clipped c
 share of clipped ones is reported.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedproof import check
-from fedproof.accounting.tradeoff import check_units
 from fedproof.arrays import Floats
 from fedproof.certificates import version_one
-from fedproof.certificates.api import sentences
-from fedproof.certificates.betting import MIXTURE
-from fedproof.certificates.certificate import VERSION
-from fedproof.certificates.closed_form import adversaries_needed, check_tau
-from fedproof.certificates.confidence import Bound
-from fedproof.certificates.cost_bounds import (
-    Interval,
-    clean_interval,
-    distribution_interval,
-    mean_interval,
-    needed_size,
-    paper_interval,
+from fedproof.certificates.api import described, sentences
+from fedproof.certificates.betting import MIXTURE, Bets
+from fedproof.certificates.certificate import (
+    VERSION,
+    CostMethod,
+    CostSettings,
+    check_columns,
 )
-from fedproof.certificates.curves import (
+from fedproof.certificates.confidence import Bound, binomial_lower, mean_lower, mean_upper
+from fedproof.certificates.paper_theorems import adversaries_needed, inefficacy_bounds
+from fedproof.certificates.privacy import (
+    ApproximateDP,
     Source,
-    curve_of,
-    described,
+    curve_of_units,
     epsilon_delta,
     largest_size,
     unit_privacy,
 )
-from fedproof.certificates.fields import become_members, check_columns, check_sentences, check_types
-from fedproof.certificates.privacy import ApproximateDP
-from fedproof.certificates.scores import Array, fingerprint, load
+from fedproof.certificates.scores import Array, check_costs, fingerprint, load
 from fedproof.certificates.soundness import cost_assumptions, cost_caveats
-from fedproof.mechanisms import Mechanism
+from fedproof.certificates.tight import TradeoffBySize
 from fedproof.mechanisms.caveats import sentences as caveat_sentences
 from fedproof.threat import ThreatModel
 
+Interval = Callable[[int], tuple[float, float]]  # size -> bounds on the expected share under poisoning
 
-class CostMethod(StrEnum):
-    """PAPER: closed form from (ε, δ). MEAN, DISTRIBUTION: tight, from the mean or all of the costs."""
-
-    PAPER = "paper"
-    MEAN = "mean"
-    DISTRIBUTION = "distribution"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostSettings:
-    """Everything the bounds depend on besides the costs; `negative` is for costs in [-C̄, 0].
-
-    `caveats`, `stated_assumptions` and `version` are those of a certificate's `Settings`.
-    """
-
-    cost_bound: float
-    negative: bool
-    mechanism: Mechanism | None
-    privacy: ApproximateDP | None
-    threat: ThreatModel
-    method: CostMethod
-    bound: Bound
-    failure_probability: float
-    sizes: tuple[int, ...]
-    tau: float | None
-    max_size: int
-    caveats: tuple[str, ...] = ()
-    stated_assumptions: tuple[str, ...] = ()
-    version: int = VERSION
-
-    def __post_init__(self) -> None:
-        become_members(self, {"method": CostMethod, "bound": Bound})
-        check_types(self, negative=(bool,), sizes=(tuple,))
-        check_sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
-        check.positive(cost_bound=self.cost_bound)
-        check.open_probability(failure_probability=self.failure_probability)
-        check.not_negative_count(max_size=self.max_size)
-        for size in self.sizes:
-            check_units(sizes=size)
-        if self.tau is not None:
-            check_tau(self.tau)
-        if (self.bound is Bound.LEVELS) != (self.method is CostMethod.DISTRIBUTION):
-            raise ValueError(f"bound = '{self.bound}' does not belong to method {self.method}")
-        if self.bound is Bound.CLOPPER_PEARSON:
-            raise ValueError("bound = 'clopper-pearson' bounds votes, not costs")
+_NUM_LEVELS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,31 +207,15 @@ def bounds_of_costs(settings: CostSettings, costs: Array) -> Inefficacy:
         clipped_share=float(np.mean(raw != shares)),
         num_replicas=len(costs),
         costs_sha256=fingerprint(costs),
-        reasons=caveat_sentences(
-            cost_caveats(
-                settings.mechanism,
-                settings.threat,
-                paper=settings.method is CostMethod.PAPER,
-                exact=settings.bound is Bound.NONE,
-                caveats=settings.caveats,
-            )
-        ),
-        assumptions=()
-        if first
-        else cost_assumptions(
-            settings.mechanism,
-            settings.privacy,
-            settings.threat,
-            bound=settings.bound,
-            stated=settings.stated_assumptions,
-        ),
+        reasons=caveat_sentences(cost_caveats(settings)),
+        assumptions=() if first else cost_assumptions(settings),
     )
 
 
 def _interval(settings: CostSettings, shares: Floats, low: float, high: float) -> Interval:
     if settings.method is CostMethod.PAPER:
         return paper_interval(low, high, *unit_privacy(settings.mechanism, settings.privacy, settings.threat))
-    curve = curve_of(settings.mechanism, settings.privacy, settings.threat)
+    curve = curve_of_units(settings.mechanism, settings.privacy, settings.threat)
     if settings.method is CostMethod.MEAN:
         return mean_interval(low, high, curve)
     return distribution_interval(shares, curve, settings.failure_probability / 2)
@@ -306,7 +239,7 @@ def _needed(settings: CostSettings, interval: Interval, low: float, high: float)
         return float(needed)
     if settings.method is CostMethod.MEAN:
         high = low
-        interval = mean_interval(low, low, curve_of(settings.mechanism, privacy, settings.threat))
+        interval = mean_interval(low, low, curve_of_units(settings.mechanism, privacy, settings.threat))
     most = largest_size(settings.mechanism, settings.threat, settings.max_size)
     if settings.negative:
         if tau * low > 1:  # no share of the bound is larger than all of it
@@ -315,12 +248,85 @@ def _needed(settings: CostSettings, interval: Interval, low: float, high: float)
     return needed_size(lambda size: interval(size)[0] <= high / tau, most)
 
 
-def check_costs(costs: Array) -> None:
-    """Raise ValueError unless `costs` are one finite number for each of two or more replicas."""
-    if costs.ndim != 1 or len(costs) < 2:
-        raise ValueError(f"costs have shape {costs.shape}, must be (replicas,) with two or more replicas")
-    if costs.dtype.kind not in "fiu":
-        raise ValueError(f"costs have type {costs.dtype}, must be numbers")
-    wrong = np.flatnonzero(~np.isfinite(costs))
-    if wrong.size:
-        raise ValueError(f"costs = {costs[wrong[0]]} of replica {wrong[0]} is not a finite number")
+# --- how far k units move an expected cost, a share of its bound C̄ in [0, 1] -------------------------------
+
+
+def clean_interval(
+    shares: Floats, bound: Bound, failure_probability: float, bets: Bets = MIXTURE
+) -> tuple[float, float]:
+    """Bounds on the expected share without poisoning; each fails with at most `failure_probability`."""
+    if bound is Bound.LEVELS:
+        return _from_levels(shares, failure_probability), 1 - _from_levels(1 - shares, failure_probability)
+    column = shares[:, None]
+    low = mean_lower(column, bound, failure_probability, bets=bets)
+    return float(low[0]), float(mean_upper(column, bound, failure_probability, bets=bets)[0])
+
+
+def paper_interval(low: float, high: float, epsilon: float, delta: float) -> Interval:
+    """The paper's bounds, from bounds on the clean expectation and (ε, δ) of one unit."""
+
+    def interval(size: int) -> tuple[float, float]:
+        lower, _ = inefficacy_bounds(low, size, cost_bound=1.0, epsilon=epsilon, delta=delta)
+        _, upper = inefficacy_bounds(high, size, cost_bound=1.0, epsilon=epsilon, delta=delta)
+        return float(lower), float(upper)
+
+    return interval
+
+
+def mean_interval(low: float, high: float, curve: TradeoffBySize) -> Interval:
+    """[L_k(J), U_k(J)], from bounds on the clean expectation.
+
+    Reference: theory.md, section 3.
+
+    >>> from fedproof.accounting.tradeoff import GaussianTradeoff
+    >>> lower, upper = mean_interval(0.5, 0.5, lambda k: GaussianTradeoff(shift=k / 4))(4)
+    >>> round(lower, 4), round(upper, 4)
+    (0.1587, 0.8413)
+    """
+    return lambda size: (float(curve(size).lower(low)), float(curve(size).upper(high)))
+
+
+def distribution_interval(shares: Floats, curve: TradeoffBySize, failure_probability: float) -> Interval:
+    """[∫ L_k(Pr[C > a]) da, 1 - ∫ L_k(Pr[1 - C > a]) da], from bands of the two survival functions.
+
+    Guarantee: each end fails with at most `failure_probability`, for all sizes together, because the bands do
+    not depend on the size.
+    Reference: theory.md, section 3.
+    """
+    down, up = _band(shares, failure_probability), _band(1 - shares, failure_probability)
+
+    def interval(size: int) -> tuple[float, float]:
+        tradeoff = curve(size)
+        return float(tradeoff.lower(down).mean()), float(1 - tradeoff.lower(up).mean())
+
+    return interval
+
+
+def needed_size(reached: Callable[[int], bool], max_size: int) -> int | None:
+    """Smallest size with `reached`, which must be monotone; None if `max_size` is not enough.
+
+    Sizes are doubled before they are halved, so that none is asked for that is far larger than needed.
+
+    >>> needed_size(lambda size: size >= 5, 10**18)
+    5
+    """
+    low, high = -1, 0
+    while not reached(high):
+        if high == max_size:
+            return None
+        low, high = high, min(max(1, 2 * high), max_size)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return high
+
+
+def _band(shares: Floats, failure_probability: float) -> Floats:
+    """Lower bounds on Pr[share >= a] at the levels a = 1/n, 2/n, ..., 1, all together."""
+    levels = np.arange(1, _NUM_LEVELS + 1) / _NUM_LEVELS
+    counts = np.sum(shares[:, None] >= levels, axis=0)
+    return np.asarray(binomial_lower(len(shares), failure_probability / _NUM_LEVELS)[counts])
+
+
+def _from_levels(shares: Floats, failure_probability: float) -> float:
+    return float(_band(shares, failure_probability).mean())

@@ -5,13 +5,17 @@ computed with the planned value holds.
 """
 
 import math
+import warnings
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from fedproof import check
 from fedproof.accounting.epsilon import ACCOUNTANTS, pld_epsilon
 from fedproof.accounting.tradeoff import RESOLUTION, curve_of
 from fedproof.mechanisms import FixedSize, Poisson, Queries, Query, Sampling
 from fedproof.threat import ThreatModel
+
+Answer = TypeVar("Answer", float, int)
 
 _LARGEST_NOISE = 1e5
 _MOST_ROUNDS = 1_000_000
@@ -24,14 +28,15 @@ def certifies(query: Query, threat: ThreatModel, *, size: int, top: float, rival
     return bool(curve.lower(top) > curve.upper(rival))
 
 
-def plan(
+def noise_for_size(
     *, size: int, top: float, rival: float, sampling: Sampling, rounds: int, threat: ThreatModel
 ) -> float:
     """The smallest noise multiplier (to four digits, rounded up) that certifies `size` units.
 
     `top` and `rival` are the expected confidences of the predicted class and of its strongest rival.
 
-    >>> plan(size=10, top=0.95, rival=0.05, sampling=Poisson(probability=0.1), rounds=3, threat=ThreatModel())
+    >>> tenth, threat = Poisson(probability=0.1), ThreatModel()
+    >>> noise_for_size(size=10, top=0.95, rival=0.05, sampling=tenth, rounds=3, threat=threat)
     1.891
     """
     _check_question(size, top, rival)
@@ -44,7 +49,7 @@ def plan(
     return _smallest(enough, f"size = {size} with top = {top} and rival = {rival}")
 
 
-def plan_rounds(
+def rounds_for_size(
     *, size: int, top: float, rival: float, sampling: Sampling, noise_multiplier: float, threat: ThreatModel
 ) -> int:
     """The most rounds (or steps) after which `size` units are still certified; zero if there are none."""
@@ -57,7 +62,7 @@ def plan_rounds(
     return _largest(holds, _MOST_ROUNDS)
 
 
-def plan_cohort(
+def cohort_for_size(
     *,
     size: int,
     top: float,
@@ -102,6 +107,26 @@ def noise_for_epsilon(
         return cost(Queries(queries=(query,)), delta) <= epsilon
 
     return _smallest(enough, f"epsilon = {epsilon} at delta = {delta}")
+
+
+def plan(**question: Any) -> float:
+    """The old name of `noise_for_size`. Deprecated: use the new one."""
+    return _under_new_name(noise_for_size, question)
+
+
+def plan_rounds(**question: Any) -> int:
+    """The old name of `rounds_for_size`. Deprecated: use the new one."""
+    return _under_new_name(rounds_for_size, question)
+
+
+def plan_cohort(**question: Any) -> int:
+    """The old name of `cohort_for_size`. Deprecated: use the new one."""
+    return _under_new_name(cohort_for_size, question)
+
+
+def _under_new_name(function: Callable[..., Answer], question: dict[str, Any]) -> Answer:
+    warnings.warn(f"use {function.__name__}, the new name", DeprecationWarning, stacklevel=3)
+    return function(**question)
 
 
 def _check_question(size: int, top: float, rival: float) -> None:

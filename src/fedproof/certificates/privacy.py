@@ -1,17 +1,25 @@
-"""What is known when only (ε, δ) is known: the guarantee and the trade-off curve of k units."""
+"""What a mechanism, or (ε, δ) alone, says about k units, in the form that each certificate needs."""
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
+from dp_accounting import DpEvent
 from numpy.typing import ArrayLike
 
 from fedproof import check
+from fedproof.accounting.events import queries_of
+from fedproof.accounting.renyi import paper_epsilon
+from fedproof.accounting.tradeoff import Tradeoff, tradeoff
 from fedproof.arrays import Floats
-from fedproof.certificates.closed_form import group
+from fedproof.certificates.paper_theorems import Group, group
+from fedproof.certificates.tight import TradeoffBySize
+from fedproof.mechanisms import FixedSize, Mechanism
 from fedproof.mechanisms.codec import register
-from fedproof.threat import Relation
+from fedproof.threat import Relation, ThreatModel
+
+Source: TypeAlias = Mechanism | DpEvent
 
 
 @register
@@ -111,3 +119,89 @@ def approximate_curve(epsilon: float, delta: float, size: int) -> ApproximateTra
 def _steep(epsilon: float) -> float:
     """e^ε, kept finite: beyond e^700 the line says nothing below p = 1 anyway."""
     return float(np.exp(min(epsilon, 700.0)))
+
+
+# --- what is known of k units -------------------------------------------------------------------------------
+
+
+def curve_of_units(
+    mechanism: Mechanism | None, privacy: ApproximateDP | None, threat: ThreatModel
+) -> TradeoffBySize:
+    """The trade-off curve of k units, from the mechanism if it is known and else from (ε, δ)."""
+    if mechanism is not None:
+        return lambda size: tradeoff(mechanism, threat, size)
+    assert privacy is not None
+    epsilon, delta = privacy.under(threat.relation)
+
+    def curve(size: int) -> Tradeoff:
+        return approximate_curve(epsilon, delta, size)
+
+    return curve
+
+
+def largest_size(mechanism: Mechanism | None, threat: ThreatModel, max_size: int) -> int:
+    """Where a search for sizes ends: cohorts of fixed size have no more units to replace than there are."""
+    drawn = [query.sampling for query in mechanism.queries] if mechanism else []
+    users = [sampling.users for sampling in drawn if isinstance(sampling, FixedSize)]
+    return max_size if threat.relation is Relation.JOIN else min([max_size, *users])
+
+
+def check_relation(mechanism: Mechanism | None, relation: Relation) -> None:
+    """Refuse units that join noised cohorts of fixed size, even where no curve is asked that would say so."""
+    noised = [query for query in mechanism.queries if query.noise_multiplier] if mechanism else []
+    if relation is Relation.JOIN and any(query.sampling.closed for query in noised):
+        raise ValueError("relation = 'join' is not defined for cohorts of fixed size: use 'replace'")
+
+
+def unit_privacy(
+    mechanism: Mechanism | None, privacy: ApproximateDP | None, threat: ThreatModel
+) -> tuple[float, float]:
+    """(ε, δ) that the paper's formulas take for one unit.
+
+    As given, for the threat's relation. Accounted from a mechanism it is the paper's convention, one step for
+    each unit whatever happens to it; where that is not covered, a reason says so.
+    """
+    assert privacy is not None
+    if mechanism is not None:
+        return float(privacy.epsilon), float(privacy.delta)
+    return privacy.under(threat.relation)
+
+
+def steps_per_unit(mechanism: Mechanism, relation: Relation, group: Group) -> int:
+    """Steps of the RDP curve that one poisoned unit takes.
+
+    The curve is for replacing a unit where cohorts have a fixed size, else for adding or removing one; to
+    replace one is then to remove it and add another. The paper counts one step in any case.
+    """
+    check_relation(mechanism, relation)
+    fixed = any(query.sampling.closed for query in queries_of(mechanism))
+    return 1 if fixed or relation is Relation.JOIN or group is Group.PAPER else 2
+
+
+def epsilon_delta(
+    mechanism: Mechanism | None,
+    privacy: ApproximateDP | None,
+    *,
+    wanted: bool,
+    delta: float | None,
+    version: int,
+) -> ApproximateDP | None:
+    """The (ε, δ) of one unit: as given, or if `wanted` the paper's ε of the mechanism at `delta`."""
+    if mechanism is None:
+        if version == 1 and privacy is not None and privacy.relation is not None:
+            raise ValueError("privacy.relation must not be in a file of version 1")
+        if version > 1 and privacy is not None and privacy.relation is None:
+            raise ValueError(
+                "privacy.relation = None must be 'join' if epsilon was proved for one unit added or removed, "
+                "'replace' if for one replaced"
+            )
+        return privacy
+    if privacy is not None:
+        raise ValueError("privacy must not be given together with mechanism: it follows from it")
+    if not wanted:
+        return None
+    if delta is None:
+        raise ValueError("delta = None: method paper needs the delta at which the mechanism is accounted")
+    check.open_probability(delta=delta)
+    relation = Relation.JOIN if version > 1 else None  # the paper accounts adding or removing a unit
+    return ApproximateDP(epsilon=paper_epsilon(mechanism, delta), delta=delta, relation=relation)

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 from fedproof.accounting.events import queries_of
 from fedproof.certificates import version_one
-from fedproof.certificates.certificate import Settings
+from fedproof.certificates.certificate import CostMethod, CostSettings, Method, Settings
 from fedproof.certificates.confidence import Bound, Spending
-from fedproof.certificates.method import Group, Method
+from fedproof.certificates.paper_theorems import Group
 from fedproof.certificates.privacy import ApproximateDP
-from fedproof.mechanisms import Caveat, FixedSize, Mechanism
+from fedproof.mechanisms import Caveat, Mechanism
 from fedproof.threat import Relation, ThreatModel
 
 _TIGHT = 'Set certificate.method = "margin" or "mean"'
@@ -99,17 +99,12 @@ def assumptions_of(settings: Settings, *, numbers: str, num_replicas: int | None
     return (*stated, *map(STATED.__add__, settings.stated_assumptions))
 
 
-def cost_assumptions(
-    mechanism: Mechanism | None,
-    privacy: ApproximateDP | None,
-    threat: ThreatModel,
-    *,
-    bound: Bound,
-    stated: tuple[str, ...],
-) -> tuple[str, ...]:
+def cost_assumptions(settings: CostSettings) -> tuple[str, ...]:
     """What bounds on the attacker's cost take for granted."""
-    found = [_INDEPENDENT, *[_NUMBER] * (bound not in (Bound.BETTING, Bound.NONE)), _SECRET]
-    return (*found, *_guarantee(mechanism, privacy, threat), *map(STATED.__add__, stated))
+    fixed = settings.bound not in (Bound.BETTING, Bound.NONE)
+    known = _guarantee(settings.mechanism, settings.privacy, settings.threat)
+    stated = map(STATED.__add__, settings.stated_assumptions)
+    return (_INDEPENDENT, *[_NUMBER] * fixed, _SECRET, *known, *stated)
 
 
 def _measured(settings: Settings, numbers: str, num_replicas: int | None) -> list[str]:
@@ -170,26 +165,20 @@ def _guarantee(
     return (f"epsilon and delta were proved for one {threat.unit} {moved}{steps}",)
 
 
-def cost_caveats(
-    mechanism: Mechanism | None,
-    threat: ThreatModel,
-    *,
-    paper: bool,
-    exact: bool,
-    caveats: tuple[str, ...] = (),
-) -> tuple[Caveat, ...]:
+def cost_caveats(settings: CostSettings) -> tuple[Caveat, ...]:
     """Why bounds on the attacker's cost are only heuristic; empty if they are sound."""
+    mechanism, threat = settings.mechanism, settings.threat
     found = list(mechanism.caveats(threat.relation)) if mechanism else []
-    if mechanism and paper:
+    if mechanism and settings.method is CostMethod.PAPER:
         found += _paper_accounting(mechanism, threat)
-    return (*found, *[_NO_BOUND] * exact, *_stated(caveats))
+    return (*found, *[_NO_BOUND] * (settings.bound is Bound.NONE), *_stated(settings.caveats))
 
 
 def _paper_accounting(mechanism: Mechanism, threat: ThreatModel) -> list[Caveat]:
     """Where the paper's ε differs from what is executed and claimed."""
     found = []
     queries = queries_of(mechanism)
-    if any(isinstance(query.sampling, FixedSize) for query in queries):
+    if any(query.sampling.closed for query in queries):
         found.append(_FIXED_SIZE)
     if any(query.selection_probability < 1 for query in queries):
         found.append(_OWNERS)
@@ -200,5 +189,5 @@ def _paper_accounting(mechanism: Mechanism, threat: ThreatModel) -> list[Caveat]
 
 def _paper_group(mechanism: Mechanism, threat: ThreatModel) -> list[Caveat]:
     """The paper counts one step per unit, whatever the Rényi curve is for."""
-    fixed = any(isinstance(query.sampling, FixedSize) for query in queries_of(mechanism))
+    fixed = any(query.sampling.closed for query in queries_of(mechanism))
     return [_RELATION] if threat.relation is Relation.REPLACE and not fixed else []

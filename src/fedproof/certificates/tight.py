@@ -4,19 +4,21 @@ The sizes are nested hypotheses: poisoning k + 1 units includes poisoning k. Eac
 and stops at the first size it cannot prove, so the failure probability is not shared among sizes.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproof import check
 from fedproof.accounting.tradeoff import Tradeoff
 from fedproof.arrays import Floats, Integers, votes_of
 from fedproof.certificates.betting import MIXTURE, Bets
 from fedproof.certificates.confidence import Bound, mean_lower, mean_upper
 from fedproof.certificates.scores import Array, input_parts
 
-Curve = Callable[[int], Tradeoff]
+TradeoffBySize = Callable[[int], Tradeoff]
 Holds = Callable[[int, Integers], NDArray[np.bool_]]
 
 _SLACK = 1e-12  # a strict inequality must hold by more than float error
@@ -30,6 +32,21 @@ class ClassBounds:
     tied: NDArray[np.bool_]
     top_lower: Floats
     rival_upper: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertifiedSizes:
+    """Per input: the class tested, the class that leads, a tie, the size (-1: none), the bounds used.
+
+    `real` are the paper's real-valued sizes. The class tested leads, unless it was chosen by fewer replicas.
+    """
+
+    top: Integers
+    leader: Integers
+    tied: NDArray[np.bool_]
+    sizes: Integers
+    bounds: ClassBounds | None = None
+    real: Floats | None = None
 
 
 def walk(num_inputs: int, holds: Holds, max_size: int) -> Integers:
@@ -49,7 +66,7 @@ def walk(num_inputs: int, holds: Holds, max_size: int) -> Integers:
 
 
 def mean_sizes(
-    top_lower: Floats, rival_upper: Floats, curve: Curve, max_size: int, *, gap: float = 0.0
+    top_lower: Floats, rival_upper: Floats, curve: TradeoffBySize, max_size: int, *, gap: float = 0.0
 ) -> Integers:
     """Certified sizes of the mean certificate, -1 where the prediction itself is open.
 
@@ -133,3 +150,72 @@ def _raise_to_others(
         bounds = mean_upper(columns, bound, failure_probability, bets=bets)
         np.maximum.at(raised, inputs, bounds)
     return raised
+
+
+# --- an ensemble of few replicas that is itself retrained under attack --------------------------------------
+
+
+def served_gap(num_replicas: int, num_classes: int, failure_probability: float) -> float:
+    """The lead in expected confidence with which a class also leads in the mean over the replicas.
+
+    Guarantee: if the expected lead of A over each rival, given the data and given all earlier replicas, is at
+    least this gap, then the mean confidence of A over `num_replicas` replicas is above that of every rival
+    with probability at least 1 - `failure_probability`; votes are confidences of 0 and 1.
+    Proof: let X_i in [-1, 1] be the lead over one rival in replica i, with mean at least g. By convexity
+    E exp(-λ X_i) <= cosh λ - g sinh λ, whose least value over λ is sqrt(1 - g²). So the mean of n of them is
+    zero or less with probability at most (1 - g²)^(n/2), which is ψ₂/(C - 1) for each of C - 1 rivals at
+    g = sqrt(1 - (ψ₂/(C - 1))^(2/n)).
+    Reference: Hoeffding 1963, Theorem 1; Azuma 1967 for replicas one after another; theory.md, section 4.
+
+    >>> round(served_gap(1000, 2, 0.01), 4), round(served_gap(10, 10, 0.01), 4)
+    (0.0957, 0.8622)
+    """
+    check.count(num_replicas=num_replicas)
+    check.open_probability(failure_probability=failure_probability)
+    exponent = 2 * math.log(failure_probability / (num_classes - 1)) / num_replicas
+    return min(1.0, math.sqrt(-math.expm1(exponent)) * (1 + 1e-12))
+
+
+# --- disjoint groups: votes are counted, nothing is estimated -----------------------------------------------
+
+
+def vote_counts(scores: Array) -> Integers:
+    """Votes `(inputs, classes)` of the models in `scores` (models, inputs, classes)."""
+    parts = [votes_of(part).sum(axis=0) for _, part in input_parts(scores)]
+    return np.concatenate(parts).astype(np.int64)
+
+
+def partition_sizes(counts: Integers) -> tuple[Integers, Integers]:
+    """The class with most votes, the first of equal ones, and how many units cannot change it.
+
+    Guarantee: the winner A stays for every k <= floor((n_A - n_B - [B < A]) / 2), B any other class, with
+    certainty: a poisoned or an added unit touches one group, whose vote may move from A to B.
+    Assumes: training on a group is a function of that group alone.
+    Reference: Levine, Feizi 2021, arXiv:2006.14768v2, Theorem 1; theory.md, section 3.
+
+    >>> top, sizes = partition_sizes(np.array([[6, 3, 0], [3, 6, 0], [3, 3, 2]]))
+    >>> top.tolist(), sizes.tolist()
+    ([0, 1, 0], [1, 1, 0])
+    """
+    top = counts.argmax(axis=1)
+    rows, classes = np.arange(len(counts)), np.arange(counts.shape[1])
+    lead = counts[rows, top][:, None] - counts - (classes < top[:, None])
+    lead[rows, top] = np.iinfo(np.int64).max
+    return top, lead.min(axis=1) // 2
+
+
+def partition_costs(costs: NDArray[np.float64], cost_bound: float, size: int) -> tuple[float, float]:
+    """Bounds on the mean cost of a partition's models once `size` units are poisoned.
+
+    `costs` (groups,) are the attacker's cost of each model, in [0, `cost_bound`].
+
+    Guarantee: with certainty. Of the models at most `size` change, in the worst case the dearest to 0, or the
+    cheapest to the bound; all others cost what they cost before.
+
+    >>> partition_costs(np.array([0.5, 0.25, 0.25, 0.0]), 1.0, 1)
+    (0.125, 0.5)
+    """
+    ordered, touched = np.sort(costs), min(size, len(costs))
+    kept = len(costs) - touched
+    lower, upper = ordered[:kept].sum(), ordered[touched:].sum() + touched * cost_bound
+    return float(lower / len(costs)), float(upper / len(costs))

@@ -11,18 +11,13 @@ from numpy.typing import ArrayLike
 from fedproof import check
 from fedproof.arrays import Integers
 from fedproof.certificates.api import certificate_of_scores, settings_for
-from fedproof.certificates.certificate import Certificate
+from fedproof.certificates.certificate import Certificate, CostSettings
 from fedproof.certificates.confidence import Bound
 from fedproof.certificates.document import certificate_of, document_of, mismatched, parse, source_of
-from fedproof.certificates.inefficacy import (
-    CostSettings,
-    Inefficacy,
-    bounds_of_costs,
-    check_costs,
-    cost_settings_for,
-)
+from fedproof.certificates.inefficacy import Inefficacy, bounds_of_costs, cost_settings_for
 from fedproof.certificates.scores import (
     Array,
+    check_costs,
     check_labels,
     check_means,
     check_scores,

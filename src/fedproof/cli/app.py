@@ -7,7 +7,7 @@ import typer
 import typer.core
 
 from fedproof import __version__
-from fedproof.cli import certificates, comparing, data, privacy, reproduction, robustness, training, verifying
+from fedproof.cli import certificates, comparing, looking, privacy, training
 from fedproof.cli.common import stderr
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -26,22 +26,22 @@ app = typer.Typer(
 for command in (
     training.demo,
     training.run,
-    training.sweep,
+    comparing.sweep,
     comparing.compare,
-    robustness.attack,
+    comparing.attack,
     certificates.certify,
     certificates.inefficacy,
-    verifying.verify,
+    looking.verify,
     training.predict,
     privacy.account,
     privacy.plan,
-    training.report,
-    reproduction.reproduce,
+    looking.report,
+    comparing.reproduce,
     training.pretrain,
     training.bench,
 ):
     app.command()(command)
-app.add_typer(data.app, name="data")
+app.add_typer(looking.data_app, name="data")
 
 
 def _print_version(wanted: bool) -> None:

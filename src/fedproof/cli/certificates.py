@@ -20,18 +20,18 @@ from fedproof.certificates import certify as certify_scores
 from fedproof.certificates import inefficacy as certify_costs
 from fedproof.cli.belonging import Kind, check_options
 from fedproof.cli.common import Json, check_written, print_json, print_table, say, sizes_of
-from fedproof.cli.executed import executed
 from fedproof.cli.mechanism import (
-    Executed,
     Given,
     MechanismOptions,
     RelationOption,
     check_relation,
+    executed,
     mechanism_kinds,
     mechanism_of,
     unfolded,
 )
 from fedproof.files import replace_file
+from fedproof.mechanisms import Mechanism
 from fedproof.threat import Relation, ThreatModel
 
 Epsilon = Annotated[
@@ -179,7 +179,7 @@ def _source_of_guarantee(
     epsilon: float | None,
     delta: float | None,
     relation: Relation | None,
-) -> Executed | ApproximateDP:
+) -> Mechanism | ApproximateDP:
     """The mechanism, or (ε, δ), that the options give."""
     if epsilon is None:
         return mechanism_of(options, kinds)
@@ -188,7 +188,7 @@ def _source_of_guarantee(
     return ApproximateDP(epsilon=epsilon, delta=delta, relation=relation)
 
 
-def _as_argument(source: Executed | ApproximateDP, delta: float | None) -> dict[str, Any]:
+def _as_argument(source: Mechanism | ApproximateDP, delta: float | None) -> dict[str, Any]:
     if isinstance(source, ApproximateDP):
         return {"privacy": source}
     return {"mechanism": source, "delta": delta}

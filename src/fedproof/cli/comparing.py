@@ -1,13 +1,76 @@
-"""`fedproof compare`: several mechanisms on the same data, one table and one page."""
+"""`fedproof sweep`, `compare`, `attack` and `reproduce`: many trainings set beside each other."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fedproof.cli.common import Json, print_json, print_table, progress_bars, say, sizes_of
-from fedproof.cli.training import EACH_SAYS, Device, Engine, Out, Set, report_once, training
+from fedproof.cli.certificates import say_soundness
+from fedproof.cli.common import Json, need_checkout, print_json, print_table, progress_bars, say, sizes_of
+from fedproof.cli.training import Device, Engine, Out, Set, training
 from fedproof.config import load_config
+from fedproof.publishing import NOTICE
+
+_EACH_SAYS = f"what may be published of a run says {NOTICE} in its directory; keep private/ to yourself"
+
+
+def sweep(
+    config: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    out: Out,
+    vary: Annotated[list[str] | None, typer.Option(help="What changes: section.key=value1,value2.")] = None,
+    engine: Engine = "local",
+    device: Device = "cpu",
+    changes: Set = None,
+    json: Json = False,
+) -> None:
+    """Many runs that differ in a few keys, shared work done once, and one page that compares them."""
+    training()
+    from fedproof import sweep as sweeping
+    from fedproof.report import write_sweep_page
+    from fedproof.report.words import picked
+
+    runs = sweeping.points(load_config(config, changes or ()), vary or ())
+    with progress_bars() as progress:
+        swept = sweeping.sweep(
+            runs,
+            out,
+            engine=engine,
+            device=device,
+            progress=progress,
+            finished=_report_once,
+        )
+    rows: list[Any] = [row.document() for row in swept]
+    shown = [row | {"epsilon": math.inf if row["epsilon"] is None else row["epsilon"]} for row in rows]
+    page = write_sweep_page(shown, out / "sweep.html", title=f"Sweep of {config.name}")
+    if json:
+        print_json({"rows": rows, "page": str(page)})
+        return
+    sizes = ["1", "2", "5", "10", "20"]
+    print_table(
+        f"{len(swept)} runs",
+        (*swept[0].values, "ε (paper)", "accuracy", *(f"k = {size}" for size in sizes)),
+        [
+            (
+                *row.values.values(),
+                "-" if row.epsilon is None else f"{row.epsilon:.3f}",
+                f"{row.accuracy:.1%}",
+                *(f"{row.certified_accuracy.get(size, 0.0):.1%}" for size in sizes),
+            )
+            for row in swept
+        ],
+    )
+    say(f"the page to look at is {page}")
+    say(picked(len(rows)))
+    say(_EACH_SAYS)
+
+
+def _report_once(folder: Path) -> None:
+    """Write the page of a finished run, unless it is there."""
+    from fedproof.report import write_report
+
+    if not (folder / "report.html").exists():
+        write_report(folder)
 
 
 def compare(
@@ -32,7 +95,7 @@ def compare(
     chosen = None if sizes is None else sizes_of(sizes)
     with progress_bars() as progress:
         compared = compare_all(
-            loaded, out, engine=engine, device=device, progress=progress, finished=report_once
+            loaded, out, engine=engine, device=device, progress=progress, finished=_report_once
         )
     rows: list[Any] = [row.document() for row in compared]
     title = f"{len(loaded)} mechanisms on {loaded[configs[0].stem].data.name}"
@@ -80,4 +143,98 @@ def _show(rows: list[Any], sizes: list[int], title: str) -> None:
         say("* not a proof; the page says why")
     say("sent up: updates of all replicas, in bytes; pooled training counted as FedSGD, at most")
     say(picked(len({row["name"] for row in rows})))
-    say(EACH_SAYS)
+    say(_EACH_SAYS)
+
+
+def attack(
+    config: Annotated[
+        Path, typer.Argument(help="The experiment, a TOML file; its [attack] has the details.")
+    ],
+    kinds: Annotated[
+        list[str] | None, typer.Option("--attack", help="Which attack; several are compared.")
+    ] = None,
+    adversaries: Annotated[str | None, typer.Option(help="Numbers of poisoned units, as 0:5 or 4.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write attacks.csv and attacks.html here.")] = None,
+    device: Device = "cpu",
+    changes: Set = None,
+    json: Json = False,
+) -> None:
+    """Train under attack, and set what the attacks achieve beside what is certified."""
+    training()
+    from fedproof.report import write_attack_page
+    from fedproof.robustness.evaluate import attack as run_attacks
+    from fedproof.robustness.rows import document, write_rows
+
+    loaded = load_config(config, changes or ())
+    chosen = kinds or ([loaded.attack.kind] if loaded.attack.kind != "none" else [])
+    if not chosen:
+        raise ValueError("--attack is missing: name an attack, or set attack.kind in the configuration")
+    sizes = [loaded.attack.adversaries] if adversaries is None else sizes_of(adversaries, "--adversaries")
+    with progress_bars() as progress:
+        rows = run_attacks(loaded, chosen, sizes, device=device, progress=progress)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_rows(rows, out / "attacks.csv")
+        write_attack_page(rows, out / "attacks.html", unit=loaded.threat.unit.value)
+    if json:
+        print_json(document(rows))
+        return
+    print_table(
+        f"{rows[0].replicas} replicas; clean accuracy {rows[0].clean_accuracy:.2%}",
+        ("attack", "units", "accuracy", "certified", "cost", "at least", "at most", "holds"),
+        [
+            (
+                row.attack,
+                row.adversaries,
+                f"{row.accuracy:.2%}",
+                _shown(row.certified_accuracy, ".2%"),
+                f"{row.cost:.4f}",
+                _shown(row.certified_lower, ".4f"),
+                _shown(row.certified_upper, ".4f"),
+                {True: "yes", False: "NO", None: "-"}[row.holds],
+            )
+            for row in rows
+        ],
+    )
+    say_soundness(all(row.sound for row in rows), list(dict.fromkeys(r for row in rows for r in row.reasons)))
+    if out is not None:
+        say(f"the page to look at is {out / 'attacks.html'}")
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help="A study in EXPERIMENTS/paper, or all.")],
+    scale: Annotated[
+        float, typer.Option(help="Of the number of replicas; 1 is the paper's, below 0.1 all is cut down.")
+    ] = 1.0,
+    out: Annotated[Path, typer.Option(help="Where rows, figures and the page go.")] = Path("reproduction"),
+    experiments: Annotated[Path, typer.Option(help="The folder with the experiments.")] = Path("experiments"),
+    device: Device = "cpu",
+    jobs: Annotated[
+        int, typer.Option(help="Points measured side by side, each with its share of the device.")
+    ] = 1,
+    json: Json = False,
+) -> None:
+    """Train what a figure or table of the paper needs, and write it beside the published numbers.
+
+    What was measured before is kept: an interrupted reproduction goes on.
+    """
+    need_checkout("paper", "reproduce")
+    training()
+    from paper import load_studies, write_page
+    from paper import reproduce as measure
+    from paper.study import chosen
+
+    studies = load_studies(experiments)
+    with progress_bars() as progress:
+        rows = measure(
+            chosen(studies, name), experiments, out, scale=scale, device=device, jobs=jobs, progress=progress
+        )
+    page = write_page(studies, experiments, rows, out)
+    if json:
+        print_json({"rows": str(rows.path), "page": str(page)})
+    else:
+        say(f"the page to look at is {page}; its numbers are in {rows.path}")

@@ -1,15 +1,15 @@
-"""The options that describe a mechanism, what they mean together, and the mechanism itself."""
+"""The options that describe a mechanism, what they mean together, the mechanism itself, and it in words."""
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from fedproof import check
+from fedproof.certificates import ApproximateDP
 from fedproof.cli.belonging import Kind, flag
 from fedproof.mechanisms import (
     Clipping,
@@ -18,25 +18,19 @@ from fedproof.mechanisms import (
     Flat,
     InstanceFedAvg,
     InstanceFedSGD,
+    Mechanism,
     PerLayer,
     Poisson,
     Sampling,
+    SamplingKind,
     UserFedAvg,
 )
-from fedproof.threat import Relation, Unit
+from fedproof.mechanisms.sampling import digits
+from fedproof.threat import Relation, ThreatModel, Unit
 
 _MOST_NOISE = 1e6
 
 Given = Mapping[str, Any]
-Executed = UserFedAvg | InstanceFedAvg | InstanceFedSGD
-
-
-class SamplingKind(StrEnum):
-    """How members of a round are drawn."""
-
-    POISSON = "poisson"
-    FIXED = "fixed"
-    NONE = "none"
 
 
 RelationOption = Annotated[
@@ -273,7 +267,7 @@ def check_noise(multiplier: float, least: float = 1e-3) -> None:
         raise ValueError(f"--noise-multiplier = {multiplier:g} must be between {least:g} and {_MOST_NOISE:g}")
 
 
-def mechanism_of(options: MechanismOptions, kinds: list[Kind]) -> Executed:
+def mechanism_of(options: MechanismOptions, kinds: list[Kind]) -> Mechanism:
     """The mechanism that the options describe; ValueError names the option that is wrong."""
     noise = options.noise_multiplier
     assert noise is not None, "checked by the table of options"
@@ -298,3 +292,35 @@ def mechanism_of(options: MechanismOptions, kinds: list[Kind]) -> Executed:
     layers = options.per_layer
     clipping: Clipping = Flat() if layers is None else PerLayer(num_layers=layers)
     return UserFedAvg(rounds=options.rounds, noise_multiplier=noise, sampling=sampling, clipping=clipping)
+
+
+# --- the half of a guarantee that nobody can check ----------------------------------------------------------
+
+
+def executed(source: Mechanism | ApproximateDP, threat: ThreatModel, *, replicas: int | None = None) -> str:
+    """What is taken to have been executed, in one sentence to hold beside the code of the training.
+
+    Of one model, or of `replicas`.
+
+    >>> tenth = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
+    >>> executed(tenth, ThreatModel()).split("; ")[1]
+    'in each round, every user takes part independently with probability 0.1'
+    """
+    trainings = "" if replicas is None else f"{replicas} independent trainings on the same data, each "
+    if isinstance(source, ApproximateDP):
+        return trainings + _known_by_epsilon(source, threat)
+    joining = [f"none of these numbers changes when {threat.unit}s join"]
+    parts = [*source.in_words(), *(joining if threat.relation is Relation.JOIN else [])]
+    return f"{trainings}{'of ' * bool(trainings)}{'; '.join(parts)}"
+
+
+def _known_by_epsilon(privacy: ApproximateDP, threat: ThreatModel) -> str:
+    unit = threat.unit
+    stated = "added or removed" if privacy.relation is Relation.JOIN else "replaced by another"
+    text = (
+        f"({digits(privacy.epsilon)}, {digits(privacy.delta)})-differentially private for one {unit} "
+        f"{stated}, in everything by which one {unit} can influence the model"
+    )
+    if privacy.relation is Relation.JOIN and threat.relation is Relation.REPLACE:
+        text += f"; each {unit} that is replaced counts as one removed and one added"
+    return text

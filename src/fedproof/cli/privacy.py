@@ -11,22 +11,21 @@ from fedproof.certificates import planning
 from fedproof.cli import choosing
 from fedproof.cli.belonging import Kind, check_options
 from fedproof.cli.common import Json, print_json, print_table, say
-from fedproof.cli.executed import executed
 from fedproof.cli.mechanism import (
     Given,
     MechanismOptions,
     PlanOptions,
     RelationOption,
-    SamplingKind,
     SamplingOptions,
     check_noise,
     check_relation,
+    executed,
     mechanism_kinds,
     mechanism_of,
     sampling_of,
     unfolded,
 )
-from fedproof.mechanisms import FixedSize
+from fedproof.mechanisms import SamplingKind
 from fedproof.mechanisms.codec import describe
 from fedproof.threat import Relation, ThreatModel, Unit
 
@@ -262,7 +261,7 @@ def _noise_for_epsilon(options: SamplingOptions, epsilon: float, delta: float) -
     noise = planning.noise_for_epsilon(
         epsilon=epsilon, delta=delta, sampling=sampling, rounds=_count(options)
     )
-    relation = Relation.REPLACE if isinstance(sampling, FixedSize) else Relation.JOIN
+    relation = Relation.REPLACE if sampling.closed else Relation.JOIN
     document = {
         "noise_multiplier": noise,
         "epsilon": epsilon,
@@ -287,7 +286,7 @@ def _for_size(
 
 
 def _find_noise(options: SamplingOptions, question: dict[str, Any]) -> Answer:
-    noise = planning.plan(sampling=sampling_of(options), rounds=_count(options), **question)
+    noise = planning.noise_for_size(sampling=sampling_of(options), rounds=_count(options), **question)
     found = {"noise_multiplier": noise} | {key: question[key] for key in ("size", "top", "rival")}
     return found, f"noise multiplier {noise:g} certifies"
 
@@ -295,7 +294,7 @@ def _find_noise(options: SamplingOptions, question: dict[str, Any]) -> Answer:
 def _find_rounds(options: SamplingOptions, question: dict[str, Any]) -> Answer:
     noise = options.noise_multiplier
     assert noise is not None, "checked by the table of options"
-    sums = planning.plan_rounds(sampling=sampling_of(options), noise_multiplier=noise, **question)
+    sums = planning.rounds_for_size(sampling=sampling_of(options), noise_multiplier=noise, **question)
     rounds = sums // options.steps
     steps = f" of {options.steps} steps" * (options.steps > 1)
     return {"rounds": rounds, "size": question["size"]}, f"{rounds} rounds{steps} at most certify"
@@ -305,7 +304,7 @@ def _find_cohort(options: SamplingOptions, question: dict[str, Any]) -> Answer:
     noise, users = options.noise_multiplier, options.users
     assert noise is not None, "checked by the table of options"
     assert users is not None, "checked by the table of options"
-    largest = planning.plan_cohort(
+    largest = planning.cohort_for_size(
         users=users,
         noise_multiplier=noise,
         rounds=_count(options),

@@ -1,6 +1,5 @@
-"""`fedproof demo`, `run`, `predict` and `bench`: what trains, imported only when it is asked for."""
+"""`fedproof demo`, `run`, `pretrain`, `predict` and `bench`: what trains, imported when it is asked for."""
 
-import math
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,12 +11,12 @@ from fedproof.cli.certificates import say_soundness, thinned
 from fedproof.cli.common import Json, need_checkout, print_json, print_table, progress_bars, say
 from fedproof.config import Config, load_config, parse_config
 from fedproof.publishing import NOTICE
+from fedproof.summary import RunSummary
 
 Out = Annotated[Path, typer.Option(help="Directory of the run.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")]
 Engine = Annotated[str, typer.Option(help="local, or ray for a cluster.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-EACH_SAYS = f"what may be published of a run says {NOTICE} in its directory; keep private/ to yourself"
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change the configuration: section.key=value.")]
 
 
@@ -47,64 +46,6 @@ def run(
     _execute(loaded, out, resume=resume, engine=engine, device=device, json=json)
 
 
-def sweep(
-    config: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
-    out: Out,
-    vary: Annotated[list[str] | None, typer.Option(help="What changes: section.key=value1,value2.")] = None,
-    engine: Engine = "local",
-    device: Device = "cpu",
-    changes: Set = None,
-    json: Json = False,
-) -> None:
-    """Many runs that differ in a few keys, shared work done once, and one page that compares them."""
-    training()
-    from fedproof import sweep as sweeping
-    from fedproof.report import write_sweep_page
-    from fedproof.report.words import picked
-
-    runs = sweeping.points(load_config(config, changes or ()), vary or ())
-    with progress_bars() as progress:
-        swept = sweeping.sweep(
-            runs,
-            out,
-            engine=engine,
-            device=device,
-            progress=progress,
-            finished=report_once,
-        )
-    rows: list[Any] = [row.document() for row in swept]
-    shown = [row | {"epsilon": math.inf if row["epsilon"] is None else row["epsilon"]} for row in rows]
-    page = write_sweep_page(shown, out / "sweep.html", title=f"Sweep of {config.name}")
-    if json:
-        print_json({"rows": rows, "page": str(page)})
-        return
-    sizes = ["1", "2", "5", "10", "20"]
-    print_table(
-        f"{len(swept)} runs",
-        (*swept[0].values, "ε (paper)", "accuracy", *(f"k = {size}" for size in sizes)),
-        [
-            (
-                *row.values.values(),
-                "-" if row.epsilon is None else f"{row.epsilon:.3f}",
-                f"{row.accuracy:.1%}",
-                *(f"{row.certified_accuracy.get(size, 0.0):.1%}" for size in sizes),
-            )
-            for row in swept
-        ],
-    )
-    say(f"the page to look at is {page}")
-    say(picked(len(rows)))
-    say(EACH_SAYS)
-
-
-def report_once(folder: Path) -> None:
-    """Write the page of a finished run, unless it is there."""
-    from fedproof.report import write_report
-
-    if not (folder / "report.html").exists():
-        write_report(folder)
-
-
 def _execute(config: Config, out: Path, *, resume: bool, engine: str, device: str, json: bool) -> None:
     experiment = training()
     from fedproof.report import write_report
@@ -115,7 +56,7 @@ def _execute(config: Config, out: Path, *, resume: bool, engine: str, device: st
         write_report(out, federation=result.federation)
         progress("report", 1, 1)
     if json:
-        print_json(result.summary)
+        print_json(result.summary.document())
     else:
         show(result.summary, out)
 
@@ -133,66 +74,35 @@ def training() -> Any:
     return experiment
 
 
-def show(summary: dict[str, Any], out: Path) -> None:
+def show(summary: RunSummary, out: Path) -> None:
     """A run for people."""
     from fedproof.report.words import headline
 
     rows: list[tuple[str, str]] = [
-        ("accuracy of the ensemble", f"{summary['accuracy']:.2%}"),
-        ("accuracy of one replica, on average", f"{summary['replica_accuracy']:.2%}"),
+        ("accuracy of the ensemble", f"{summary.accuracy:.2%}"),
+        ("accuracy of one replica, on average", f"{summary.replica_accuracy:.2%}"),
     ]
-    if "certified_accuracy" in summary:
-        curve = summary["certified_accuracy"]
+    curve, size = summary.certified_accuracy, summary.certified_size
+    if curve is not None and size is not None:
         rows += [(f"certified accuracy, k = {k}", f"{curve[str(k)]:.2%}") for k in thinned(len(curve))]
-        size = summary["certified_size"]
-        rows.append(("certified size, median / largest", f"{size['median']} / {size['max']}"))
+        rows.append(("certified size, median / largest", f"{size.median} / {size.max}"))
         rows += [
-            (f"ε of one model ({name}), δ = {summary['delta']:g}", f"{value:.3f}")
-            for name, value in summary.get("epsilon", {}).items()
+            (f"ε of one model ({name}), δ = {summary.delta:g}", f"{value:.3f}")
+            for name, value in (summary.epsilon or {}).items()
         ]
-        cost = summary.get("ensemble_epsilon")
+        cost = summary.ensemble_epsilon
         rows.append(("ε of the whole ensemble (pld)", f"{cost['pld']:.2f}" if cost else "none: no noise"))
-    rows.append(("seconds", ", ".join(f"{name} {value:.1f}" for name, value in summary["seconds"].items())))
+    rows.append(("seconds", ", ".join(f"{name} {value:.1f}" for name, value in summary.seconds.items())))
     title = (
-        f"{summary['data']}: {summary['replicas']} replicas of {summary['users']} users, "
-        f"{summary['inputs']} test inputs"
+        f"{summary.data}: {summary.replicas} replicas of {summary.users} users, {summary.inputs} test inputs"
     )
     print_table(title, ("", ""), rows)
     say(headline(summary))
-    say_soundness(summary["sound"], summary["reasons"])
-    if summary["secure_noise"]:
+    say_soundness(summary.sound, summary.reasons)
+    if summary.secure_noise:
         say("secure noise: its numbers came from the operating system, the seed does not repeat this run")
     say(f"the page to look at is {out / 'report.html'}; everything is in {out}")
     say((out / NOTICE).read_text(encoding="utf-8").splitlines()[0])
-
-
-def report(
-    folder: Annotated[Path, typer.Argument(help="Directory of a finished run.")],
-    figures: Annotated[
-        Path | None, typer.Option(help="Also draw the figures here, with the rows behind each as CSV.")
-    ] = None,
-    private: Annotated[
-        bool,
-        typer.Option(
-            "--private", help="Into private/, with norms and clipped shares: ε does not cover them."
-        ),
-    ] = False,
-    json: Json = False,
-) -> None:
-    """Write the page of a finished run again, and its figures."""
-    from fedproof.report import write_report
-
-    page = write_report(folder, private=private)
-    drawn: list[str] = []
-    if figures is not None:
-        from fedproof.report import write_figures
-
-        drawn = [str(path) for path in write_figures(folder, figures)]
-    if json:
-        print_json({"report": str(page), "figures": drawn})
-        return
-    for path in (page, *drawn):
-        say(str(path))
 
 
 def pretrain(
@@ -225,7 +135,10 @@ def predict(
     """Label new inputs, each with the number of poisoned units that provably cannot change it."""
     from fedproof.certificates.scores import read_array
 
-    certificate = training().predict(folder, np.asarray(read_array(inputs, name="inputs")), device=device)
+    training()
+    from fedproof.serving import predict as serve
+
+    certificate = serve(folder, np.asarray(read_array(inputs, name="inputs")), device=device)
     prediction, size = list(certificate.prediction), list(certificate.certified_size)
     if json:
         print_json({"prediction": prediction, "certified_size": size, "sound": certificate.sound})

@@ -1,7 +1,6 @@
 """The TOML file of an experiment, validated at once."""
 
-from fedproof.config.experiment import Config
-from fedproof.config.parse import load_config, parse_config, validated
+from fedproof.config.experiment import Config, load_config, parse_config, validated
 from fedproof.config.sections import Count, DataSection, PretrainConfig, Section
 
 __all__ = [

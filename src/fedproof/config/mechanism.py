@@ -20,6 +20,7 @@ from fedproof.mechanisms import (
     Mechanism,
     Poisson,
     Sampling,
+    SamplingKind,
 )
 from fedproof.mechanisms.codec import KINDS, trainable_kinds
 from fedproof.threat import Unit
@@ -78,7 +79,7 @@ class MechanismSection(Section):
 
     kind: str = "user-fedavg"
     rounds: Count = 1
-    sampling: Literal["poisson", "fixed", "none"] = "poisson"
+    sampling: SamplingKind = Field(default=SamplingKind.POISSON, strict=False)
     cohort: Count | None = None
     sampling_probability: Annotated[float, Field(gt=0, le=1)] | None = None
     population: Count | None = None
@@ -113,11 +114,11 @@ class MechanismSection(Section):
         self._check_keys()
         self._check_needed()
         self._check_rates()
-        if self.keep_momentum and self.sampling != "none":
+        if self.keep_momentum and self.sampling is not SamplingKind.NONE:
             raise ValueError(f"sampling = '{self.sampling}' must be none where keep_momentum = true")
-        if self.described.once and self.groups is None and self.sampling == "none":
+        if self.described.once and self.groups is None and self.sampling is SamplingKind.NONE:
             raise ValueError(f"sampling = 'none' must be poisson or fixed for kind = '{self.kind}'")
-        if self.kind == "instance-fedsgd" and self.sampling == "poisson":
+        if self.kind == "instance-fedsgd" and self.sampling is SamplingKind.POISSON:
             raise ValueError("sampling = 'poisson' must be fixed or none for kind = 'instance-fedsgd'")
         return self
 
@@ -130,7 +131,7 @@ class MechanismSection(Section):
 
     def unused(self) -> dict[str, Any]:
         """The keys that the kind does not have, and their values."""
-        known = keys_of(self.described) | keys_of(trainable_kinds()[self.kind])
+        known = known_keys(self.kind)
         return {key: value for key, value in self if key not in known}
 
     def _check_keys(self) -> None:
@@ -138,11 +139,11 @@ class MechanismSection(Section):
         for key, value in self.unused().items():
             anyway = getattr(self.described, key, type(self).model_fields[key].default)
             if key in self.model_fields_set and value != anyway:
-                homes = [name for name, kind in trainable_kinds().items() if key in keys_of(kind)]
+                homes = [repr(name) for name, kind in trainable_kinds().items() if key in keys_of(kind)]
                 shown = f"'{value}'" if isinstance(value, str) else str(value).lower()
-                raise ValueError(
-                    f"{key} = {shown} belongs to kind = {' or '.join(map(repr, homes))}, not '{self.kind}'"
-                )
+                if len(homes) > 2:
+                    raise ValueError(f"{key} = {shown} is not used by kind = '{self.kind}'")
+                raise ValueError(f"{key} = {shown} belongs to kind = {' or '.join(homes)}, not '{self.kind}'")
 
     def _check_needed(self) -> None:
         kind = self.described
@@ -163,7 +164,7 @@ class MechanismSection(Section):
             )
         if self.sampling_probability is None:
             return
-        if self.sampling != "poisson":
+        if self.sampling is not SamplingKind.POISSON:
             raise ValueError(
                 f"sampling_probability = {self.sampling_probability} belongs to sampling = 'poisson', "
                 f"not sampling = '{self.sampling}'"
@@ -211,6 +212,13 @@ def keys_of(kind: type[Mechanism]) -> frozenset[str]:
     """The keys of `[mechanism]` that a kind has."""
     own = {key for field in fields(kind) for key in _KEYS.get(field.name, (field.name,))}  # type: ignore[arg-type]
     return kind.step_options | _ALWAYS | own
+
+
+def known_keys(kind: str) -> frozenset[str]:
+    """The keys that may stand beside `kind`; a cohort drawn once may be one without noise."""
+    both = (kind, Bagging.kind) if kind == CohortOnce.kind else (kind,)
+    found = [keys_of(trainable_kinds()[name]) for name in both if name in trainable_kinds()]
+    return frozenset().union(*found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,10 +292,10 @@ class Builder:
         section = self.section
         if section.sampling_probability is not None:
             return Poisson(probability=section.sampling_probability)
-        if section.sampling == "none" or section.cohort is None:
+        if section.sampling is SamplingKind.NONE or section.cohort is None:
             everyone = FixedSize(cohort=len(self.sizes), users=len(self.sizes))
             return everyone if section.kind == "instance-fedsgd" else Everyone()
-        if section.sampling == "fixed":
+        if section.sampling is SamplingKind.FIXED:
             return FixedSize(cohort=section.cohort, users=self._num_units)
         if self.population is None:
             raise ValueError(
@@ -299,7 +307,7 @@ class Builder:
 
     def _declared(self) -> int | None:
         """The declared population; where a cohort has a fixed size it must be how many there are."""
-        fixed = self.section.sampling == "fixed"
+        fixed = self.section.sampling is SamplingKind.FIXED
         return self.section.population if fixed else self.population
 
     def _batch_probability(self) -> float:

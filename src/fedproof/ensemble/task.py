@@ -17,7 +17,7 @@ from torch import Tensor
 import fedproof
 from fedproof.aggregation import Aggregation, mean
 from fedproof.federation import Federation
-from fedproof.mechanisms import LocalTraining, Mechanism, PerLayer, PerLayerMedian
+from fedproof.mechanisms import LocalTraining, Mechanism
 from fedproof.models import Model
 from fedproof.rounds import Tampering
 from fedproof.rounds.randomness import initial_seed
@@ -96,7 +96,7 @@ def _check_mechanism(task: Task) -> None:
             f"{task.federation.name} has inputs of shape {task.federation.features.shape[1:]}"
         )
     layers = task.model.layout.num_layers
-    if isinstance(clipping, PerLayer | PerLayerMedian) and clipping.num_layers != layers:
+    if clipping.num_layers not in (None, layers):
         raise ValueError(
             f"num_layers = {clipping.num_layers} must be the model's number of layers = {layers}"
         )

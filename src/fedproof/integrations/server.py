@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 
 from fedproof import check, lots
 from fedproof.arrays import Floats
-from fedproof.lots import Purpose, sequence
-from fedproof.mechanisms import FixedSize, Flat, PerLayer, Quantile, Sampling, UserFedAvg
-from fedproof.seeds import SecureGenerator
+from fedproof.lots import Numbers, Purpose, private_numbers
+from fedproof.mechanisms import Quantile, Sampling, UserFedAvg
 
 Params = NDArray[np.floating]
-Numbers = np.random.Generator | SecureGenerator
 
 _HUGE = 1e100  # beyond, squares may overflow
 _PIECE = 8192  # too short for BLAS to share among threads, which on busy cores wait for each other
@@ -50,9 +48,8 @@ class Plan:
         if not len(self.replicas) or self.replicas.start < 0 or self.replicas.step != 1:
             raise ValueError(f"replicas = {self.replicas!r} must be a range like range(0, 10)")
         sampling, clipping = self.mechanism.sampling, self.mechanism.clipping
-        if isinstance(sampling, FixedSize) and sampling.users != self.num_users:
-            raise ValueError(f"sampling.users = {sampling.users} must be num_users = {self.num_users}")
-        if not isinstance(clipping, Flat | PerLayer | Quantile):
+        sampling.check_units(self.num_users)
+        if clipping.from_cohort:
             raise ValueError(
                 f"clipping = {clipping!r} must be Flat, PerLayer or Quantile: a clip norm taken from the "
                 "cohort without noise has no guarantee"
@@ -129,7 +126,7 @@ def draw_newcomer(plan: Plan, user: int) -> NDArray[np.bool_]:
     Under Poisson sampling who joins changes nobody else's draw, and the divisor stays. A cohort of fixed size
     is drawn among the expected users alone.
     """
-    if isinstance(plan.mechanism.sampling, FixedSize):
+    if plan.mechanism.sampling.closed:
         return np.zeros((len(plan.replicas), plan.mechanism.rounds), dtype=np.bool_)
     return lots.draw_cohorts(*_drawing(plan, np.array([user])), secure=plan.seed is None)[:, :, 0]
 
@@ -147,7 +144,7 @@ def bound(plan: Plan, updates: Floats, clip_norms: Floats, layers: tuple[int, ..
     Guarantee: whatever is handed in, a row has at most its clip norm (times √layers where each layer is
     clipped); a row that is not finite counts as zero.
     """
-    sizes = layers if isinstance(plan.mechanism.clipping, PerLayer) else (updates.shape[1],)
+    sizes = layers if plan.mechanism.clipping.num_layers is not None else (updates.shape[1],)
     parts = np.split(updates, np.cumsum(sizes)[:-1], axis=1)  # views
     norms = np.stack([_norms(part) for part in parts], axis=1)
     finite: NDArray[np.bool_] = np.all(np.isfinite(norms), axis=1)
@@ -196,11 +193,9 @@ def release(
     moved += state.params
     clip_norms = state.clip_norms
     if isinstance(mechanism.clipping, Quantile):
-        clipping = mechanism.clipping
         bits = below - 0.5 * replied  # ±1/2 for each member that replied
         bit_noise = np.array([stream.standard_normal() for stream in noise])
-        share = (bits + clipping.count_noise_std * bit_noise) / plan.divisor + 0.5
-        clip_norms = clip_norms * np.exp(-clipping.learning_rate * (share - clipping.target))
+        clip_norms = clip_norms * np.exp(mechanism.clipping.step(bits, bit_noise, plan.divisor))
     return State(round=state.round + 1, params=moved.astype(state.params.dtype), clip_norms=clip_norms)
 
 
@@ -210,7 +205,7 @@ def noise_streams(plan: Plan, state: State) -> Sequence[Numbers]:
     for stream in () if plan.seed is None else streams:
         for _ in range(state.round):
             stream.standard_normal(state.params.shape[1], dtype=_noise_dtype(state.params))
-            if isinstance(plan.mechanism.clipping, Quantile):
+            if plan.mechanism.clipping.bit_noise is not None:
                 stream.standard_normal()
     return streams
 
@@ -240,9 +235,7 @@ def _noise_dtype(params: Params) -> type[np.float32] | type[np.float64]:
 
 
 def _generator(plan: Plan, replica: int) -> Numbers:
-    if plan.seed is None:
-        return SecureGenerator()
-    return np.random.default_rng(sequence(plan.seed, Purpose.NOISE, replica))
+    return private_numbers(plan.seed or 0, Purpose.NOISE, replica, secure=plan.seed is None)
 
 
 def noise_std(plan: Plan, clip_norm: float) -> float:

@@ -19,7 +19,7 @@ from fedproof.mechanisms.local_training import LocalTraining
 from fedproof.mechanisms.partition import Partition
 from fedproof.mechanisms.queries import Queries
 from fedproof.mechanisms.query import Query
-from fedproof.mechanisms.sampling import Draw, Everyone, FixedSize, Groups, Poisson, Sampling
+from fedproof.mechanisms.sampling import Draw, Everyone, FixedSize, Groups, Poisson, Sampling, SamplingKind
 from fedproof.mechanisms.user_fedavg import UserFedAvg
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "Query",
     "Releases",
     "Sampling",
+    "SamplingKind",
     "UserFedAvg",
     "is_certified",
     "is_private",

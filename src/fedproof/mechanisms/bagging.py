@@ -65,6 +65,10 @@ class Bagging(Mechanism):
             f"each replica's {drawn} drawn at random and {others}; no privacy is claimed",
         )
 
+    def in_words(self) -> tuple[str, ...]:
+        """Rounds, the cohort, that there is no noise."""
+        return (*super().in_words(), "only who was drawn is trained on, and no noise is added")
+
 
 def check_drawn(sampling: object) -> None:
     """Raise ValueError unless a cohort is drawn at all."""

@@ -1,8 +1,12 @@
-"""How one contribution is bounded."""
+"""How one contribution is bounded.
+
+`num_layers` tells whether each layer is bounded by itself, `from_cohort` whether the bound is taken from what
+the cohort hands in, `bit_noise` whether it follows from noisy bits, which are then a second query.
+"""
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fedproof import check
 from fedproof.mechanisms.caveats import Caveat
@@ -13,8 +17,11 @@ class Flat:
     """The whole update is scaled to an L2 norm of at most the clip norm."""
 
     sensitivity: ClassVar[float] = 1.0
+    num_layers: ClassVar[int | None] = None
     kind: ClassVar[str] = "flat"
+    words: ClassVar[str] = "each update is clipped to norm S as a whole"
     bit_noise: ClassVar[float | None] = None
+    from_cohort: ClassVar[bool] = False
     caveats: ClassVar[tuple[Caveat, ...]] = ()
 
 
@@ -25,6 +32,7 @@ class PerLayer:
     num_layers: int
     kind: ClassVar[str] = "per-layer"
     bit_noise: ClassVar[float | None] = None
+    from_cohort: ClassVar[bool] = False
     caveats: ClassVar[tuple[Caveat, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -34,6 +42,11 @@ class PerLayer:
     def sensitivity(self) -> float:
         """Joint L2 bound of one contribution in units of the clip norm."""
         return math.sqrt(self.num_layers)
+
+    @property
+    def words(self) -> str:
+        """How updates are clipped, for a reader."""
+        return f"each of the {self.num_layers} layers of an update is clipped to norm S by itself"
 
 
 _FROM_DATA = Caveat(
@@ -51,8 +64,11 @@ class Median:
     """The clip norm of a round is the median of the cohort's update norms (heuristic)."""
 
     sensitivity: ClassVar[float] = 1.0
+    num_layers: ClassVar[int | None] = None
     kind: ClassVar[str] = "median"
+    words: ClassVar[str] = "each update is clipped as a whole to S, the median norm of its cohort"
     bit_noise: ClassVar[float | None] = None
+    from_cohort: ClassVar[bool] = True
     caveats: ClassVar[tuple[Caveat, ...]] = (_FROM_DATA,)
 
 
@@ -63,6 +79,7 @@ class PerLayerMedian:
     num_layers: int
     kind: ClassVar[str] = "per-layer-median"
     bit_noise: ClassVar[float | None] = None
+    from_cohort: ClassVar[bool] = True
     caveats: ClassVar[tuple[Caveat, ...]] = (_FROM_DATA,)
 
     def __post_init__(self) -> None:
@@ -72,6 +89,11 @@ class PerLayerMedian:
     def sensitivity(self) -> float:
         """Joint L2 bound of one contribution in units of the clip norm."""
         return math.sqrt(self.num_layers)
+
+    @property
+    def words(self) -> str:
+        """How updates are clipped, for a reader."""
+        return f"each of the {self.num_layers} layers of an update is clipped to its median norm in a cohort"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +110,10 @@ class Quantile:
     learning_rate: float = 0.2
     count_noise_std: float = 5.0
     sensitivity: ClassVar[float] = 1.0
+    num_layers: ClassVar[int | None] = None
     kind: ClassVar[str] = "quantile"
+    words: ClassVar[str] = "each update is clipped as a whole to a norm S that follows a noisy quantile"
+    from_cohort: ClassVar[bool] = False
     caveats: ClassVar[tuple[Caveat, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -99,6 +124,14 @@ class Quantile:
     def bit_noise(self) -> float:
         """Standard deviation of the noise on the sum of bits, which is a second query of each round."""
         return self.count_noise_std
+
+    def step(self, bits: Any, noise: Any, divisor: float) -> Any:
+        """Logarithm of the factor that takes the clip norm towards its target: one noisy geometric step.
+
+        `bits` are the sums of the members' centred bits, `noise` is standard normal; arrays or tensors.
+        """
+        share = (bits + self.count_noise_std * noise) / divisor + 0.5
+        return -self.learning_rate * (share - self.target)
 
 
 Clipping = Flat | PerLayer | Median | PerLayerMedian | Quantile

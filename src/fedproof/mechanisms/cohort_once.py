@@ -8,7 +8,13 @@ from typing import Any, ClassVar
 from fedproof import check
 from fedproof.mechanisms.bagging import Bagging, check_drawn
 from fedproof.mechanisms.caveats import Caveat, rule_caveats
-from fedproof.mechanisms.contract import Mechanism, check_drawn_unit, check_population
+from fedproof.mechanisms.contract import (
+    DIVIDED,
+    Mechanism,
+    check_drawn_unit,
+    check_population,
+    noise_in_words,
+)
 from fedproof.mechanisms.query import Query
 from fedproof.mechanisms.sampling import FixedSize, Poisson
 from fedproof.threat import Relation, Unit
@@ -78,6 +84,13 @@ class CohortOnce(Mechanism):
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
         """A rule other than the mean may be used."""
         return rule_caveats(self.rule)
+
+    def in_words(self) -> tuple[str, ...]:
+        """Rounds, the cohort, clipping, noise, divisor."""
+        whole = self.unit is Unit.USER
+        clipped = self.clipping.words if whole else "the gradient of each instance is clipped to norm S"
+        noise, what = noise_in_words(self.noise_multiplier), "updates" if whole else "gradients"
+        return (*super().in_words(), clipped, f"{noise} is added to the SUM of the clipped {what}", DIVIDED)
 
 
 def bagging_of(fields: dict[str, Any]) -> Bagging:

@@ -15,10 +15,11 @@ from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, sentences
 from fedproof.mechanisms.clipping import Clipping, Flat
 from fedproof.mechanisms.query import Query
-from fedproof.mechanisms.sampling import Draw
+from fedproof.mechanisms.sampling import Draw, digits
 from fedproof.threat import Relation, Unit, as_unit
 
 _EXECUTED = "training was executed exactly as the mechanism is described here"
+DIVIDED = "the noisy sum is divided by a number fixed beforehand"
 _DIVISOR = "sums over a cohort are divided by a number fixed beforehand, whoever is drawn or joins"
 
 
@@ -107,6 +108,11 @@ class Mechanism:
         """What is taken for granted of the training, in sentences."""
         return (_EXECUTED, _DIVISOR)
 
+    def in_words(self) -> tuple[str, ...]:
+        """What is executed, in phrases that a reader can hold beside the code of a training."""
+        drawn = "once, before the first round" if self.once else "in each round"
+        return counted(self.rounds, "round"), f"{drawn}, {self.sampling.in_words(self.draws)}"
+
     @property
     def replicas(self) -> int | None:
         """How many models there are, where the mechanism says so."""
@@ -129,6 +135,15 @@ class Mechanism:
         """
         return self.sampling.expected(self.population or num_units)
 
+    @property
+    def chance(self) -> float | None:
+        """The chance of one unit to enter a noisy sum, which a planner may vary; None: there is none."""
+        return None
+
+    def with_chance(self, chance: float) -> Self:
+        """The same mechanism with another `chance`, or the nearest that is possible."""
+        raise NotImplementedError(f"{type(self).__name__} has no chance to vary")
+
     def altered(self, **fields: Any) -> Self:
         """The same mechanism with other values of some fields."""
         return replace(self, **fields)  # type: ignore[type-var]  # all kinds are dataclasses
@@ -139,6 +154,20 @@ class Mechanism:
     def declared_population(self, num_units: int) -> int | None:
         """The declared number of units; how many there are, where cohorts or groups are made of just them."""
         return num_units if self.sampling.closed else self.population
+
+
+def counted(number: int, what: str) -> str:
+    """So many of something, for a reader.
+
+    >>> counted(1, "round"), counted(3, "step")
+    ('1 round', '3 steps')
+    """
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def noise_in_words(multiplier: float) -> str:
+    """Noise on a sum of vectors whose norm is clipped to S, for a reader."""
+    return f"Gaussian noise of standard deviation {digits(multiplier)}·S"
 
 
 def is_private(mechanism: Mechanism) -> bool:

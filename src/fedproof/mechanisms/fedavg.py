@@ -40,3 +40,7 @@ class FedAvg(Mechanism):
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
         """There is no guarantee at all."""
         return (_NO_NOISE,)
+
+    def in_words(self) -> tuple[str, ...]:
+        """Rounds, cohorts, that there is no noise."""
+        return (*super().in_words(), "updates are averaged, and no noise is added")

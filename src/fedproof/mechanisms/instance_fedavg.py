@@ -1,17 +1,17 @@
 """InsDP-FedAvg."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, size_caveats
-from fedproof.mechanisms.contract import Mechanism, check_population
+from fedproof.mechanisms.contract import DIVIDED, Mechanism, check_population, counted, noise_in_words
 from fedproof.mechanisms.instance_fedsgd import DP_SGD_OPTIONS
 from fedproof.mechanisms.query import Query
-from fedproof.mechanisms.sampling import Everyone, Poisson, Sampling
+from fedproof.mechanisms.sampling import Everyone, Poisson, Sampling, digits
 from fedproof.threat import Relation, Unit
 
 _SHUFFLED = Caveat(
@@ -75,6 +75,15 @@ class InstanceFedAvg(Mechanism):
         )
 
     @property
+    def chance(self) -> float:
+        """Of an instance to enter a batch."""
+        return self.batch_probability
+
+    def with_chance(self, chance: float) -> Self:
+        """The same with other batches."""
+        return self.altered(batch_probability=chance)
+
+    @property
     def shares_first_round(self) -> bool:
         """No: users add the noise."""
         return False
@@ -83,6 +92,18 @@ class InstanceFedAvg(Mechanism):
         """Batches may be shuffled, and chances may follow from sizes."""
         by_size = self.by_size and relation is Relation.JOIN
         return (*[_SHUFFLED] * self.shuffled, *(size_caveats() if by_size else ()))
+
+    def in_words(self) -> tuple[str, ...]:
+        """Rounds and steps, batches, clipping, noise, divisor; who is drawn protects no instance."""
+        steps = counted(self.local_steps, "step")
+        return (
+            f"{counted(self.rounds, 'round')} in which a user takes {steps} on its own data",
+            "in each step, every instance of the user enters the batch independently with probability "
+            f"{digits(self.batch_probability)} or less",
+            "the gradient of each instance is clipped to norm S",
+            f"{noise_in_words(self.noise_multiplier)} is added to the SUM of the clipped gradients",
+            DIVIDED,
+        )
 
     def check_users(self, sizes: NDArray[np.int64], batch_size: int) -> None:
         """Raise ValueError if an instance of some user enters batches more often than is accounted."""

@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, size_caveats
-from fedproof.mechanisms.contract import Mechanism
+from fedproof.mechanisms.contract import Mechanism, noise_in_words
 from fedproof.mechanisms.query import Query
-from fedproof.mechanisms.sampling import FixedSize, Poisson
+from fedproof.mechanisms.sampling import FixedSize, Poisson, digits
 from fedproof.threat import Relation, Unit
 
 DP_SGD_OPTIONS = frozenset(("batch_size", "learning_rate", "momentum", "weight_decay"))
@@ -61,6 +61,15 @@ class InstanceFedSGD(Mechanism):
         )
 
     @property
+    def chance(self) -> float:
+        """Of an instance to enter a batch."""
+        return self.batch_probability
+
+    def with_chance(self, chance: float) -> Self:
+        """The same with other batches."""
+        return self.altered(batch_probability=chance)
+
+    @property
     def shares_first_round(self) -> bool:
         """No: users add the noise."""
         return False
@@ -78,3 +87,15 @@ class InstanceFedSGD(Mechanism):
             remedy='Set aggregation.rule = "mean": the certificate itself withstands poisoning.',
         )
         return (noise, *found)
+
+    def in_words(self) -> tuple[str, ...]:
+        """Rounds, cohorts, batches, clipping, noise of each user, what is seen."""
+        noise, cohort = noise_in_words(self.noise_multiplier), self.sampling.cohort
+        return (
+            *super().in_words(),
+            "every instance of a drawn user enters that user's batch independently with probability "
+            f"{digits(self.batch_probability)}",
+            "the gradient of each instance is clipped to norm S",
+            f"each drawn user adds {noise} to the SUM of its clipped gradients",
+            f"only the total over all {cohort} users is ever seen, divided by a number fixed beforehand",
+        )

@@ -65,3 +65,7 @@ class Partition(Mechanism):
             "every model was trained on its own group alone, and the same group gives the same model again",
             f"which group one {self.unit} belongs to depends on no data; no privacy is claimed",
         )
+
+    def in_words(self) -> tuple[str, ...]:
+        """Rounds, groups, that there is no noise."""
+        return (*super().in_words(), "each model is trained on its own group alone, and no noise is added")

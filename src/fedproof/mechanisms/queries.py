@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from fedproof import check
 from fedproof.mechanisms.caveats import Caveat
-from fedproof.mechanisms.contract import Mechanism
+from fedproof.mechanisms.contract import DIVIDED, Mechanism, counted, noise_in_words
 from fedproof.mechanisms.query import Query
 from fedproof.threat import Relation, Unit
 
@@ -39,3 +39,13 @@ class Queries(Mechanism):
             f"{self.unit} adds to a sum"
         )
         return executed, noise, divided
+
+    def in_words(self) -> tuple[str, ...]:
+        """Each query: how often, of whom, with how much noise."""
+        told = [
+            f"{counted(query.count, 'release')} of a sum to which one {self.unit} adds a vector of norm S or "
+            f"less, in each of which {query.sampling.in_words(self.unit)} and "
+            f"{noise_in_words(query.noise_multiplier)} is added to the SUM"
+            for query in self.queries
+        ]
+        return (*told, DIVIDED)

@@ -2,9 +2,23 @@
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import ClassVar
 
 from fedproof import check
+
+
+class SamplingKind(StrEnum):
+    """How the members of a round are drawn, as files and options call it."""
+
+    POISSON = "poisson"
+    FIXED = "fixed"
+    NONE = "none"
+
+
+def digits(value: float) -> str:
+    """All digits that tell one number from the next: a rounded echo would hide a typing error."""
+    return f"{value:.12g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,7 +26,7 @@ class Poisson:
     """Each unit takes part independently with `probability`, anew in every round."""
 
     probability: float
-    kind: ClassVar[str] = "poisson"
+    kind: ClassVar[str] = SamplingKind.POISSON.value
     closed: ClassVar[bool] = False  # whoever joins changes nobody's chance
 
     def __post_init__(self) -> None:
@@ -26,9 +40,17 @@ class Poisson:
         """
         return self.probability * num_units
 
+    def near(self, chance: float) -> "Poisson":
+        """The same way of drawing with another chance."""
+        return Poisson(probability=chance)
+
     def spread(self, num_units: int) -> float:
         """Standard deviation of the number of units that are drawn."""
         return math.sqrt(self.expected(num_units) * (1 - self.probability))
+
+    def in_words(self, unit: str) -> str:
+        """Who takes part, for a reader."""
+        return f"every {unit} takes part independently with probability {digits(self.probability)}"
 
     def check_units(self, num_units: int) -> None:
         """Any number of units can be drawn from."""
@@ -43,7 +65,7 @@ class FixedSize:
 
     cohort: int
     users: int
-    kind: ClassVar[str] = "fixed"
+    kind: ClassVar[str] = SamplingKind.FIXED.value
     closed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -62,9 +84,18 @@ class FixedSize:
         """Number of units that are drawn."""
         return float(self.cohort)
 
+    def near(self, chance: float) -> "FixedSize":
+        """The same way of drawing with the cohort whose chance is nearest."""
+        return FixedSize(cohort=max(1, round(chance * self.users)), users=self.users)
+
     def spread(self, num_units: int) -> float:
         """The number of units that are drawn does not vary."""
         return 0.0
+
+    def in_words(self, unit: str) -> str:
+        """Who takes part, for a reader."""
+        chosen = f"all choices of {self.cohort} being equally likely"
+        return f"exactly {self.cohort} of the {self.users} {unit}s are drawn, {chosen}"
 
     def check_units(self, num_units: int) -> None:
         """Raise ValueError if this was made for another number of units."""
@@ -77,16 +108,24 @@ class Everyone:
     """No sampling: every unit takes part in every round."""
 
     probability: ClassVar[float] = 1.0
-    kind: ClassVar[str] = "none"
+    kind: ClassVar[str] = SamplingKind.NONE.value
     closed: ClassVar[bool] = False
 
     def expected(self, num_units: int) -> float:
         """All of them."""
         return float(num_units)
 
+    def near(self, chance: float) -> "Everyone":
+        """There is no other way to take everyone."""
+        return self
+
     def spread(self, num_units: int) -> float:
         """The number of units that take part does not vary."""
         return 0.0
+
+    def in_words(self, unit: str) -> str:
+        """Who takes part, for a reader."""
+        return f"every {unit} takes part"
 
     def check_units(self, num_units: int) -> None:
         """Any number of units can take part."""
@@ -106,6 +145,10 @@ class Groups:
     def spread(self, num_units: int) -> float:
         """Sizes of groups are public, they follow from identities."""
         return 0.0
+
+    def in_words(self, unit: str) -> str:
+        """Who takes part, for a reader."""
+        return f"every {unit} is put into one of {self.count} groups, by its identity alone"
 
     def check_units(self, num_units: int) -> None:
         """Raise ValueError if there are fewer units than groups."""

@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, rule_caveats
 from fedproof.mechanisms.clipping import Clipping, Flat
-from fedproof.mechanisms.contract import Mechanism, check_population
+from fedproof.mechanisms.contract import DIVIDED, Mechanism, check_population, noise_in_words
 from fedproof.mechanisms.query import Query
 from fedproof.mechanisms.sampling import Sampling
 from fedproof.threat import Relation
@@ -59,6 +59,20 @@ class UserFedAvg(Mechanism):
         noise = self.effective_noise_multiplier
         return (Query(noise_multiplier=noise, sampling=self.sampling, count=self.rounds),)
 
+    @property
+    def chance(self) -> float:
+        """Of a user to be drawn."""
+        return self.sampling.probability
+
+    def with_chance(self, chance: float) -> Self:
+        """The same with other cohorts."""
+        return self.altered(sampling=self.sampling.near(chance))
+
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
         """The clip norm may depend on data without noise, and a rule other than the mean be used."""
         return self.clipping.caveats + rule_caveats(self.rule)
+
+    def in_words(self) -> tuple[str, ...]:
+        """Rounds, cohorts, clipping, noise, divisor."""
+        noise = f"{noise_in_words(self.noise_multiplier)} is added to the SUM of the clipped updates"
+        return (*super().in_words(), self.clipping.words, noise, DIVIDED)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fedproof.mechanisms import Caveat
 from fedproof.report.chart import TONES, Band, Chart, Line, Points, Series, Tone, numbers
 from fedproof.report.page import Markup, section, soundness_box, table, write_simple_page
 from fedproof.report.svg import figure
@@ -26,7 +27,7 @@ def write_attack_page(
     charts = attack_charts(rows, unit=unit)
     parts = [section(chart.name, chart.title, figure(chart)) for chart in charts]
     parts.append(section("rows", "Attack by attack", _table(rows, unit)))
-    return write_simple_page(path, title, verdict(rows), *parts, soundness_box(_reasons(rows)))
+    return write_simple_page(path, title, verdict(rows), *parts, soundness_box(_caveats(rows)))
 
 
 def verdict(rows: Sequence[AttackRow]) -> str:
@@ -136,6 +137,6 @@ def _cells(row: AttackRow) -> tuple[object, ...]:
     )
 
 
-def _reasons(rows: Sequence[AttackRow]) -> tuple[str, ...]:
-    """The reasons of all rows, each once."""
-    return tuple(dict.fromkeys(reason for row in rows for reason in row.reasons))
+def _caveats(rows: Sequence[AttackRow]) -> tuple[Caveat, ...]:
+    """The caveats of all rows, each once."""
+    return tuple(dict.fromkeys(caveat for row in rows for caveat in row.caveats))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from fedproof.certificates import Inefficacy
+from fedproof.mechanisms import Caveat
 from fedproof.report.chart import TONES, Band, Chart, Line, Series, Tone, check_rows, numbers
 from fedproof.report.page import section, soundness_box, table, write_simple_page
 from fedproof.report.svg import figure
@@ -40,7 +41,7 @@ def write_inefficacy_page(
     unit: str = "user",
     needed: Mapping[str, float | None] | None = None,
     tau: float | None = None,
-    reasons: Sequence[str] = (),
+    reasons: Sequence[Caveat | str] = (),
 ) -> Path:
     """Write a page of certified bounds on the attacker's expected cost; return its path.
 

@@ -14,7 +14,7 @@ from string import Template
 from typing import Any
 
 from fedproof.files import replace_file
-from fedproof.report.words import remedy
+from fedproof.mechanisms import Caveat
 
 
 class Markup(str):
@@ -128,22 +128,22 @@ def section(identifier: str, title: str, *children: object) -> Markup:
     return tag("section", tag("h2", title, id=heading), *children, id=identifier, aria_labelledby=heading)
 
 
-def soundness_box(reasons: Sequence[str], *, certified: bool = True, more: object = "") -> Markup:
-    """Whether something is proved: each reason why not, with its remedy."""
+def soundness_box(caveats: Sequence[Caveat | str], *, certified: bool = True, more: object = "") -> Markup:
+    """Whether something is proved: each reason why not, with its remedy where one is known."""
     if not certified:
         strong, text = "No certificate. ", "This mechanism proves nothing."
-    elif reasons:
+    elif caveats:
         strong = "Heuristic, not a proof. "
         text = "The numbers above would hold under these conditions; they are not met, so nothing is proved."
     else:
         strong, text = "Sound. ", "Every condition of the theorem is met."
-    listed = tag("ul", *map(_reason, reasons), class_="reasons") if reasons else ""
-    kind = "heuristic" if reasons or not certified else "sound"
+    listed = tag("ul", *map(_reason, caveats), class_="reasons") if caveats else ""
+    kind = "heuristic" if caveats or not certified else "sound"
     box = tag("div", tag("p", tag("strong", strong), text), listed, more, class_=f"box {kind}")
     return section("soundness", "Can it be trusted?", box)
 
 
-def _reason(reason: str) -> Markup:
-    cure = remedy(reason)
+def _reason(caveat: Caveat | str) -> Markup:
+    reason, cure = (caveat, None) if isinstance(caveat, str) else (caveat.sentence, caveat.remedy)
     first = reason[:1].upper() + reason[1:] + "."
     return tag("li", first, tag("span", tag("b", "Remedy: "), cure, class_="remedy") if cure else "")

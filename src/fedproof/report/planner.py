@@ -6,7 +6,7 @@ size is guessed from the normal approximation and then moved until it holds and 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,15 +15,7 @@ from scipy.special import ndtri
 from fedproof.accounting import queries_of
 from fedproof.certificates import Certificate
 from fedproof.certificates.planning import certifies
-from fedproof.mechanisms import (
-    Everyone,
-    FixedSize,
-    InstanceFedAvg,
-    InstanceFedSGD,
-    Poisson,
-    Query,
-    UserFedAvg,
-)
+from fedproof.mechanisms import FixedSize, Mechanism, Query
 from fedproof.report.run_data import RunData
 from fedproof.threat import Relation, ThreatModel
 
@@ -32,8 +24,6 @@ _PROBABILITY = (0.5, 1.0, 2.0)
 _ROUNDS = (0.5, 1.0, 2.0)
 _MOST = 40  # larger sizes are shown as "40 or more": their curves take long
 _BLOCKS, _BLOCK = 8, 32  # inputs read where the certificate holds no confidences
-
-Planned = UserFedAvg | InstanceFedAvg | InstanceFedSGD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +53,13 @@ class Plan:
 def make_plan(run: RunData) -> Plan | None:
     """Sizes around the run's own mechanism; None if it cannot be varied or none of its inputs is decided."""
     certificate = run.certificate
-    if certificate is None or not isinstance(certificate.mechanism, Planned):
+    own = certificate.mechanism if certificate is not None else None
+    if certificate is None or own is None or own.chance is None:
         return None
     top, rival = typical_confidences(run, certificate)
     if not top > rival:
         return None
-    own, threat = certificate.mechanism, certificate.threat
+    threat = certificate.threat
     noises, probabilities, rounds = _noises(own), _probabilities(own), _rounds(own)
 
     def line(probability: float, count: int) -> list[int]:
@@ -84,7 +75,7 @@ def make_plan(run: RunData) -> Plan | None:
         sizes=sizes,
         start=(
             noises.index(own.noise_multiplier),
-            probabilities.index(_drawn(own)),
+            probabilities.index(own.chance),
             rounds.index(own.rounds),
         ),
         top=top,
@@ -122,49 +113,28 @@ def _means(run: RunData) -> tuple[Any, Any]:
 # --- the points of the grid ---------------------------------------------------------------------------------
 
 
-def _drawn(mechanism: Planned) -> float:
-    """The chance that the planner varies: to be drawn as a user, or as an instance into a batch."""
-    if isinstance(mechanism, UserFedAvg):
-        return mechanism.sampling.probability
-    return mechanism.batch_probability
-
-
-def _noises(mechanism: Planned) -> tuple[float, ...]:
+def _noises(mechanism: Mechanism) -> tuple[float, ...]:
     own = mechanism.noise_multiplier
     return tuple(sorted({float(f"{own * factor:.2g}") for factor in _NOISE if factor != 1} | {own}))
 
 
-def _rounds(mechanism: Planned) -> tuple[int, ...]:
+def _rounds(mechanism: Mechanism) -> tuple[int, ...]:
     return tuple(
         sorted({max(1, round(mechanism.rounds * factor)) for factor in _ROUNDS} | {mechanism.rounds})
     )
 
 
-def _probabilities(mechanism: Planned) -> tuple[float, ...]:
-    own = _drawn(mechanism)
-    if isinstance(mechanism, UserFedAvg) and isinstance(mechanism.sampling, Everyone):
-        return (own,)
+def _probabilities(mechanism: Mechanism) -> tuple[float, ...]:
+    own = mechanism.chance
+    assert own is not None
     near = {float(f"{own * factor:.3g}") for factor in _PROBABILITY if factor != 1 and own * factor <= 1}
-    if isinstance(mechanism, UserFedAvg) and isinstance(mechanism.sampling, FixedSize):
-        users = mechanism.sampling.users
-        near = {max(1, round(value * users)) / users for value in near}
-    return tuple(sorted(near | {own}))
+    possible = {mechanism.with_chance(value).chance for value in near}
+    return tuple(sorted({value for value in possible if value is not None} | {own}))
 
 
-def query_at(mechanism: Planned, noise: float, probability: float, rounds: int) -> Query:
+def query_at(mechanism: Mechanism, noise: float, probability: float, rounds: int) -> Query:
     """What an observer would see with other noise, sampling and rounds."""
-    if isinstance(mechanism, UserFedAvg):
-        match mechanism.sampling:
-            case Poisson():
-                sampling: Poisson | FixedSize | Everyone = Poisson(probability=probability)
-            case FixedSize(users=users):
-                sampling = FixedSize(cohort=round(probability * users), users=users)
-            case Everyone():
-                sampling = mechanism.sampling
-        changed: Planned = replace(mechanism, noise_multiplier=noise, rounds=rounds, sampling=sampling)
-    else:
-        changed = replace(mechanism, noise_multiplier=noise, rounds=rounds, batch_probability=probability)
-    (query,) = queries_of(changed)
+    (query,) = queries_of(mechanism.with_chance(probability).altered(noise_multiplier=noise, rounds=rounds))
     return query
 
 

@@ -24,10 +24,11 @@ def planner_section(plan: Plan | None, run: RunData) -> Markup:
 
 def improvements(run: RunData, plan: Plan | None) -> tuple[str, ...]:
     """Sentences, the most useful first; each states a gain that was computed."""
-    if run.certificate is None or run.certificate.labels is None:
+    curve = run.summary.certified_accuracy
+    if run.certificate is None or curve is None:
         return ()
-    size = chosen_size(run.summary["certified_accuracy"])
-    now = run.summary["certified_accuracy"][str(size)]
+    size = chosen_size(curve)
+    now = curve[str(size)]
     return (*_method(run, size, now), *_replicas(run, size, now), *_noise(plan), *_abstained(run))
 
 
@@ -72,7 +73,8 @@ def _noise(plan: Plan | None) -> Iterator[str]:
 
 
 def _abstained(run: RunData) -> Iterator[str]:
-    count = run.summary["certified_size"]["abstained"]
+    sizes = run.summary.certified_size
+    count = 0 if sizes is None else sizes.abstained
     if count:
         yield (
             f"More replicas also decide more: the ensemble abstains on {plural(count, 'input')}, where it "

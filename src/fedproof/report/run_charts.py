@@ -50,7 +50,7 @@ def accuracy_chart(run: RunData, certificate: Certificate) -> Chart:
     """Certified accuracy over the number of poisoned units, for every way of certifying."""
     curve = certificate.curve or ()
     lines = [_own_line(certificate), *_other_lines(run, certificate)]
-    size = chosen_size(run.summary["certified_accuracy"])
+    size = chosen_size(run.summary.certified_accuracy or {})
     return Chart(
         name="certified-accuracy",
         title="Certified accuracy",

@@ -1,17 +1,16 @@
 """What a report is made from: the files of a run directory, read once."""
 
 import csv
-import json
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from fedproof import check, data
+from fedproof import data
 from fedproof.certificates import Certificate, loads
 from fedproof.config import Config
 from fedproof.federation import Federation
 from fedproof.folder import ROUNDS, read_config
+from fedproof.summary import RunSummary, read_summary
 
 Row = dict[str, str]
 
@@ -27,7 +26,7 @@ class RunData:
 
     folder: Path
     config: Config
-    summary: dict[str, Any]
+    summary: RunSummary
     certificate: Certificate | None
     metrics: tuple[Row, ...]
     rounds: tuple[Row, ...]
@@ -38,9 +37,8 @@ class RunData:
         """Names of the classes: those of the data, else their numbers."""
         if self.federation is not None:
             return self.federation.class_names
-        named = self.summary.get("class_names")
-        if named is not None:
-            return tuple(map(str, named))
+        if self.summary.class_names is not None:
+            return self.summary.class_names
         known = self.config.data.classes
         count = self.certificate.num_classes if self.certificate else 0
         return tuple(map(str, known if known is not None else range(count)))
@@ -63,15 +61,9 @@ def read_run(folder: Path, federation: Federation | None = None, *, pictures: bo
     Raises:
         ValueError: not the directory of a finished run; the message names the file.
     """
-    if not (folder / "summary.json").is_file():
-        raise ValueError(f"{folder}: there is no summary.json; finish the run with --resume")
+    summary = read_summary(folder)
     config = read_config(folder)
     certificate = _certificate(folder / "certificate.json")
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        text = check.one_line(error)
-        raise ValueError(f"{folder / 'summary.json'}: not valid JSON: {text}") from error
     return RunData(
         folder=folder,
         config=config,

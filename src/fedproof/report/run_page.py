@@ -45,7 +45,7 @@ def write_report(folder: Path, *, federation: Federation | None = None, private:
     run = read_run(folder, federation)
     if private and not run.rounds:
         raise ValueError(f"{folder}: {ROUNDS} is not there")
-    title = f"fedproof: {run.summary['data']}"
+    title = f"fedproof: {run.summary.data}"
     path = folder / PRIVATE / "report.html" if private else folder / "report.html"
     return write_page(path, title=title, body=body(run, private=private))
 
@@ -80,9 +80,9 @@ def _parts(run: RunData, *, private: bool) -> Iterator[Markup]:
 def heading(run: RunData) -> Markup:
     """The result in words, whether it is a proof, and the numbers most asked for."""
     summary = run.summary
-    sound = bool(summary["sound"])
-    counts = (("users", "user"), ("replicas", "replica"), ("inputs", "test input"))
-    about = " · ".join([summary["data"], *(plural(summary[key], noun) for key, noun in counts)])
+    sound = summary.sound
+    counts = ((summary.users, "user"), (summary.replicas, "replica"), (summary.inputs, "test input"))
+    about = " · ".join([summary.data, *(plural(count, noun) for count, noun in counts)])
     word = "Sound" if sound else "Heuristic" if run.certificate else "No certificate"
     badge = tag(
         "a",
@@ -102,34 +102,34 @@ def heading(run: RunData) -> Markup:
 def tiles(run: RunData) -> Iterator[Markup]:
     """The numbers most asked for."""
     summary = run.summary
-    single = percent(summary["replica_accuracy"])
-    yield _tile("accuracy", "Accuracy", percent(summary["accuracy"]), f"one replica alone: {single}")
-    if "certified_size" not in summary:
+    single = percent(summary.replica_accuracy)
+    yield _tile("accuracy", "Accuracy", percent(summary.accuracy), f"one replica alone: {single}")
+    size, epsilon = summary.certified_size, summary.epsilon
+    if size is None:
         return
-    size, epsilon = summary["certified_size"], summary.get("epsilon")
-    share = f"of {plural(summary['users'], 'user')}" if run.unit == "user" else "training instances"
-    median, largest = size["median"], size["max"]
+    share = f"of {plural(summary.users, 'user')}" if run.unit == "user" else "training instances"
+    median, largest = size.median, size.max
     yield _tile(
         "median-size",
         "Median certified size",
         "none" if median is None else str(median),
         f"{share}; largest {largest}" if largest is not None else "the ensemble abstains everywhere",
     )
-    if epsilon is None:
+    if epsilon is None or summary.ensemble_epsilon is None:
         yield _tile("epsilon", "Privacy", "none", "no noise: the certificate comes from who was drawn")
         return
     yield _tile(
         "epsilon",
         "Privacy of one model",
         f"ε = {rounded_up(epsilon['pld'], 3)}",
-        f"at δ = {summary['delta']:g}",
+        f"at δ = {summary.delta:g}",
     )
-    ensemble = rounded_up(summary["ensemble_epsilon"]["pld"], 3)
+    ensemble = rounded_up(summary.ensemble_epsilon["pld"], 3)
     yield _tile(
         "ensemble-epsilon",
         "Privacy of the ensemble",
         f"ε = {ensemble}",
-        plural(summary["replicas"], "model") + " together",
+        plural(summary.replicas, "model") + " together",
     )
 
 
@@ -172,9 +172,9 @@ def inputs(run: RunData) -> Markup:
 def soundness(run: RunData) -> Markup:
     """Whether the certificate is a proof, and what is assumed."""
     if run.certificate is None:
-        return soundness_box(run.summary["reasons"], certified=False)
+        return soundness_box(run.summary.caveats, certified=False)
     taken = tag("ul", *(tag("li", text) for text in run.certificate.assumptions))
-    return soundness_box(run.summary["reasons"], more=details("What is taken for granted", taken))
+    return soundness_box(run.summary.caveats, more=details("What is taken for granted", taken))
 
 
 # --- privacy ------------------------------------------------------------------------------------------------
@@ -188,27 +188,27 @@ def privacy(run: RunData, spent: dict[int, dict[str, float]]) -> Markup:
 
 def _accountants(run: RunData) -> Markup:
     summary = run.summary
-    if "epsilon" not in summary:
+    if summary.epsilon is None or summary.ensemble_epsilon is None:
         return tag("p", "There is no noise, hence no privacy: no ε is finite.", class_="note")
-    ensemble = summary["ensemble_epsilon"]
-    names = [*(name for name in _ACCOUNTANTS if name in summary["epsilon"])]
-    names += [name for name in summary["epsilon"] if name not in names]
+    ensemble = summary.ensemble_epsilon
+    names = [*(name for name in _ACCOUNTANTS if name in summary.epsilon)]
+    names += [name for name in summary.epsilon if name not in names]
     rows = [
         (
             _ACCOUNTANTS.get(name, name),
-            rounded_up(summary["epsilon"][name]),
+            rounded_up(summary.epsilon[name]),
             rounded_up(ensemble[name]) if name in ensemble else "–",
         )
         for name in names
     ]
     note = (
-        f"δ = {summary['delta']:g}, for one {run.unit}{_moved(run)}. Every ε is rounded up. The certified "
+        f"δ = {summary.delta:g}, for one {run.unit}{_moved(run)}. Every ε is rounded up. The certified "
         "predictor is the whole ensemble: loss distributions compose all its rounds, the paper multiplies by "
         "the number of models."
     )
-    if summary.get("secure_noise"):
+    if summary.secure_noise:
         note += " Cohorts and noise came from the operating system: no seed gives them away or repeats them."
-    header = ("Accountant", "ε of one model", f"ε of all {summary['replicas']:,} models")
+    header = ("Accountant", "ε of one model", f"ε of all {summary.replicas:,} models")
     if run.certificate is not None and run.certificate.mechanism and run.certificate.mechanism.reasons:
         note += " It is no guarantee here: see above what is not met."
     return join([table(header, rows), tag("p", note, class_="note")])
@@ -227,7 +227,7 @@ def _moved(run: RunData) -> str:
 
 def classes(run: RunData, certificate: Certificate) -> Markup:
     """The table of the classes."""
-    size = words.chosen_size(run.summary["certified_accuracy"])
+    size = words.chosen_size(run.summary.certified_accuracy or {})
     rows = [
         (
             row.name,
@@ -295,10 +295,10 @@ def _rounds(run: RunData, spent: dict[int, dict[str, float]]) -> Markup:
 
 def _cost(run: RunData) -> Markup:
     """Seconds, and memory where it was measured."""
-    seconds = run.summary["seconds"]
+    seconds = run.summary.seconds
     rows = [(name, duration(float(value))) for name, value in seconds.items()]
     rows.append(("together", duration(sum(map(float, seconds.values())))))
-    memory = run.summary.get("peak_memory_bytes")
+    memory = run.summary.peak_memory_bytes
     if memory is not None:
         rows.append(("most memory", f"{float(memory) / 2**20:,.0f}{words.SPACE}MiB"))
     return tag("div", table(("Stage", "Time"), rows, caption="What it took"), class_="small")

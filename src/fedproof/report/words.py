@@ -2,35 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+
+from fedproof.summary import RunSummary
+from fedproof.threat import Relation, ThreatModel, Unit
 
 SPACE = "\u00a0"  # between a number and its unit: never a line break
-
-# What to change, by a part of the reason that the certificate gives.
-_REMEDIES = {
-    "median of the cohort's norms": (
-        'Set mechanism.clip = "quantile" (follows the median with noise, sound) or "flat" with a '
-        "mechanism.clip_norm chosen without looking at the data."
-    ),
-    "Poisson sampling is accounted": (
-        'Set mechanism.sampling = "poisson", or certificate.method = "margin" or "mean": their '
-        "accounting covers cohorts of fixed size."
-    ),
-    "users are drawn as a whole": (
-        'Set certificate.method = "margin" or "mean": they account users that are drawn as a whole.'
-    ),
-    "units are replaced": (
-        'Set certificate.method = "margin" or "mean", which account replacement, or '
-        'threat.relation = "join" if adversaries can only be added.'
-    ),
-    "taken as exact": 'Set certificate.bound = "betting" (or "levels" for method margin).',
-    "spent on each of two bounds": (
-        'Share the failure probability soundly: spending = "sound", or certificate.method = "margin".'
-    ),
-    "no noise is added": (
-        'Set mechanism.kind = "user-fedavg" and mechanism.noise_multiplier: without noise nothing is proved.'
-    ),
-}
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -122,20 +98,20 @@ def chosen_size(curve: Mapping[str, float]) -> int:
     return max(max(sizes, default=0), 1 if curve.get("1") else 0)
 
 
-def headline(summary: Mapping[str, Any]) -> str:
+def headline(summary: RunSummary) -> str:
     """The result in one sentence."""
-    if "certified_accuracy" not in summary:
+    curve, threat = summary.certified_accuracy, summary.threat
+    if curve is None or threat is None or summary.failure_probability is None:
         return (
-            f"{percent(summary['accuracy'])} of the test inputs are labelled correctly, and nothing is "
+            f"{percent(summary.accuracy)} of the test inputs are labelled correctly, and nothing is "
             "certified: one poisoned user may change every label."
         )
-    curve = summary["certified_accuracy"]
     size = chosen_size(curve)
-    share, sure = percent(curve[str(size)]), confidence(summary["failure_probability"])
+    share, sure = percent(curve[str(size)]), confidence(summary.failure_probability)
     if not curve["0"]:
         return f"At {sure} confidence no test input is certified to keep its correct label."
-    verb = "keep" if summary["sound"] else "would keep"
-    who = _whatever(summary, size)
+    verb = "keep" if summary.sound else "would keep"
+    who = _whatever(threat, summary.users, size)
     return f"With {sure} confidence for each, {share} of the test inputs {verb} their correct label {who}."
 
 
@@ -151,18 +127,12 @@ def picked(count: int) -> str:
     )
 
 
-def _whatever(summary: Mapping[str, Any], size: int) -> str:
+def _whatever(threat: ThreatModel, users: int, size: int) -> str:
     """What the adversaries may do."""
-    unit, relation = summary["threat"]["unit"], summary["threat"]["relation"]
     if size == 0:
-        return f"as long as no {unit} is poisoned"
-    if relation == "join":
-        return f"even if up to {plural(size, f'malicious {unit}')} join"
-    if unit == "user":
-        return f"whatever up to {size:,} of {plural(summary['users'], 'user')} do"
+        return f"as long as no {threat.unit} is poisoned"
+    if threat.relation is Relation.JOIN:
+        return f"even if up to {plural(size, f'malicious {threat.unit}')} join"
+    if threat.unit is Unit.USER:
+        return f"whatever up to {size:,} of {plural(users, 'user')} do"
     return f"even if up to {plural(size, 'training instance')} are poisoned"
-
-
-def remedy(reason: str) -> str | None:
-    """What would make the certificate sound again; None for a reason this page does not know."""
-    return next((text for part, text in _REMEDIES.items() if part in reason), None)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedproof.attacks import Attack, build_series
 from fedproof.certificates import Certificate, CostMethod, Inefficacy, inefficacy
-from fedproof.certificates.partition import partition_costs
+from fedproof.certificates.soundness import caveats_of
+from fedproof.certificates.tight import partition_costs
 from fedproof.config import Config
 from fedproof.ensemble import (
     Task,
@@ -21,11 +22,12 @@ from fedproof.ensemble import (
     shares_first_round,
 )
 from fedproof.experiment import certify_scores, ensemble_size, make_task
-from fedproof.mechanisms import is_certified, is_private
+from fedproof.mechanisms import Caveat, is_certified, is_private
 from fedproof.progress import Progress, silent
 from fedproof.robustness.outcome import AttackOutcome, costs, run_attack, train
 from fedproof.robustness.rows import AttackRow
 from fedproof.robustness.verdict import by_votes, interval, verdict
+from fedproof.threat import Relation
 
 Certifier = Callable[[NDArray[np.float32]], Certificate | None]
 """Scores of the clean ensemble in, certificate with labels out; None where the mechanism has none."""
@@ -183,27 +185,29 @@ def evaluate(
         clean_cost=float(before.mean()),
         cost=float(after.mean()),
         clipped_share=float(np.mean(attacked.losses[0] > cost_bound)),
-        reasons=task.mechanism.reasons,
+        caveats=task.mechanism.caveats(Relation.REPLACE),
     )
     if certificate is None:
         return row
-    why = certificate.reasons + not_covered(attack, certificate)
+    why = caveats_of(certificate.settings) + not_covered(attack, certificate)
     row = _beside_predictions(row, attacked.scores, certificate, failure_probability)
     row = _beside_costs(row, before, after, certificate, cost_bound, delta, failure_probability)
-    return replace(row, sound=not why, reasons=why)
+    return replace(row, sound=not why, caveats=why)
 
 
-def not_covered(attack: Attack, certificate: Certificate) -> tuple[str, ...]:
+def not_covered(attack: Attack, certificate: Certificate) -> tuple[Caveat, ...]:
     """Why the certificate says nothing about this attack; empty if it does."""
     threat = certificate.threat
-    why = []
+    why: list[Caveat] = []
     if attack.size and attack.unit != threat.unit:
-        why.append(f"the attack is on the level of the {attack.unit}, the certificate of the {threat.unit}")
+        level = f"the attack is on the level of the {attack.unit}, the certificate of the {threat.unit}"
+        why.append(Caveat(code="level", sentence=level))
     if attack.size and attack.relation != threat.relation:
-        why.append(
+        moved = (
             f"the attack's relation is {attack.relation}, the certificate's {threat.relation}: to corrupt "
             "units is one thing, to come or to go another"
         )
+        why.append(Caveat(code="relation", sentence=moved))
     return tuple(why)
 
 

@@ -11,6 +11,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fedproof.files import replace_rows
+from fedproof.mechanisms import Caveat
+from fedproof.mechanisms.caveats import sentences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +35,7 @@ class AttackRow:
         paper_lower, paper_upper: the paper's.
         holds_on_cost: J(D') is within the tight bounds up to Monte-Carlo error.
         sound: the certificate covers this attack and all conditions of its theorem are met.
-        reasons: why not.
+        caveats: why not.
     """
 
     attack: str
@@ -56,7 +58,12 @@ class AttackRow:
     paper_upper: float | None = None
     holds_on_cost: bool | None = None
     sound: bool = False
-    reasons: tuple[str, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is no proof, in sentences."""
+        return sentences(self.caveats)
 
     @property
     def certified_cost(self) -> tuple[float, float] | None:
@@ -72,7 +79,8 @@ class AttackRow:
 
     def values(self) -> dict[str, Any]:
         """The row as it is written, by column."""
-        return asdict(self) | {"reasons": "; ".join(self.reasons)}
+        columns = {name: value for name, value in asdict(self).items() if name != "caveats"}
+        return columns | {"reasons": "; ".join(self.reasons)}
 
 
 def write_rows(rows: Sequence[AttackRow], path: Path) -> None:
@@ -106,8 +114,8 @@ def read_rows(path: Path) -> list[AttackRow]:
 
 def _row(values: Mapping[str, Any], where: str) -> AttackRow:
     given = {name: value for name, value in values.items() if value not in ("", None)}
-    if isinstance(given.get("reasons"), str):
-        given["reasons"] = given["reasons"].split("; ")
+    why = given.pop("reasons", "").split("; ")
+    given["caveats"] = [{"code": "stated", "sentence": reason} for reason in why if reason]
     try:
         return TypeAdapter(AttackRow).validate_python(given)
     except ValidationError as error:

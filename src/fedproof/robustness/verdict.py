@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedproof.arrays import Floats, votes_of
 from fedproof.certificates import Bound, Certificate, Method
 from fedproof.certificates.confidence import mean_lower, mean_upper
-from fedproof.certificates.partition import partition_sizes, vote_counts
+from fedproof.certificates.tight import partition_sizes, vote_counts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedproof.aggregation import Contributions
-from fedproof.mechanisms import Clipping, Median, PerLayer, PerLayerMedian, Quantile
+from fedproof.mechanisms import Clipping, Quantile
 from fedproof.models.precision import clip_scales
 
 _CHUNK = 1 << 17  # numbers converted to float64 at a time
@@ -40,7 +40,7 @@ def bound(contributions: Contributions, clipping: Clipping, clip_norms: Tensor) 
         clipping: which threshold, and whether for each layer.
         clip_norms: `(replicas,)`, in force where the threshold is not taken from the cohort.
     """
-    sizes = contributions.layer_sizes if isinstance(clipping, PerLayer | PerLayerMedian) else None
+    sizes = contributions.layer_sizes if clipping.num_layers is not None else None
     contributions, norms, finite = _measured(contributions, sizes)
     thresholds = _thresholds(norms, contributions.present, clipping, clip_norms)
     scales = clip_scales(norms, thresholds.unsqueeze(1), contributions.updates.dtype)
@@ -69,8 +69,7 @@ def next_clip_norms(
     """
     below = bounded.norms.squeeze(2) <= clip_norms.unsqueeze(1)
     bits = (below.to(clip_norms.dtype) - 0.5) * bounded.contributions.present
-    share = (bits.sum(1) + clipping.count_noise_std * noise) / cohort + 0.5
-    return clip_norms * torch.exp(-clipping.learning_rate * (share - clipping.target))
+    return clip_norms * torch.exp(clipping.step(bits.sum(1), noise, cohort))
 
 
 def _measured(
@@ -107,7 +106,7 @@ def _chunk_norms(rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
 
 def _thresholds(norms: Tensor, present: Tensor, clipping: Clipping, clip_norms: Tensor) -> Tensor:
     fixed = clip_norms.unsqueeze(1).expand(-1, norms.shape[2])
-    if not isinstance(clipping, Median | PerLayerMedian):
+    if not clipping.from_cohort:
         return fixed
     # Absent members sort last; an empty cohort has no median and keeps the fixed norm.
     ranked = torch.where(present.unsqueeze(2), norms, torch.inf).sort(dim=1).values

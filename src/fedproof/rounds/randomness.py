@@ -31,11 +31,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.lots import Lots, Purpose, element, sequence
+from fedproof.lots import Lots, Numbers, Purpose, element, private_numbers, sequence
 from fedproof.seeds import SecureGenerator
-
-Numbers = np.random.Generator | SecureGenerator
-"""What uniform and normal numbers are drawn from."""
 
 
 class Stream:
@@ -47,7 +44,7 @@ class Stream:
         self._generator: Numbers | torch.Generator
         if secure or device.type == "cpu":
             # Not torch's own, which on a CPU keeps 32 bits of its seed only.
-            self._generator = _private_numbers(seed, purpose, replica, secure=secure)
+            self._generator = private_numbers(seed, purpose, replica, secure=secure)
         else:
             word = int(sequence(seed, purpose, replica).generate_state(1, np.uint64)[0])
             self._generator = torch.Generator(device=device).manual_seed(word)
@@ -113,7 +110,3 @@ def data_order(
         generator = np.random.default_rng(sequence(seed, Purpose.ORDER, round, user))
         generator.permuted(order[:, start:stop], axis=1, out=order[:, start:stop])
     return order
-
-
-def _private_numbers(seed: int, purpose: Purpose, replica: int, *, secure: bool) -> Numbers:
-    return SecureGenerator() if secure else np.random.default_rng(sequence(seed, purpose, replica))

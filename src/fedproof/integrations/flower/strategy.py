@@ -24,7 +24,8 @@ from fedproof.integrations.flower import files
 from fedproof.integrations.flower.arrays import Layout, flatten, layout_of, record_of
 from fedproof.integrations.flower.nodes import REPLICAS, wait_for_nodes
 from fedproof.integrations.flower.replies import Fault, Invitation, Received, receive
-from fedproof.mechanisms import PerLayer, UserFedAvg
+from fedproof.lots import Numbers
+from fedproof.mechanisms import UserFedAvg
 from fedproof.seeds import KNOWN, NO_SEED
 
 _LOG = logging.getLogger("flwr")
@@ -107,7 +108,7 @@ class UserFedAvgStrategy(Strategy):
         self._invitation: Invitation | None = None
         self._cohorts = server.draw_cohorts(self.plan)
         self._newcomers: dict[int, NDArray[np.bool_]] = {}
-        self._noise: Sequence[server.Numbers] = ()
+        self._noise: Sequence[Numbers] = ()
         self._epsilon = lru_cache(maxsize=None)(self._compute_epsilon)
 
     # --- what has been done and what it cost --------------------------------------------------------------
@@ -273,7 +274,7 @@ class UserFedAvgStrategy(Strategy):
         """Take over the initial model, or what the folder holds."""
         self._layout = layout_of(initial)
         clipping = self.plan.mechanism.clipping
-        if isinstance(clipping, PerLayer) and clipping.num_layers != len(self._layout.layers):
+        if clipping.num_layers not in (None, len(self._layout.layers)):
             raise ValueError(
                 f"num_layers = {clipping.num_layers} must be the model's number of layers = "
                 f"{len(self._layout.layers)} (arrays named module.weight, module.bias form one layer)"

@@ -1,0 +1,178 @@
+"""`fedproof verify`, `report` and `data`: look at what is there; nothing is trained."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedproof import data
+from fedproof.certificates import unverified
+from fedproof.certificates import verify as verify_text
+from fedproof.certificates.document import parse, source_of
+from fedproof.cli.common import Json, print_json, print_table, say
+from fedproof.cli.mechanism import unfolded
+
+
+@unfolded
+def verify(
+    certificate: Annotated[
+        Path, typer.Argument(help="A file that certify, inefficacy, run or the Flower strategy wrote.")
+    ],
+    scores: Annotated[
+        Path | None,
+        typer.Option(
+            help="The class confidences that a certificate was made from; default scores.npy beside it."
+        ),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            help="The right labels, from somebody you trust. Without them the labels in the file are "
+            "believed, and accuracies are reported as not verified."
+        ),
+    ] = None,
+    costs: Annotated[
+        Path | None,
+        typer.Option(help="The costs that bounds on a cost were made from; default costs.npy beside them."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Derive every number of a certificate again from the scores, or the costs, it was made from."""
+    try:
+        text = certificate.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{certificate}: cannot be read: {error.strerror}") from error
+    try:
+        document = parse(text)
+    except ValueError as error:
+        raise ValueError(f"{certificate}: {error}") from error
+    source = _source(certificate, source_of(document), {"scores": scores, "costs": costs})
+    if labels is not None and document.get("labels") is None:
+        raise ValueError(
+            f"--labels {labels} does not belong to {certificate}, which holds no labels to check"
+        )
+    differences = verify_text(text, source, labels)
+    believed = unverified(text, labels)
+    if json:
+        print_json({"valid": not differences, "differences": list(differences), "unverified": list(believed)})
+    else:
+        count = f"{document['num_inputs']} inputs" if "num_inputs" in document else "bounds on a cost"
+        holds = "does not hold" if differences else f"every number holds ({count})"
+        but = f"{' but these,' * (not differences)} not verified without --labels: {', '.join(believed)}"
+        say(f"{certificate}: {holds}{but if believed else ''}")
+        for difference in differences:
+            say(f"  - {difference}")
+    if differences:
+        raise typer.Exit(1)
+
+
+def _source(certificate: Path, name: str, given: dict[str, Path | None]) -> Path:
+    """The file that a certificate was made from, as it is given or beside it."""
+    wrong = [option for option, path in given.items() if path is not None and option != name]
+    if wrong:
+        raise ValueError(f"--{wrong[0]}: {certificate} was made from {name}, give --{name}")
+    path = given[name]
+    beside = certificate.parent / f"{name}.npy"
+    if path is None and not beside.exists():
+        raise ValueError(f"--{name} is missing, and there is no {beside}")
+    return path or beside
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="Directory of a finished run.")],
+    figures: Annotated[
+        Path | None, typer.Option(help="Also draw the figures here, with the rows behind each as CSV.")
+    ] = None,
+    private: Annotated[
+        bool,
+        typer.Option(
+            "--private", help="Into private/, with norms and clipped shares: ε does not cover them."
+        ),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Write the page of a finished run again, and its figures."""
+    from fedproof.report import write_report
+
+    page = write_report(folder, private=private)
+    drawn: list[str] = []
+    if figures is not None:
+        from fedproof.report import write_figures
+
+        drawn = [str(path) for path in write_figures(folder, figures)]
+    if json:
+        print_json({"report": str(page), "figures": drawn})
+        return
+    for path in (page, *drawn):
+        say(str(path))
+
+
+data_app = typer.Typer(help="Data sets: download them, or see what each user holds.", no_args_is_help=True)
+
+Name = Annotated[
+    str, typer.Argument(help="digits, mnist, cifar10, cifar100, leaf/FOLDER, sent140, module:function.")
+]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder of all data sets; default FEDPROOF_DATA or the cache folder.")
+]
+
+
+@data_app.command()
+def fetch(name: Name, data_dir: DataDir = None, json: Json = False) -> None:
+    """Download a data set and check its checksum."""
+    paths = [str(path) for path in data.fetch(name, data_dir=data_dir)]
+    if json:
+        print_json({"name": name, "files": paths})
+    elif paths:
+        for path in paths:
+            say(path)
+    else:
+        say(f"{name} needs no download")
+
+
+@data_app.command()
+def show(
+    name: Name,
+    classes: Annotated[str | None, typer.Option(help="Classes to keep, as 0,1.")] = None,
+    users: Annotated[int | None, typer.Option(help="Number of users.")] = None,
+    partition: Annotated[str | None, typer.Option(help="iid, dirichlet, natural or degree.")] = None,
+    dirichlet_alpha: Annotated[float, typer.Option(help="Smaller is more unequal.")] = 0.5,
+    seed: Annotated[int, typer.Option(help="Of the partition.")] = 0,
+    data_dir: DataDir = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw what users hold: .png, .pdf or .svg.")] = None,
+    json: Json = False,
+) -> None:
+    """What each user holds: sizes and classes."""
+    federation = data.load(
+        name,
+        classes=None if classes is None else _classes(classes),
+        users=users,
+        partition=partition,
+        dirichlet_alpha=dirichlet_alpha,
+        seed=seed,
+        data_dir=data_dir,
+    )
+    summary, rows = data.summarise(federation), data.show(federation)
+    if figure is not None:
+        from fedproof.report.figures import draw_federation
+
+        draw_federation(federation, figure)
+    if json:
+        print_json({"summary": vars(summary), "users": rows})
+        return
+    columns = list(rows[0])
+    shown = rows if len(rows) <= 20 else [*rows[:10], *rows[-10:]]
+    title = f"{summary.name}: {summary.num_users} users, {summary.num_instances} instances"
+    print_table(title, columns, [[row[column] for column in columns] for row in shown])
+    if len(shown) < len(rows):
+        say(f"the first and last ten of {len(rows)} users; all with --json")
+    say(
+        f"instances of a user: {summary.smallest} to {summary.largest}, median {summary.median:g}; "
+        f"classes differ between users by {summary.heterogeneity:.2f} (0 alike, 1 apart); "
+        f"{summary.num_inputs} test inputs"
+    )
+
+
+def _classes(text: str) -> list[int | str]:
+    parts = [part.strip() for part in text.split(",")]
+    return [int(part) if part.lstrip("-").isdigit() else part for part in parts]

@@ -1,0 +1,101 @@
+"""Every mechanism says what is executed, in phrases a reader can hold beside the code of a training."""
+
+import pytest
+
+from fedproof.mechanisms import (
+    Bagging,
+    CohortOnce,
+    Everyone,
+    FedAvg,
+    FixedSize,
+    InstanceFedAvg,
+    InstanceFedSGD,
+    Mechanism,
+    Median,
+    Partition,
+    PerLayerMedian,
+    Poisson,
+    Quantile,
+    Queries,
+    Query,
+    SamplingKind,
+    UserFedAvg,
+)
+from fedproof.mechanisms.codec import KINDS
+
+TENTH, FIXED = Poisson(probability=0.1), FixedSize(cohort=5, users=50)
+DIVIDED = "the noisy sum is divided by a number fixed beforehand"
+ALL = {
+    UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=TENTH): (
+        "3 rounds",
+        "in each round, every user takes part independently with probability 0.1",
+        "each update is clipped to norm S as a whole",
+        "Gaussian noise of standard deviation 1.8·S is added to the SUM of the clipped updates",
+        DIVIDED,
+    ),
+    InstanceFedAvg(rounds=1, local_steps=2, noise_multiplier=1.0, batch_probability=0.5): (
+        "1 round in which a user takes 2 steps on its own data",
+        "in each step, every instance of the user enters the batch independently with probability 0.5 or "
+        "less",
+        "the gradient of each instance is clipped to norm S",
+        "Gaussian noise of standard deviation 1·S is added to the SUM of the clipped gradients",
+        DIVIDED,
+    ),
+    InstanceFedSGD(rounds=2, noise_multiplier=1.0, batch_probability=0.5, sampling=FIXED): (
+        "2 rounds",
+        "in each round, exactly 5 of the 50 users are drawn, all choices of 5 being equally likely",
+        "every instance of a drawn user enters that user's batch independently with probability 0.5",
+        "the gradient of each instance is clipped to norm S",
+        "each drawn user adds Gaussian noise of standard deviation 1·S to the SUM of its clipped gradients",
+        "only the total over all 5 users is ever seen, divided by a number fixed beforehand",
+    ),
+    CohortOnce(rounds=2, noise_multiplier=3.0, sampling=FIXED, unit="instance", pooled=True): (
+        "2 rounds",
+        "once, before the first round, exactly 5 of the 50 instances are drawn, all choices of 5 being "
+        "equally likely",
+        "the gradient of each instance is clipped to norm S",
+        "Gaussian noise of standard deviation 3·S is added to the SUM of the clipped gradients",
+        DIVIDED,
+    ),
+    Bagging(rounds=2, sampling=FIXED): (
+        "2 rounds",
+        "once, before the first round, exactly 5 of the 50 users are drawn, all choices of 5 being equally "
+        "likely",
+        "only who was drawn is trained on, and no noise is added",
+    ),
+    Partition(groups=10): (
+        "1 round",
+        "once, before the first round, every user is put into one of 10 groups, by its identity alone",
+        "each model is trained on its own group alone, and no noise is added",
+    ),
+    FedAvg(rounds=1, sampling=Everyone()): (
+        "1 round",
+        "in each round, every user takes part",
+        "updates are averaged, and no noise is added",
+    ),
+    Queries(queries=(Query(noise_multiplier=2.0, sampling=TENTH, count=3),)): (
+        "3 releases of a sum to which one user adds a vector of norm S or less, in each of which every user "
+        "takes part independently with probability 0.1 and Gaussian noise of standard deviation 2·S is added "
+        "to the SUM",
+        DIVIDED,
+    ),
+}
+
+
+@pytest.mark.parametrize("mechanism", ALL, ids=lambda mechanism: mechanism.kind)
+def test_a_mechanism_says_what_is_executed(mechanism):
+    assert mechanism.in_words() == ALL[mechanism]
+
+
+def test_no_kind_is_left_out():
+    kinds = {name for name, kind in KINDS.items() if issubclass(kind, Mechanism)}
+    assert kinds == {mechanism.kind for mechanism in ALL}
+
+
+@pytest.mark.parametrize("clipping", [Median(), PerLayerMedian(num_layers=3), Quantile()], ids=repr)
+def test_clipping_that_follows_the_data_says_so(clipping):
+    assert "median" in clipping.words or "follows" in clipping.words
+
+
+def test_sampling_kinds_are_spelled_once():
+    assert [kind.kind for kind in (Poisson, FixedSize, Everyone)] == list(SamplingKind)
