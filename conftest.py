@@ -9,11 +9,18 @@ from importlib.util import find_spec
 from itertools import groupby
 from typing import Any
 
+import hypothesis
 import pytest
 
 # Two workers on two cores: a second thread of either would only wait, and spin while it waits. Commands that
 # a test starts inherit this; tests of threads ask for their own number.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# How long an example takes says who else uses the machine.
+hypothesis.settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("patient")
 
 # Doctests of an integration are collected only where its framework is installed.
 collect_ignore_glob = [] if find_spec("flwr") else ["src/fedproof/integrations/flower/*"]
