@@ -33,7 +33,7 @@ from fedproof.mechanisms import (
     Poisson,
     UserFedAvg,
 )
-from fedproof.rounds import cohort_once, instance, sampling, user_fedavg
+from fedproof.rounds import cohort_once, instance, randomness, user_fedavg
 from fedproof.rounds.randomness import Stream
 from fedproof.threat import Relation, ThreatModel
 
@@ -41,7 +41,7 @@ FALSE_ALARM = 1e-6
 CLIP_NORM = 1e-4
 REPLICAS, THRESHOLDS = 8000, 32
 POWER = 0.999
-SEEDS = int(os.environ.get("FEDPROOF_AUDIT_SEEDS", "10"))
+SEEDS = int(os.environ.get("FEDPROOF_AUDIT_SEEDS", "5"))
 JOIN, REPLACE = Relation.JOIN, Relation.REPLACE
 
 
@@ -158,7 +158,7 @@ def no_sampling(monkeypatch):
     def everyone(drawn, ids, rounds, seed, replicas, secure):
         return np.ones((len(replicas), rounds, len(ids)), dtype=np.bool_)
 
-    monkeypatch.setattr(sampling, "draw_cohorts", everyone)
+    monkeypatch.setattr(randomness, "draw_cohorts", everyone)
 
 
 def one_layer(monkeypatch):
