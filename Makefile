@@ -1,16 +1,32 @@
-# Two commands for a fresh machine: `make demo` and `make test`. Each sets up .venv by itself.
+# Commands for a fresh machine: `make demo`, `make check` and `make test`. Each sets up .venv by itself.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tests that share something dear to make go to one worker.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+# What `make test-busy` runs, and how often.
+TESTS ?= tests src
+TIMES ?= 1 2 3
 
-.PHONY: demo test lint docs bench fuzz faults audit sbom clean install
+.PHONY: demo check test test-busy lint docs bench fuzz faults audit sbom clean install
 
 demo: $(STAMP)
 	$(BIN)/fedproof demo --out runs/demo
 
+# The answer in a minute: format, lint, types and the fast tests.
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy & types=$$!; $(PYTEST) -m "not slow"; tests=$$?; wait $$types && exit $$tests
+
+# All that must pass.
 test: lint
-	$(BIN)/python -m pytest -n 2 --durations=15
+	$(PYTEST) --durations=15
+
+# The same while every core is busy, again and again, each time in another order that the first lines name.
+test-busy: $(STAMP)
+	for time in $(TIMES); do $(BIN)/python tools/busy.py $(PYTEST) --shuffle=random $(TESTS) || exit 1; done
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -28,14 +44,14 @@ bench: $(STAMP)
 # A million hostile inputs for all readers together, more than a million adversaries, tests and certificates, and
 # twenty thousand hostile federations whose other models must not change by one bit.
 fuzz: $(STAMP)
-	FEDPROOF_ISOLATION_EXAMPLES=600 $(BIN)/python -m pytest -n 2 tests/rounds/test_isolation.py
-	FEDPROOF_FUZZ_EXAMPLES=53000 $(BIN)/python -m pytest -n 2 tests/hostile
-	FEDPROOF_FUZZ_TRIALS=100000 FEDPROOF_FUZZ_SEARCHES=6 $(BIN)/python -m pytest -n 2 --durations=15 \
+	FEDPROOF_ISOLATION_EXAMPLES=600 $(PYTEST) tests/rounds/test_isolation.py
+	FEDPROOF_FUZZ_EXAMPLES=53000 $(PYTEST) tests/hostile
+	FEDPROOF_FUZZ_TRIALS=100000 FEDPROOF_FUZZ_SEARCHES=6 $(PYTEST) --durations=15 \
 		tests/adversary tests/certificates/test_attack_search.py
 
 # A thousand trainings with each planted mistake: how many does the audit catch?
 audit: $(STAMP)
-	FEDPROOF_AUDIT_SEEDS=1000 $(BIN)/python -m pytest -n 2 tests/audit
+	FEDPROOF_AUDIT_SEEDS=1000 $(PYTEST) tests/audit
 
 faults: $(STAMP)
 	FEDPROOF_KILLED_RUNS=50 $(BIN)/python -m pytest tests/faults

@@ -1,9 +1,6 @@
 """Mechanisms on the same data: rows, what is refused, finished runs kept, what is sent up."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ from fedproof.comparison import check_same_data, compare
 from fedproof.config import load_config, parse_config
 from fedproof.ensemble.task import update_bytes, uploads
 from fedproof.experiment import make_task
+from tests.commands import fedproof
 
 TINY = """
 [data]
@@ -126,24 +124,8 @@ def test_the_examples_are_on_the_same_data_and_cover_every_kind(folder):
 
 def test_compare_as_typed(tmp_path):
     names = [EXAMPLES / "digits" / f"{name}.toml" for name in ("flcert-d", "deep-partition", "dp")]
-    command = [
-        "compare",
-        *names,
-        "--out",
-        tmp_path / "out",
-        "--sizes",
-        "1,3",
-        "--set",
-        "ensemble.replicas=60",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "fedproof", *map(str, command)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "COLUMNS": "80"},
-    )
-    assert done.returncode == 0, done.stderr
+    options = ("--out", tmp_path / "out", "--sizes", "1,3", "--set", "ensemble.replicas=60")
+    done = fedproof("compare", *names, *options, columns=80)
     assert "k=3" in done.stdout
     assert "dp, paper *" in done.stdout
     assert "* not a proof" in done.stdout

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from fedproof.report import write_report
 from fedproof.serving import predict
 from fedproof.summary import read_summary
 from fedproof.threat import ThreatModel
+from tests.patience import finish, until
 
 TINY = """
 [data]
@@ -214,9 +214,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path):
     config.write_text(many)
     folder = tmp_path / "killed"
     process = start(config, folder)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not list(folder.glob("parts/part-0000[2-9].json")):
-        time.sleep(0.005)
+    until(lambda: list(folder.glob("parts/part-0000[2-9].json")), process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     done = len(list(folder.glob("parts/*.json")))
@@ -226,7 +224,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path):
     times = {path.name: os.stat(path).st_mtime_ns for path in folder.glob("parts/*.json")}
 
     resumed = start(config, folder)
-    _, errors = resumed.communicate(timeout=120)
+    _, errors = finish(resumed)
     assert resumed.returncode == 0, errors
     kept = {path.name: os.stat(path).st_mtime_ns for path in folder.glob("parts/*.json")}
     assert all(kept[name] == moment for name, moment in times.items())  # finished parts were not done again

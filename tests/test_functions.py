@@ -1,11 +1,11 @@
 """Functions that a configuration names: where they are found, and what is said if they are not."""
 
-import subprocess
 import sys
 
 import pytest
 
 from fedproof.functions import load_function
+from tests.patience import finished
 
 
 @pytest.fixture
@@ -39,12 +39,7 @@ def test_the_command_finds_them_as_python_does(folder):
     (folder / "it.toml").write_text(
         '[data]\nname = "my_own_module:load"\n[mechanism]\ncohort = 2\nnoise_multiplier = 3.0\n'
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", command, "run", "it.toml", "--out", "out"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = finished([sys.executable, "-P", "-c", command, "run", "it.toml", "--out", "out"])
     assert "my_own_module:load returned int; it must return" in done.stderr
 
 

@@ -1,11 +1,12 @@
 """The pages of the guide do what they say, and build into a site without a warning."""
 
-import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+
+from tests.patience import finished
 
 ROOT = Path(__file__).parents[1]
 QUICK = ["index", "certify", "loops", "plan", "audit"]
@@ -79,7 +80,7 @@ def test_a_page_that_is_wrong_is_found_out(tmp_path, page, message):
 def build(source, destination):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict"]  # with --quiet warnings would not count
     options = ["--config-file", str(source / "mkdocs.yml"), "--site-dir", str(destination)]
-    return subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
+    return finished([*command, *options])
 
 
 def copy_of_the_guide(folder):

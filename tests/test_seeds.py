@@ -4,8 +4,6 @@ import base64
 import os
 import shutil
 import stat
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -31,6 +29,7 @@ from fedproof.serving import predict
 from fedproof.sweep import points, sweep
 from paper import load_studies
 from paper.study import points_of
+from tests.commands import fedproof
 
 TINY = """
 [data]
@@ -132,11 +131,8 @@ def fresh(tmp_path_factory):
         (("predict", folder, "--inputs", base / "wrong.npy"), 1),
         (("verify", folder / "certificate.json", "--scores", folder / "scores.npy"), 0),
     ]:
-        done = subprocess.run(
-            [sys.executable, "-m", "fedproof", *map(str, arguments)], capture_output=True, timeout=120
-        )
-        assert done.returncode == status, done.stderr
-        printed += done.stdout + done.stderr
+        done = fedproof(*arguments, status=status)
+        printed += (done.stdout + done.stderr).encode()
     return folder, printed
 
 
@@ -501,9 +497,7 @@ def test_who_picks_a_run_after_looking_is_told_what_that_costs(tmp_path):
     config = tmp_path / "tiny.toml"
     config.write_text(TINY)
     vary = ("--vary", "mechanism.noise_multiplier=2,4", "--set", "ensemble.replicas=4")
-    command = [sys.executable, "-m", "fedproof", "sweep", config, "--out", tmp_path / "out", *vary]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    done = fedproof("sweep", config, "--out", tmp_path / "out", *vary)
     for text in (done.stdout, (tmp_path / "out" / "sweep.html").read_text()):
         assert "picks one of 2 runs after looking" in text
         assert "a failure probability divided by 2" in text

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -24,6 +23,7 @@ from make_keys import make_keys
 
 APP = Path(__file__).parent
 NAME = "loopback"
+PATIENCE, TOTAL = 300.0, 3600.0  # seconds without any progress, and in all, until a wait is given up
 
 
 @dataclass(kw_only=True)
@@ -46,7 +46,7 @@ class Deployment:
         self.folder.mkdir(parents=True, exist_ok=True)
         make_keys(self.nodes, self.folder / "keys")
         data = [str(APP / "make_data.py"), "--users", str(self.nodes), "--out", str(self.folder / "data")]
-        subprocess.run([sys.executable, *data], check=True, env=self.environment, timeout=60)
+        subprocess.run([sys.executable, *data], check=True, env=self.environment)
         (self.folder / "home").mkdir(exist_ok=True)
         (self.folder / "home" / "config.toml").write_text(
             f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "127.0.0.1:{self.port}"\n'
@@ -98,18 +98,17 @@ class Deployment:
             f"--database={self.folder / 'superlink.db'}",  # nodes and their keys outlive the process
             "--disable-runtime-dependency-installation",
         )
-        end = time.monotonic() + 60
-        wait_until(lambda: reachable(self.port), end=end, what="the SuperLink listens", deployment=self)
+        self.wait(lambda: reachable(self.port), "the SuperLink listens")
 
-    def start_node(self, node: int) -> None:
-        """Start SuperNode `node` with its own key and its own data."""
+    def start_node(self, node: int, *, key: Path | None = None, name: str | None = None) -> None:
+        """Start SuperNode `node` with its own key, or another one, and its own data."""
         keys = self.folder / "keys"
         self._start(
-            f"node-{node}",
+            name or f"node-{node}",
             "flower-supernode",
             f"--superlink=127.0.0.1:{self.port}",
             f"--root-certificates={keys / 'ca.crt'}",
-            f"--auth-supernode-private-key={keys / f'node-{node}'}",
+            f"--auth-supernode-private-key={key or keys / f'node-{node}'}",
             f"--port={free_port()}",
             f"--ssl-ca-certfile={keys / 'ca.crt'}",
             f"--ssl-certfile={keys / 'server.crt'}",
@@ -126,7 +125,7 @@ class Deployment:
         except psutil.NoSuchProcess:
             family = []
         process.kill()
-        process.wait(timeout=20)
+        process.wait()
         for child in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
@@ -134,7 +133,7 @@ class Deployment:
     def flwr(self, *arguments: str) -> str:
         """Output of the `flwr` command."""
         command = [str(Path(sys.executable).with_name("flwr")), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, env=self.environment, timeout=90)
+        done = subprocess.run(command, capture_output=True, text=True, env=self.environment)
         if done.returncode:
             raise RuntimeError(f"flwr {' '.join(arguments)} failed: {done.stdout}{done.stderr}")
         return done.stdout
@@ -147,10 +146,36 @@ class Deployment:
         )
         self.flwr("run", str(APP), NAME, "--run-config", values)
 
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Return when `condition` holds; RuntimeError with the SuperLink's log when there is no hope.
+
+        On a busy machine everything is late. Hope ends with the SuperLink, when no log and no result has
+        grown for `PATIENCE` seconds, and after `TOTAL` seconds.
+        """
+        start = moved = time.monotonic()
+        grown = -1
+        while not condition():
+            now, written = time.monotonic(), self._written()
+            if written != grown:
+                grown, moved = written, now
+            ended = self.processes["superlink"].poll() is not None
+            if ended or now > moved + PATIENCE or now > start + TOTAL:
+                said = self.log("superlink")
+                raise RuntimeError(f"waited in vain until {what}; the SuperLink says\n{said}")
+            time.sleep(0.25)
+
     def log(self, name: str) -> str:
         """The last lines that a process has written."""
         path = self.folder / f"{name}.log"
         return "\n".join(path.read_text(errors="replace").splitlines()[-30:]) if path.exists() else ""
+
+    def _written(self) -> int:
+        """Bytes of all logs and results; the SuperLink's database says only that it is alive."""
+        total = 0
+        for path in self.folder.rglob("*"):
+            with contextlib.suppress(OSError):  # a temporary file may be gone by now
+                total += 0 if path.name.startswith("superlink.db") else path.stat().st_size
+        return total
 
     def _start(self, name: str, command: str, *options: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -163,17 +188,6 @@ class Deployment:
                 cwd=self.folder,
                 start_new_session=True,
             )
-
-
-def wait_until(condition: Callable[[], bool], *, end: float, what: str, deployment: Deployment) -> None:
-    """Return when `condition` holds; RuntimeError with the SuperLink's log if it does not before `end`."""
-    while not condition():
-        link = deployment.processes["superlink"]
-        if time.monotonic() > end or link.poll() is not None:
-            raise RuntimeError(
-                f"waited in vain until {what}; the SuperLink says\n{deployment.log('superlink')}"
-            )
-        time.sleep(0.25)
 
 
 def reachable(port: int) -> bool:
@@ -195,65 +209,58 @@ def rounds_done(out: Path) -> int:
     return sum(int(path.stem.split("-")[1]) for path in out.glob("part-*/models-*.npz"))
 
 
-def trial_of_node(folder: Path, nodes: int, config: Mapping[str, object], *, seconds: float = 170.0) -> Path:
-    """Run the app with one node killed and started again; the folder with the certificate."""
-    out, end = folder / "run", time.monotonic() + seconds
-    with Deployment(folder=folder, nodes=nodes) as deployment:
-        deployment.run_app({"out": str(out), "users": nodes} | dict(config))
-        wait = partial(wait_until, end=end, deployment=deployment)
-        wait(lambda: rounds_done(out) >= 1, what="a round is over")
-        deployment.kill("node-0")
-        seen = rounds_done(out)
-        wait(lambda: rounds_done(out) > seen, what="the others go on")
-        deployment.start_node(0)
+def trial_of_node(deployment: Deployment, out: Path, config: Mapping[str, object]) -> None:
+    """Run the app with one node killed and started again; results are in `out`."""
+    deployment.run_app({"out": str(out), "users": deployment.nodes} | dict(config))
+    deployment.wait(lambda: rounds_done(out) >= 1, "a round is over")
+    deployment.kill("node-0")
+    seen = rounds_done(out)
+    deployment.wait(lambda: rounds_done(out) > seen, "the others go on")
+    deployment.start_node(0)
 
-        def finished() -> bool:
-            # The SuperLink refuses the node's key until it has missed the dead process's heartbeat for a
-            # minute. A service manager would try again and again, and so does this.
-            if deployment.processes["node-0"].poll() is not None:
-                time.sleep(3)
-                deployment.start_node(0)
-            return (out / "certificate.json").exists()
+    def finished() -> bool:
+        # The SuperLink refuses the node's key until it has missed the dead process's heartbeat for a
+        # minute. A service manager would try again and again, and so does this.
+        if deployment.processes["node-0"].poll() is not None:
+            time.sleep(3)
+            deployment.start_node(0)
+        return (out / "certificate.json").exists()
 
-        wait(finished, what="the certificate is there")
-    return out
+    deployment.wait(finished, "the certificate is there")
 
 
 def trial_of_superlink(
-    folder: Path,
-    nodes: int,
+    deployment: Deployment,
+    out: Path,
     config: Mapping[str, object],
     *,
-    seconds: float = 170.0,
-    meanwhile: Callable[[Path], None] = lambda out: None,
-) -> Path:
-    """Run the app with the SuperLink killed after three rounds; the folder with the certificate.
+    meanwhile: Callable[[], None] = lambda: None,
+) -> None:
+    """Run the app with the SuperLink killed after three rounds; results are in `out`.
 
-    `meanwhile` is called with it while nothing runs. Nodes connect again by themselves; the app is submitted
-    again, as it was, and goes on from its folder.
+    `meanwhile` is called while nothing runs. Nodes connect again by themselves; the app is submitted again,
+    as it was, and goes on from its folder.
     """
-    out, end = folder / "run", time.monotonic() + seconds
-    config = {"out": str(out), "users": nodes} | dict(config)
-    with Deployment(folder=folder, nodes=nodes) as deployment:
-        wait = partial(wait_until, end=end, deployment=deployment)
-        deployment.run_app(config)
-        wait(lambda: rounds_done(out) >= 3, what="three rounds are over")
-        deployment.kill("superlink")
-        meanwhile(out)
-        deployment.start_superlink()
-        deployment.run_app(config)
-        wait((out / "certificate.json").exists, what="the certificate is there")
-    return out
+    config = {"out": str(out), "users": deployment.nodes} | dict(config)
+    deployment.run_app(config)
+    deployment.wait(lambda: rounds_done(out) >= 3, "three rounds are over")
+    deployment.kill("superlink")
+    meanwhile()
+    deployment.start_superlink()
+    deployment.run_app(config)
+    deployment.wait((out / "certificate.json").exists, "the certificate is there")
 
 
-# One round for each part, and parts enough that some are trained before, without and after the killed node.
+# One round for each part, and parts enough that some are trained before, without and after the killed node. A
+# round waits a minute for whoever is silent, a part ten for whoever is known to be away: machines are busy.
 SETTINGS: dict[str, object] = {
     "rounds": 1,
     "probability": 0.5,
     "noise-multiplier": 1.0,
     "replicas": 60,
     "part-size": 12,
-    "timeout": 20.0,
+    "timeout": 60.0,
+    "connect-timeout": 600.0,
 }
 
 if __name__ == "__main__":
@@ -262,7 +269,7 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--kill", choices=["node", "superlink"], default="node")
     options = parser.parse_args()
-    if options.kill == "node":
-        print(trial_of_node(options.out.resolve(), options.nodes, SETTINGS))
-    else:
-        print(trial_of_superlink(options.out.resolve(), options.nodes, SETTINGS))
+    trial = trial_of_node if options.kill == "node" else trial_of_superlink
+    with Deployment(folder=options.out.resolve(), nodes=options.nodes) as running:
+        trial(running, running.folder / "run", SETTINGS)
+    print(running.folder / "run")

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import subprocess
 import sys
 import time
 
@@ -26,6 +25,7 @@ from fedproof.mechanisms import (
     UserFedAvg,
 )
 from fedproof.threat import Relation, ThreatModel
+from tests.patience import finished
 
 PROBABILITIES = np.linspace(0, 1, 401)
 INNER = PROBABILITIES[1:-1]  # cells of a brute-force reference blur the ends
@@ -386,7 +386,7 @@ def test_the_largest_curves_need_less_than_a_gigabyte():
         "    curve_of((query,), Relation.REPLACE, 500, 40.0)\n"
         "print(peak_memory())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = finished([sys.executable, "-c", code])
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 1e9
 
@@ -396,9 +396,9 @@ def test_production_scale_takes_seconds():
     mechanism = user(7.0, 6500 / 4e6, 2000)
     for size in (1, 1000):
         curve_of.cache_clear()
-        start = time.perf_counter()
+        start = time.process_time()
         curve = tradeoff(mechanism, ThreatModel(relation="replace"), size)
-        assert time.perf_counter() - start < 5
+        assert time.process_time() - start < 5  # of one core: others may be busy
         assert np.all(np.isfinite(curve.lower(PROBABILITIES)))
 
 

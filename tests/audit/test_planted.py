@@ -41,7 +41,7 @@ FALSE_ALARM = 1e-6
 CLIP_NORM = 1e-4
 REPLICAS, THRESHOLDS = 8000, 32
 POWER = 0.999
-SEEDS = int(os.environ.get("FEDPROOF_AUDIT_SEEDS", "10"))
+SEEDS = int(os.environ.get("FEDPROOF_AUDIT_SEEDS", "5"))
 JOIN, REPLACE = Relation.JOIN, Relation.REPLACE
 
 

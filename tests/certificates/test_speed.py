@@ -1,4 +1,4 @@
-"""Time and memory of certification on two cores, measured in a child process."""
+"""Processor time and memory of certification, measured in a child process."""
 
 import json
 import subprocess
@@ -19,10 +19,10 @@ from fedproof.progress import peak_memory
 from fedproof.mechanisms import Poisson, UserFedAvg
 
 mechanism = UserFedAvg(rounds=3, noise_multiplier=12.0, sampling=Poisson(probability=0.1))
-start = time.perf_counter()
+start = time.process_time()
 found = certify(sys.argv[1], mechanism=mechanism, method=sys.argv[2], bound="betting", max_size=60)
 print(json.dumps({
-    "seconds": time.perf_counter() - start,
+    "seconds": time.process_time() - start,
     "gigabytes": peak_memory() / 1e9,
     "largest": max(size for size in found.certified_size if size is not None),
 }))
@@ -51,7 +51,7 @@ def test_a_full_size_certificate(large_scores, method):
     result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     print(method, result)
     assert result["largest"] == 60  # all sizes were walked
-    assert result["seconds"] <= 60
+    assert result["seconds"] <= 60  # of the processor, whoever else uses it
     assert result["gigabytes"] <= 2
 
 
@@ -60,8 +60,9 @@ def test_means_take_seconds():
     top = np.random.default_rng(0).uniform(0.1, 1, size=10_000)
     means = np.column_stack([top, *[(1 - top) / 9] * 9])
     mechanism = UserFedAvg(rounds=3, noise_multiplier=3.9, sampling=Poisson(probability=0.1))
-    start, processor = time.perf_counter(), time.process_time()
+    start = time.process_time()
     found = certify_means(means, mechanism=mechanism, max_size=60)
-    print("means", time.perf_counter() - start, time.process_time() - processor)
+    seconds = time.process_time() - start
+    print("means", seconds)
     assert max(size for size in found.certified_size if size is not None) == 60
-    assert time.process_time() - processor <= 2  # of one core; others may be busy
+    assert seconds <= 2

@@ -1,11 +1,10 @@
 """`fedproof attack` as typed: rows beside bounds, files, and what is refused."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+
+from tests.commands import fedproof
 
 TINY = """
 [data]
@@ -25,19 +24,6 @@ replicas = 60
 [certificate]
 method = "mean"
 """
-
-
-def fedproof(*arguments, status=0):
-    done = subprocess.run(
-        [sys.executable, "-m", "fedproof", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "COLUMNS": "120"},
-    )
-    assert "Traceback" not in done.stderr
-    assert done.returncode == status, done.stderr
-    return done
 
 
 @pytest.fixture

@@ -2,38 +2,42 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from tests.commands import fedproof
+from tests.patience import finished
+
 MECHANISM = ("--noise-multiplier", "1.8", "--sampling-probability", "0.1", "--rounds", "3")
 
 
-def fedproof(*arguments, check=None):
-    environment = {**os.environ, "COLUMNS": "100"}
-    done = subprocess.run(
-        [sys.executable, "-m", "fedproof", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment,
-    )
-    assert "Traceback" not in done.stderr
-    if check is not None:
-        assert done.returncode == check, done.stderr
-    return done
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("account", *MECHANISM, "--delta", "0.0029"),
+        ("account", "--delta", "7"),
+        ("account", "--nothing"),
+        ("--help",),
+    ],
+    ids=["answer", "refusal", "wrong usage", "help"],
+)
+def test_a_fresh_interpreter_does_what_the_tests_of_this_folder_see(words):
+    done = finished([sys.executable, "-m", "fedproof", *words], env=os.environ | {"COLUMNS": "100"})
+    seen = fedproof(*words, status=None)
+    printed = [text.replace("python -m fedproof", "fedproof") for text in (done.stdout, done.stderr)]
+    assert [done.returncode, *printed] == [seen.returncode, seen.stdout, seen.stderr]
 
 
 def test_help_is_plain_text():
-    text = fedproof("run", "--help", check=0).stdout
+    text = fedproof("run", "--help").stdout
     assert "The experiment, a TOML file.  [required]" in text
     assert "\\" not in text
 
 
 def as_json(*arguments):
-    return json.loads(fedproof(*arguments, "--json", check=0).stdout)
+    return json.loads(fedproof(*arguments, "--json").stdout)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +67,7 @@ def test_account_prints_the_papers_number_and_the_tight_one():
 
 
 def test_account_for_people_is_a_table():
-    done = fedproof("account", *MECHANISM, "--delta", "0.0029", check=0)
+    done = fedproof("account", *MECHANISM, "--delta", "0.0029")
     assert "0.6298" in done.stdout
     assert "one user added or removed" in done.stdout
 
@@ -133,7 +137,7 @@ def test_plan_ranks_mechanisms():
     assert first["mechanism"]["kind"] == "partition"
     assert first["models"] == 1000 // first["cohort"]
     assert "not a guarantee" in document["assumptions"][0]
-    done = fedproof("plan", "--size", "20", "--users", "1000", *few, "--epsilon", "8", check=0)
+    done = fedproof("plan", "--size", "20", "--users", "1000", *few, "--epsilon", "8")
     assert "at most" in done.stdout
     assert "noise costs accuracy" in done.stdout
     drawn = as_json("plan", "--size", "20", "--users", "9000", "--unit", "instance", *few, "--epsilon", "8")
@@ -181,11 +185,11 @@ def test_certify_and_verify_without_training_anything(files):
 
 def test_verify_names_what_was_changed(files):
     certificate = files / "changed.json"
-    fedproof("certify", "--scores", files / "scores.npy", *MECHANISM, "--out", certificate, check=0)
+    fedproof("certify", "--scores", files / "scores.npy", *MECHANISM, "--out", certificate)
     document = json.loads(certificate.read_text())
     document["certified_size"][3] += 1
     certificate.write_text(json.dumps(document))
-    done = fedproof("verify", certificate, "--scores", files / "scores.npy", check=1)
+    done = fedproof("verify", certificate, "--scores", files / "scores.npy", status=1)
     assert "certified_size" in done.stdout
 
 
@@ -221,30 +225,30 @@ def test_inefficacy_bounds_the_attackers_cost(files):
 
 def test_bounds_on_costs_are_written_and_verified(files, tmp_path):
     bounds, given = tmp_path / "bounds.json", ("--costs", files / "costs.npy")
-    told = fedproof("inefficacy", *given, "--cost-bound", "0.5", *MECHANISM, "--out", bounds, check=0).stdout
+    told = fedproof("inefficacy", *given, "--cost-bound", "0.5", *MECHANISM, "--out", bounds).stdout
     assert f"fedproof verify {bounds} --costs" in " ".join(told.split())
-    assert "every number holds (bounds on a cost)" in fedproof("verify", bounds, *given, check=0).stdout
-    missing = fedproof("verify", bounds, check=1).stderr
+    assert "every number holds (bounds on a cost)" in fedproof("verify", bounds, *given).stdout
+    missing = fedproof("verify", bounds, status=1).stderr
     assert f"--costs is missing, and there is no {tmp_path / 'costs.npy'}" in " ".join(missing.split())
-    wrong = fedproof("verify", bounds, "--scores", files / "costs.npy", check=1).stderr
+    wrong = fedproof("verify", bounds, "--scores", files / "costs.npy", status=1).stderr
     assert "was made from costs, give --costs" in wrong
     bounds.write_text(bounds.read_text().replace('"rounds": 3', '"rounds": 2'))
-    assert "mechanism: does not match its checksum" in fedproof("verify", bounds, *given, check=1).stdout
+    assert "mechanism: does not match its checksum" in fedproof("verify", bounds, *given, status=1).stdout
 
 
 def test_inefficacy_as_a_page(files, tmp_path):
     bound = ("--costs", files / "costs.npy", "--cost-bound", "0.5", "--tau", "2")
-    done = fedproof("inefficacy", *bound, *MECHANISM, "--page", tmp_path / "cost.html", check=0)
+    done = fedproof("inefficacy", *bound, *MECHANISM, "--page", tmp_path / "cost.html")
     assert "at least" in done.stdout
     assert "<svg" in (tmp_path / "cost.html").read_text()
 
 
 def test_tables_for_people(files):
     labels = ("--labels", files / "labels.npy")
-    certified = fedproof("certify", "--scores", files / "scores.npy", *labels, *MECHANISM, check=0)
+    certified = fedproof("certify", "--scores", files / "scores.npy", *labels, *MECHANISM)
     assert "certified at k = 0" in certified.stdout
     assert "sound" in certified.stdout
-    cost = fedproof("inefficacy", "--costs", files / "costs.npy", "--cost-bound", "0.5", *MECHANISM, check=0)
+    cost = fedproof("inefficacy", "--costs", files / "costs.npy", "--cost-bound", "0.5", *MECHANISM)
     assert "at least" in cost.stdout
 
 
@@ -328,7 +332,7 @@ def test_run_predict_and_verify_the_whole_way(tmp_path):
 )
 def test_bad_input_is_one_clear_line(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = fedproof(*arguments, check=1)
+    done = fedproof(*arguments, status=1)
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stdout == ""
@@ -337,7 +341,7 @@ def test_bad_input_is_one_clear_line(arguments, message, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("arguments", [("nonsense",), ("account", "--nonsense"), ("run",), ()])
 def test_wrong_usage_is_status_two(arguments):
-    fedproof(*arguments, check=2)
+    fedproof(*arguments, status=2)
 
 
 def test_fixed_cohorts_cannot_be_joined(files):
@@ -353,7 +357,7 @@ def test_fixed_cohorts_cannot_be_joined(files):
         "--relation",
         "join",
     )
-    done = fedproof("certify", "--scores", files / "scores.npy", *fixed, check=1)
+    done = fedproof("certify", "--scores", files / "scores.npy", *fixed, status=1)
     assert "'join' is not defined for cohorts of fixed size" in done.stderr
 
 
@@ -364,7 +368,7 @@ def test_data_show_says_what_users_hold():
     document = as_json("data", "show", "digits", "--classes", "0,1", "--users", "12")
     assert document["summary"]["num_users"] == len(document["users"]) == 12
     assert sum(row["instances"] for row in document["users"]) == 288
-    table = fedproof("data", "show", "digits", "--classes", "0,1", "--users", "40", check=0).stdout
+    table = fedproof("data", "show", "digits", "--classes", "0,1", "--users", "40").stdout
     assert "first and last ten of 40 users" in table
 
 
@@ -379,14 +383,14 @@ def test_pretrain_writes_weights(tmp_path):
     document = as_json("pretrain", config, "--out", tmp_path / "weights.npz")
     assert document["accuracy"] > 0.8
     assert (tmp_path / "weights.npz").exists()
-    done = fedproof("pretrain", config, "--out", tmp_path / "weights.pt", check=1)
+    done = fedproof("pretrain", config, "--out", tmp_path / "weights.pt", status=1)
     assert "must end in .npz" in done.stderr
 
 
 @pytest.mark.slow
 def test_report_can_be_written_again(tmp_path):
     run = ("demo", "--out", tmp_path / "run", "--set", "ensemble.replicas=20")
-    fedproof(*run, check=0)
+    fedproof(*run)
     (tmp_path / "run" / "report.html").unlink()
     document = as_json("report", tmp_path / "run", "--figures", tmp_path / "figures")
     assert document["report"].endswith("report.html")

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,9 +13,10 @@ from fedproof.ensemble import Task, train_ensemble
 from fedproof.federation import Federation
 from fedproof.mechanisms import LocalTraining, Poisson, UserFedAvg
 from fedproof.models import build
+from tests.patience import finished
 
 ray = pytest.importorskip("ray")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("ray")]
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,35 @@ def federation():
     )
 
 
-def test_a_killed_worker_costs_only_its_part(federation, tmp_path):
+@pytest.fixture(scope="module")
+def cluster():
+    """A cluster of two workers on this machine, on ports that Ray finds free, and gone afterwards."""
+    opened, real = [], open
+
+    def recorded(path, *how, **more):
+        file = real(path, *how, **more)
+        if path == os.devnull:
+            opened.append(file)
+        return file
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("builtins.open", recorded)
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+    for file in opened:  # Ray gives its servers /dev/null and never closes it
+        file.close()
+
+
+def test_a_killed_worker_costs_only_its_part(federation, tmp_path, cluster):
     from fedproof.ensemble.engines import train_on_cluster
 
     (tmp_path / "flags").mkdir()
     task = make_task(federation, KilledOnce(str(tmp_path / "flags")))
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     told = []
-    try:
-        found = train_on_cluster(
-            task, 12, tmp_path / "ray", part_size=2, progress=lambda done, total: told.append(done)
-        )
-    finally:
-        ray.shutdown()
+    found = train_on_cluster(
+        task, 12, tmp_path / "ray", part_size=2, progress=lambda done, total: told.append(done)
+    )
     assert (tmp_path / "flags" / "killed").exists()
     # Six parts of one block and one round each; the killed one is played twice.
     assert len((tmp_path / "flags" / "log").read_text().splitlines()) == 7
@@ -91,17 +107,13 @@ def test_a_cluster_that_is_not_there_is_one_clear_line(address):
     assert "\n" not in str(caught.value)
 
 
-def test_secure_noise_on_a_cluster_is_kept_when_finished_and_fresh_when_not(federation, tmp_path):
+def test_secure_noise_on_a_cluster_is_kept_when_finished_and_fresh_when_not(federation, tmp_path, cluster):
     from fedproof.ensemble.engines import train_on_cluster
 
     task = replace(make_task(federation, None), secure_noise=True)
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    try:
-        first = train_on_cluster(task, 6, tmp_path / "a", part_size=2).scores()
-        (tmp_path / "a" / "part-00001.json").unlink()
-        resumed = train_on_cluster(task, 6, tmp_path / "a", part_size=2).scores()
-    finally:
-        ray.shutdown()
+    first = train_on_cluster(task, 6, tmp_path / "a", part_size=2).scores()
+    (tmp_path / "a" / "part-00001.json").unlink()
+    resumed = train_on_cluster(task, 6, tmp_path / "a", part_size=2).scores()
     assert len({replica.tobytes() for replica in first}) == 6
     kept = [0, 1, 4, 5]
     np.testing.assert_array_equal(resumed[kept], first[kept])
@@ -112,7 +124,7 @@ def test_a_run_without_its_cluster_ends_in_one_line(tmp_path):
     (tmp_path / "tiny.toml").write_text("[mechanism]\ncohort = 10\n[ensemble]\nreplicas = 2\n")
     command = [sys.executable, "-m", "fedproof", "run", "tiny.toml", "--out", "run", "--engine", "ray"]
     environment = os.environ | {"RAY_ADDRESS": "127.0.0.1:1"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
+    done = finished(command, cwd=tmp_path, env=environment)
     assert done.returncode == 1
     assert "Ray at 127.0.0.1:1 cannot be reached" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr

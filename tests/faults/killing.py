@@ -35,12 +35,16 @@ def killed(folder, delay, parts):
     """Whether the child was still at work after `parts` new parts and `delay` seconds; now it is not."""
     wanted = len(stamps(folder)) + parts
     child = forked(folder)
-    deadline = time.monotonic() + 60
-    while parts and len(stamps(folder)) < wanted and time.monotonic() < deadline:
+    while parts and len(stamps(folder)) < wanted and alive(child):
         time.sleep(0.0005)
     time.sleep(delay)
     os.kill(child, signal.SIGKILL)  # a child that has ended waits to be asked for its status
     return os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+def alive(child):
+    """Whether the child is still at work; its status is left for who asks for it."""
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
 def stamps(folder):

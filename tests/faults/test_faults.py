@@ -16,6 +16,7 @@ from fedproof import files
 from fedproof.config import parse_config
 from fedproof.experiment import run
 from tests.faults.tiny import FRESH, TINY, outputs, seeded, tiny
+from tests.patience import finish, finished, until
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("FEDPROOF_KILLED_RUNS", "5"))
@@ -56,7 +57,7 @@ def stamps(folder):
 @pytest.mark.slow
 def test_runs_killed_at_random_moments_resume_to_the_same_bytes(tmp_path):
     command = [sys.executable, "-m", "tests.faults.killing", str(KILLS), str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
+    done = finished(command, cwd=ROOT, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["identical"] == found["runs"] == KILLS, found
@@ -70,7 +71,7 @@ def test_a_full_disk_ends_with_one_line_and_keeps_the_parts(start, straight, tmp
     folder = tmp_path / "full"
     limit = 12_000
     process = start(folder, prepare=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
-    errors = process.communicate(timeout=120)[1]
+    errors = finish(process)[1]
     assert process.returncode == 1, errors
     message = one_line(errors)
     assert message.startswith("error: ")
@@ -138,11 +139,9 @@ def test_a_fresh_seed_is_drawn_once_whenever_the_disk_fills(tmp_path, monkeypatc
 def test_a_killed_run_goes_on_with_the_seed_it_drew(start, tmp_path):
     folder = tmp_path / "killed"
     process = start(folder, text=FRESH)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and len(stamps(folder)) < 2:
-        time.sleep(0.001)
+    until(lambda: len(stamps(folder)) >= 2, process, every=0.001)
     process.kill()
-    process.communicate(timeout=120)
+    process.communicate()
     before = stamps(folder)
     assert before
     run(parse_config(FRESH, "tiny"), folder, resume=True)
@@ -154,7 +153,7 @@ def test_a_killed_run_goes_on_with_the_seed_it_drew(start, tmp_path):
 
 def test_a_place_that_cannot_be_written_to(start):
     process = start("/proc/fedproof-run")
-    errors = process.communicate(timeout=120)[1]
+    errors = finish(process)[1]
     assert process.returncode == 1
     assert "--out /proc/fedproof-run: cannot be written to" in one_line(errors)
     with pytest.raises(ValueError, match="--out /dev/null/run: cannot be written to"):
@@ -175,11 +174,9 @@ def test_control_c_keeps_the_parts(start, tmp_path):
     folder = tmp_path / "run"
     # A shell that starts tests in the background has them ignore Ctrl-C; here it must be heard.
     process = start(folder, replicas=4000, prepare=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and len(stamps(folder)) < 3:
-        time.sleep(0.01)
+    until(lambda: len(stamps(folder)) >= 3, process)
     process.send_signal(signal.SIGINT)
-    errors = process.communicate(timeout=120)[1]
+    errors = finish(process)[1]
     assert process.returncode == 130
     assert one_line(errors) == "interrupted: finished parts are kept, go on with --resume"
     assert 3 <= len(stamps(folder)) < 1000

@@ -19,14 +19,19 @@ def flower():
     return flower
 
 
+def use_example(patch):
+    """Make the example's modules importable, here and in child processes, and those quiet."""
+    patch.syspath_prepend(str(EXAMPLE))
+    patch.setenv("PYTHONPATH", str(EXAMPLE), prepend=os.pathsep)
+    patch.setenv("FLWR_TELEMETRY_ENABLED", "0")
+    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+
 @pytest.fixture
 def example_path(flower, monkeypatch):
     """The example's folder, importable here and in child processes."""
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    monkeypatch.setenv("PYTHONPATH", str(EXAMPLE), prepend=os.pathsep)
-    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    use_example(monkeypatch)
     yield EXAMPLE
     for name in [name for name in sys.modules if name.split(".")[0] == "digits_app"]:
         del sys.modules[name]

@@ -1,7 +1,6 @@
 """Other libraries' outputs: the examples run, and the events are what those libraries mean."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 import fedproof as fp
 from fedproof.integrations.adapters import opacus_event, pfl_mechanism
+from tests.patience import finished
 
 PFL = {"noise_parameter": 2.0, "num_compositions": 5, "sampling_probability": 0.1}
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "adapters").glob("from_*.py"))
@@ -17,9 +17,7 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "adapters").glob("fr
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
 def test_the_examples_run_and_certify_something(script):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, timeout=120
-    )
+    done = finished([sys.executable, "-W", "error", script])
     assert done.returncode == 0, done.stderr
     assert "sound True" in done.stdout
     curve = next(line for line in done.stdout.splitlines() if line.startswith("certified accuracy"))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from importlib import import_module
@@ -21,7 +20,11 @@ from fedproof.ensemble import Task, train_replicas
 from fedproof.folder import kept_seed
 from fedproof.mechanisms import LocalTraining, Poisson, UserFedAvg
 from fedproof.models.networks import linear
+from tests.integrations.conftest import use_example
+from tests.patience import finished
 
+# One worker has the simulation and the deployment.
+pytestmark = pytest.mark.xdist_group("flower")
 FALSE_ALARM = 1e-6
 USERS, REPLICAS, SEED = 24, 200, 5
 MECHANISM = UserFedAvg(rounds=2, noise_multiplier=3.0, sampling=Poisson(probability=0.25))
@@ -43,15 +46,8 @@ def local_scores(users, mechanism, replicas, seed):
 
 
 def run_script(example_path, folder, script, *options, environment=None):
-    command = [sys.executable, str(example_path / script), *options]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=os.environ | (environment or {}),
-        timeout=600,
-    )
+    command = [sys.executable, example_path / script, *options]
+    done = finished(command, cwd=folder, env=os.environ | (environment or {}))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done
 
@@ -146,48 +142,82 @@ def test_settings_are_those_of_the_project_file(example_path):
     assert server_app.Settings.of(project["tool"]["flwr"]["app"]["config"]) == server_app.Settings()
 
 
+# --- one real deployment, to which everything happens ----------------------------------------------------
+
+NODES = 3
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory):
+    """What was seen of a deployment with a node killed, then its SuperLink, and keys that nobody may use."""
+    pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedproof[flower]'")
+    folder, seen = tmp_path_factory.mktemp("deployment"), {}
+    with pytest.MonkeyPatch.context() as patch:
+        use_example(patch)
+        deploy = import_module("deploy")
+        with deploy.Deployment(folder=folder, nodes=NODES) as running:
+            turn_away(deploy, running, seen)
+            deploy.trial_of_node(running, folder / "node", deploy.SETTINGS)
+
+            def look():
+                kept = [path for path in (folder / "link" / "part-00000").rglob("*") if path.is_file()]
+                seen["files"] = {path: path.read_bytes() for path in kept}
+                seen["rounds"] = deploy.rounds_done(folder / "link")
+                seen["ledger"] = load_ledger(folder / "link" / "ledger.json")
+
+            # Nodes look for the SuperLink less and less often while it is away: a round waits for them.
+            settings = deploy.SETTINGS | {"rounds": 2, "replicas": 24, "part-size": 8, "timeout": 240.0}
+            deploy.trial_of_superlink(running, folder / "link", settings, meanwhile=look)
+    return folder, seen
+
+
+def turn_away(deploy, running, seen):
+    """Start a node whose key nobody registered, and another with the key of a node that is there."""
+    deploy.make_keys(1, running.folder / "others")
+    log = running.folder / "superlink.log"
+    running.wait(lambda: log.read_text().count("Activated node") == NODES, "all nodes are there")
+    running.start_node(1, key=running.folder / "others" / "node-0", name="stranger")
+    running.start_node(1, name="double")
+    for name in ("stranger", "double"):
+        process = running.processes[name]
+        running.wait(lambda process=process: process.poll() is not None, f"the {name} is turned away")
+        seen[name] = process.returncode
+    seen["alive"] = [running.processes[f"node-{node}"].poll() is None for node in range(NODES)]
+
+
+def states_of(out):
+    return [json.loads(path.read_text()) for path in sorted(out.glob("part-*/private/state.json"))]
+
+
 @pytest.mark.slow
-def test_a_deployment_survives_a_killed_node(example_path, tmp_path):
-    deploy = import_module("deploy")
-    out = deploy.trial_of_node(tmp_path, 4, deploy.SETTINGS, seconds=170)
+def test_a_deployment_survives_a_killed_node(deployed):
+    out = deployed[0] / "node"
     certificate = loads((out / "certificate.json").read_text())
     assert certificate.sound
     assert certificate.num_replicas == 60
     assert not fp.verify((out / "certificate.json").read_text(), out / "scores.npy")
-    states = [json.loads(path.read_text()) for path in sorted(out.glob("part-*/private/state.json"))]
+    states = states_of(out)
     first, *middle, last = [state["metrics"][0] for state in states]
     assert first["faults"] == 0
     assert any(metrics.get("faults-silent") for metrics in middle)
     assert last["faults"] == 0  # with its key the node is the same user as before
     assert all(state["users"] == states[0]["users"] for state in states)
-    assert "could not be activated" in (tmp_path / "superlink.log").read_text()
 
 
 @pytest.mark.slow
-def test_a_deployment_goes_on_after_its_superlink_was_killed(example_path, tmp_path):
-    deploy = import_module("deploy")
-    seen = {}
-
-    def look(out):
-        kept = [path for path in (out / "part-00000").rglob("*") if path.is_file()]
-        seen.update({path: path.read_bytes() for path in kept})
-        seen["rounds"] = deploy.rounds_done(out)
-        seen["ledger"] = load_ledger(out / "ledger.json")
-
-    # Nodes look for the SuperLink less and less often while it is away: the next round has to wait for them.
-    settings = deploy.SETTINGS | {"rounds": 2, "replicas": 24, "part-size": 8, "timeout": 90.0}
-    out = deploy.trial_of_superlink(tmp_path, 4, settings, seconds=240, meanwhile=look)
+def test_a_deployment_goes_on_after_its_superlink_was_killed(deployed):
+    folder, seen = deployed
+    out, counted = folder / "link", seen["ledger"]
     # Killed in the middle: one part was finished, another begun, and both were counted.
-    rounds, counted = seen.pop("rounds"), seen.pop("ledger")
-    assert 3 <= rounds < 6
-    assert counted.replicas * counted.queries[0].count >= 8 * rounds
-    assert all(path.read_bytes() == content for path, content in seen.items())
+    assert 3 <= seen["rounds"] < 6
+    assert counted.replicas * counted.queries[0].count >= 8 * seen["rounds"]
+    assert all(path.read_bytes() == content for path, content in seen["files"].items())
     # All nodes came back as who they were: the replicas are those of a training that nobody stopped.
-    states = [json.loads(path.read_text()) for path in sorted(out.glob("part-*/private/state.json"))]
+    states = states_of(out)
     assert [metrics["faults"] for state in states for metrics in state["metrics"]] == [0] * 6
     assert all(state["users"] == states[0]["users"] for state in states)
     mechanism = replace(MECHANISM, noise_multiplier=1.0, sampling=Poisson(probability=0.5))
-    scores, labels = local_scores(4, mechanism, 24, kept_seed(out))
+    scores, labels = local_scores(NODES, mechanism, 24, kept_seed(out))
     kept = np.load(out / "scores.npy")
     np.testing.assert_allclose(kept, scores, atol=2e-4)
     certificate = loads((out / "certificate.json").read_text())
@@ -198,12 +228,9 @@ def test_a_deployment_goes_on_after_its_superlink_was_killed(example_path, tmp_p
 
 
 @pytest.mark.slow
-def test_a_node_without_a_registered_key_is_turned_away(example_path, tmp_path):
-    deploy = import_module("deploy")
-    with deploy.Deployment(folder=tmp_path, nodes=1) as deployment:
-        deploy.make_keys(2, tmp_path / "others")
-        stranger = tmp_path / "keys" / "node-1"
-        stranger.write_bytes((tmp_path / "others" / "node-1").read_bytes())
-        deployment.start_node(1)
-        assert deployment.processes["node-1"].wait(timeout=60) != 0
-        assert deployment.processes["node-0"].poll() is None
+def test_a_node_without_a_registered_key_or_with_that_of_another_is_turned_away(deployed):
+    folder, seen = deployed
+    assert seen["stranger"] != 0
+    assert seen["double"] != 0
+    assert all(seen["alive"])
+    assert "could not be activated" in (folder / "superlink.log").read_text()

@@ -315,7 +315,7 @@ def test_rows_of_many_attacks_repeat(relation):
 
 @pytest.mark.slow
 def test_no_attack_breaks_a_sound_certificate_at_any_size():
-    clean = Clean(1000)
+    clean = Clean(500)
     largest = max(size for size in clean.certificate.certified_size if size is not None)
     for name in ATTACKS:
         for size in range(1, largest + 1, 3):

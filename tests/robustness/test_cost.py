@@ -105,14 +105,12 @@ def test_an_attacked_ensemble_costs_little_more_than_a_clean_one(name):
     def clean():
         train_replicas(task, range(1000), first_updates=first)
 
-    assert shortest(attacked) <= 1.3 * shortest(clean)
-
-
-def shortest(work):
-    """Processor seconds of the fastest of five tries."""
-    tries = []
-    for _ in range(5):
-        begin = time.process_time()
-        work()
-        tries.append(time.process_time() - begin)
-    return min(tries)
+    tries = {attacked: [], clean: []}
+    for number in range(5):  # in turn, so that whatever disturbs one disturbs the other
+        for work, took in tries.items():
+            begin = time.process_time()
+            work()
+            took.append(time.process_time() - begin)
+        if number and min(tries[attacked]) <= 1.3 * min(tries[clean]):
+            break
+    assert min(tries[attacked]) <= 1.3 * min(tries[clean])

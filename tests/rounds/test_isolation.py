@@ -63,13 +63,14 @@ class Case:
 SGD = LocalTraining(
     epochs=3, batch_size=2, learning_rate=0.2, momentum=0.9, weight_decay=0.01, cosine=True, balanced=True
 )
+SHORT = LocalTraining(batch_size=4, learning_rate=0.3)  # two steps: a step of an LSTM is a loop of its own
 SHAPES = {"mnist-cnn": (28, 28), "lenet": (28, 28), "cifar-cnn": (3, 32, 32)}
 DECLARED = {"sampling": HALF, "population": 2 * USERS}
 CASES = {
     "user": Case(mechanism=UserFedAvg(**NOISY, **DECLARED), local=SGD),
     "user, mlp, no limit": Case(mechanism=UserFedAvg(**NOISY, **DECLARED), model="mlp", limited=False),
     "user, own module": Case(mechanism=UserFedAvg(**NOISY, **DECLARED), model="module"),
-    "user, lstm": Case(mechanism=UserFedAvg(**NOISY, **DECLARED), model="lstm"),
+    "user, lstm": Case(mechanism=UserFedAvg(**NOISY, **DECLARED), model="lstm", local=SHORT),
     "user, fixed": Case(mechanism=UserFedAvg(**NOISY, sampling=THREE), model="mlp"),
     "user, quantile": Case(mechanism=UserFedAvg(**NOISY, **DECLARED, clipping=Quantile())),
     "user, layers": Case(
@@ -92,7 +93,7 @@ CASES = {
     ),
     "partition": Case(mechanism=Partition(groups=4, rounds=2), local=SGD),
     "partition, mlp": Case(mechanism=Partition(groups=4), model="mlp", limited=False),
-    "partition, lstm": Case(mechanism=Partition(groups=4), model="lstm"),
+    "partition, lstm": Case(mechanism=Partition(groups=4), model="lstm", local=SHORT),
     "partition, pooled": Case(mechanism=Partition(groups=4, rounds=2, pooled=True), local=SGD),
     "partition, pooled, module": Case(mechanism=Partition(groups=4, pooled=True), model="module"),
     "partition, one vote": Case(mechanism=Partition(groups=USERS - 1), model="mlp", local=SGD),
