@@ -27,11 +27,9 @@ from fedproof.mechanisms import (
 )
 from fedproof.models.model import load
 from fedproof.models.precision import all_digits
-from fedproof.rounds.augment import Augment
-from fedproof.rounds.local import at_epoch
-from fedproof.rounds.randomness import Stream, data_order, draw
-from fedproof.rounds.sampling import cohorts_of
-from fedproof.rounds.users import as_inputs, class_balance
+from fedproof.rounds.local import Augment, at_epoch
+from fedproof.rounds.randomness import Stream, cohorts_of, data_order, draw
+from fedproof.rounds.state import as_inputs, class_balance
 
 
 @all_digits()

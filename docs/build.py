@@ -148,7 +148,8 @@ def _arguments(tree: ast.FunctionDef) -> list[str]:
     defaults = [None] * (len(given.args) - len(given.defaults)) + list(given.defaults)
     first = [_argument(*row) for row in zip(given.args, defaults, strict=True)]
     named = [_argument(*row) for row in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
-    return [*first, "*", *named] if named else first
+    others = [f"**{_argument(given.kwarg, None)}"] if given.kwarg else []
+    return [*first, *(["*", *named] if named else []), *others]
 
 
 def _argument(arg: ast.arg, default: ast.expr | None) -> str:

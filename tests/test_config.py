@@ -1,10 +1,14 @@
 """The TOML file: what is right comes back the same, what is wrong is named in one line."""
 
+import tomllib
+
 import pytest
+import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedproof.config import Config, load_config, parse_config
+from fedproof.folder import read_config
 from fedproof.mechanisms import (
     Everyone,
     FedAvg,
@@ -202,3 +206,30 @@ def test_a_cohort_larger_than_the_federation_is_refused_when_users_are_known():
 
 def test_the_default_configuration_needs_a_cohort_only():
     assert Config.model_validate({"mechanism": {"cohort": 5}}).data.name == "digits"
+
+
+def test_directories_of_earlier_releases_hold_every_key_and_still_load(tmp_path):
+    config = parse("[mechanism]\nkind = 'partition'\ngroups = 4\n[certificate]\nmethod = 'vote'")
+    whole = config.model_dump(mode="json")
+    old = {name: {k: v for k, v in table.items() if v is not None} for name, table in whole.items()}
+    assert {"noise_multiplier", "clip_norm", "sampling"} <= set(old["mechanism"])
+    (tmp_path / "config.toml").write_text(tomli_w.dumps(old))
+    assert read_config(tmp_path) == config
+    kept = tomllib.loads(config.to_toml())["mechanism"]
+    assert not {"noise_multiplier", "clip_norm", "sampling"} & set(kept)
+    with pytest.raises(ValueError, match=r"mechanism\.sampling = 'poisson' is not used by kind"):
+        load_config(tmp_path / "config.toml")
+
+
+def test_another_kind_leaves_behind_what_the_file_said_for_the_old_one():
+    text = "[mechanism]\ncohort = 2\nnoise_multiplier = 3.0\nclip_norm = 0.5"
+    config = parse(text, "mechanism.kind=partition", "mechanism.groups=3", "certificate.method=vote")
+    assert config.mechanism.cohort is None
+    with pytest.raises(ValueError, match=r"mechanism\.noise_multiplier = 2\.0 is not used by kind"):
+        parse(
+            text,
+            "mechanism.noise_multiplier=2",
+            "mechanism.kind=partition",
+            "mechanism.groups=3",
+            "certificate.method=vote",
+        )

@@ -10,6 +10,7 @@ import pytest
 
 from tests.patience import finished
 
+TRAINING = ("Task", "Trained", "run", "train")
 PACKAGE = Path(__file__).parents[1] / "src" / "fedproof"
 
 NO_TORCH = """
@@ -36,8 +37,15 @@ def test_guarantees_do_not_need_torch(module):
 
 
 def test_every_public_name_works_without_torch():
-    done = run_without(["torch"], "import fedproof as fp; [getattr(fp, name) for name in fp.__all__]")
+    code = "import fedproof as fp; [getattr(fp, name) for name in fp.__all__ if name not in {names!r}]"
+    done = run_without(["torch"], code.format(names=TRAINING))
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_what_trains_says_what_to_install(name):
+    done = run_without(["torch"], f"import fedproof; fedproof.{name}")
+    assert f"ImportError: fedproof.{name} trains: install pip install 'fedproof[train]'" in done.stderr
 
 
 @pytest.mark.parametrize("module", ["models", "rounds", "ensemble"])
@@ -97,6 +105,7 @@ LAYERS = [
     {"attacks", "audit"},
     {"config"},
     {"folder", "publishing"},
+    {"training"},
     {"experiment", "pretrain"},
     {"serving", "sweep", "robustness", "pilot"},
     {"comparison"},

@@ -1,4 +1,4 @@
-"""The README's first example runs as it is printed, and its certificate verifies."""
+"""The README's examples run as they are printed, and their certificates verify."""
 
 import os
 import re
@@ -43,3 +43,11 @@ def test_every_command_the_readme_names_exists():
     named = set(re.findall(r"^fedproof (\w+)", "\n".join(blocks("bash")), re.M))
     assert named
     assert all(re.search(rf"^\s+{name}\s", done.stdout, re.M) for name in named)
+
+
+def test_training_from_python_works_as_printed(tmp_path):
+    shown = "print(certificate.sound, certificate.certified_accuracy([5])[0] > 0.5)"
+    code = f"import matplotlib; matplotlib.use('Agg')\n{blocks('python')[1]}\n{shown}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.strip() == "True True", done.stderr
+    assert (tmp_path / "certified.png").stat().st_size > 1000

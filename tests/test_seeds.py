@@ -24,7 +24,7 @@ from fedproof.pilot import pilot
 from fedproof.publishing import UNCOVERED
 from fedproof.report import write_report
 from fedproof.rounds import randomness
-from fedproof.rounds.augment import Augment
+from fedproof.rounds.local import Augment
 from fedproof.serving import predict
 from fedproof.sweep import points, sweep
 from paper import load_studies

@@ -27,8 +27,12 @@ if TYPE_CHECKING:
     )
     from fedproof.certificates.privacy import ApproximateDP
     from fedproof.certificates.verify import verify
+    from fedproof.data.load import load
+    from fedproof.ensemble import Task
+    from fedproof.experiment import run
     from fedproof.federation import Federation
     from fedproof.mechanisms import (
+        Bagging,
         CohortOnce,
         Everyone,
         FedAvg,
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
         UserFedAvg,
     )
     from fedproof.threat import Relation, ThreatModel, Unit
+    from fedproof.training import Trained, train
 
 __version__ = "0.1.0"
 
@@ -69,8 +74,12 @@ _HOME = {
     ),
     "fedproof.certificates.privacy": ("ApproximateDP",),
     "fedproof.certificates.verify": ("verify",),
+    "fedproof.data.load": ("load",),
+    "fedproof.ensemble": ("Task",),
+    "fedproof.experiment": ("run",),
     "fedproof.federation": ("Federation",),
     "fedproof.mechanisms": (
+        "Bagging",
         "CohortOnce",
         "Everyone",
         "FedAvg",
@@ -88,6 +97,7 @@ _HOME = {
         "UserFedAvg",
     ),
     "fedproof.threat": ("Relation", "ThreatModel", "Unit"),
+    "fedproof.training": ("Trained", "train"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -95,8 +105,10 @@ __all__ = [  # noqa: RUF022 - in the order of the guide, not of the alphabet
     "ThreatModel", "Unit", "Relation",
     "Poisson", "FixedSize", "Everyone",
     "Flat", "PerLayer", "Median", "PerLayerMedian", "Quantile",
-    "UserFedAvg", "InstanceFedSGD", "InstanceFedAvg", "CohortOnce", "Partition", "FedAvg",
+    "UserFedAvg", "InstanceFedSGD", "InstanceFedAvg", "CohortOnce", "Bagging", "Partition",
+    "FedAvg",
     "LocalTraining", "Federation",
+    "load", "Task", "train", "Trained", "run",
     "account", "account_delta", "ensemble_account", "user_accounts", "event_of", "Ledger",
     "tradeoff", "Tradeoff",
     "certify", "certify_means", "certify_sequentially", "inefficacy", "verify",
@@ -110,7 +122,12 @@ __all__ = [  # noqa: RUF022 - in the order of the guide, not of the alphabet
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'fedproof' has no attribute {name!r}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+    try:
+        return getattr(import_module(_MODULE_OF[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name in ("torch", "safetensors"):
+            raise ImportError(f"fedproof.{name} trains: install pip install 'fedproof[train]'") from error
+        raise
 
 
 def __dir__() -> list[str]:

@@ -16,10 +16,10 @@ from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.epsilon import natural_relation
 from fedproof.accounting.ledger import Ledger, save_ledger
 from fedproof.aggregation.registry import build_rule
-from fedproof.certificates import Certificate, certify, dumps
+from fedproof.certificates import Certificate, dumps
 from fedproof.certificates.comparison import Curve, compare
 from fedproof.certificates.soundness import caveats_of as certificate_caveats
-from fedproof.config import Config
+from fedproof.config import Config, load_config
 from fedproof.ensemble import (
     Ensemble,
     Task,
@@ -39,10 +39,11 @@ from fedproof.mechanisms import Caveat, is_certified, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.models.registry import build
 from fedproof.progress import Progress, peak_memory, silent
-from fedproof.publishing import NOTICE, notice, secrets_of
+from fedproof.publishing import NOTICE, notice, secret_of
 from fedproof.seeds import common_half, fresh_seed
 from fedproof.summary import CertifiedSizes, RunSummary, Traffic, read_summary, write_summary
 from fedproof.threat import Unit
+from fedproof.training import certify_task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +58,8 @@ class Run:
 
 
 def run(
-    config: Config,
-    out: Path,
+    config: Config | Path | str,
+    out: Path | str,
     *,
     resume: bool = False,
     engine: str = "local",
@@ -68,12 +69,15 @@ def run(
 ) -> Run:
     """Train the replicas of `config` on `device`, certify, and write the run directory `out`.
 
+    `config` is a configuration or the path of its TOML file.
+
     A run that was interrupted goes on with `resume`: finished parts are kept, and the certificate is the same
     byte for byte. With `ensemble.secure_noise` missing parts get fresh randomness.
 
     Raises:
         ValueError: the directory belongs to another configuration, or something is wrong with the data.
     """
+    config, out = config if isinstance(config, Config) else load_config(Path(config)), Path(out)
     if config.attack.kind != "none":
         raise ValueError("attack.kind: a run trains honest users; for attacks use fedproof attack")
     shared = shared or SharedWork()
@@ -265,18 +269,17 @@ def certify_scores(
 ) -> Certificate:
     """The certificate that the configuration asks for, from the ensemble's scores."""
     section = config.certificate
-    return certify(
+    return certify_task(
+        task,
         scores,
         labels,
-        mechanism=task.mechanism,
         threat=config.threat_model,
+        seed=secret_of(config),
         method=section.method,
         bound=section.bound,
         failure_probability=section.failure_probability,
         max_size=section.max_size,
         delta=config.mechanism.delta,
-        caveats=caveats_of(task, config.threat.relation),
-        assumptions=secrets_of(config, task.mechanism),
     )
 
 

@@ -90,7 +90,7 @@ def read_config(folder: Path) -> Config:
 
     Directories of earlier releases do not say `data.seed`: there one seed decided who holds what as well.
     """
-    config = load_config(folder / CONFIG)
+    config = load_config(folder / CONFIG, forgiving=True)
     if "seed" in config.data.model_fields_set or config.ensemble.seed is None:
         return config
     return config.model_copy(update={"data": config.data.model_copy(update={"seed": config.ensemble.seed})})

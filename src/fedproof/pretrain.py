@@ -16,7 +16,7 @@ from fedproof.models.model import load
 from fedproof.models.precision import all_digits
 from fedproof.models.registry import build
 from fedproof.progress import Progress, silent
-from fedproof.rounds.users import as_inputs
+from fedproof.rounds.state import as_inputs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ A note in the run's directory says the latter; its first line is said at the end
 """
 
 from fedproof.config import Config
-from fedproof.mechanisms import Mechanism, Releases, is_private
+from fedproof.mechanisms import Mechanism, is_private
 from fedproof.seeds import FRESH, KNOWN, NO_SEED
 
 NOTICE = "PUBLISH.txt"
@@ -28,16 +28,11 @@ train again. Where the data are public anyway nothing is lost.
 """
 
 
-def secrets_of(config: Config, mechanism: Mechanism) -> tuple[str, ...]:
-    """What nobody who was corrupted may have known, as assumptions of a certificate.
-
-    A partition keeps no secret: its votes are counted, and a unit touches one group, whoever knows which.
-    """
-    if mechanism.releases is Releases.GROUPS:
-        return ()
+def secret_of(config: Config) -> str:
+    """What nobody who was corrupted may have known of a run's random numbers."""
     if config.ensemble.secure_noise:
-        return (NO_SEED,)
-    return (FRESH if config.ensemble.seed is None else KNOWN,)
+        return NO_SEED
+    return FRESH if config.ensemble.seed is None else KNOWN
 
 
 def notice(config: Config, mechanism: Mechanism) -> str:

@@ -33,7 +33,7 @@ from fedproof.mechanisms import (
     Poisson,
     UserFedAvg,
 )
-from fedproof.rounds import cohort_once, instance, sampling, user_fedavg
+from fedproof.rounds import cohort_once, instance, randomness, user_fedavg
 from fedproof.rounds.randomness import Stream
 from fedproof.threat import Relation, ThreatModel
 
@@ -158,7 +158,7 @@ def no_sampling(monkeypatch):
     def everyone(drawn, ids, rounds, seed, replicas, secure):
         return np.ones((len(replicas), rounds, len(ids)), dtype=np.bool_)
 
-    monkeypatch.setattr(sampling, "draw_cohorts", everyone)
+    monkeypatch.setattr(randomness, "draw_cohorts", everyone)
 
 
 def one_layer(monkeypatch):

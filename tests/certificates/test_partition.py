@@ -10,7 +10,7 @@ from fedproof.accounting import account, tradeoff
 from fedproof.certificates import certify, certify_means, dumps, loads, verify
 from fedproof.certificates.tight import partition_costs, partition_sizes
 from fedproof.mechanisms import Partition
-from fedproof.rounds.sampling import groups_of
+from fedproof.rounds.randomness import groups_of
 from fedproof.threat import ThreatModel
 
 

@@ -21,8 +21,7 @@ from fedproof.mechanisms import (
     Quantile,
     UserFedAvg,
 )
-from fedproof.rounds.randomness import Stream
-from fedproof.rounds.sampling import cohorts_of
+from fedproof.rounds.randomness import Stream, cohorts_of
 
 CPU = torch.device("cpu")
 POISSON, FIXED = Poisson(probability=0.5), FixedSize(cohort=3, users=6)

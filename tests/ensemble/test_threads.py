@@ -27,7 +27,7 @@ from fedproof.models import build
 from fedproof.models.module import from_module
 from fedproof.robustness.outcome import run_attack
 from fedproof.rounds import user_fedavg
-from fedproof.rounds.cores import free_cores
+from fedproof.rounds.stacking import free_cores
 from tests.models.brought import CLASSES, MODULES, SHAPE
 
 SIZES = Sizes(stack=3, block=3, cells=17)

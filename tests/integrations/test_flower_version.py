@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from fedproof.integrations import flower_version as checked
+from fedproof import integrations
 from tests.patience import finished
 
 
@@ -33,9 +33,9 @@ def test_a_missing_or_other_flower_is_one_clear_line(monkeypatch, found, message
             raise PackageNotFoundError(name)
         return found
 
-    monkeypatch.setattr(checked, "version", version)
+    monkeypatch.setattr(integrations, "version", version)
     with pytest.raises(ImportError, match=message) as caught:
-        checked.require_flower()
+        integrations.require_flower()
     assert "\n" not in str(caught.value)
 
 
@@ -49,5 +49,5 @@ def test_the_package_is_not_imported_with_another_major_version():
 
 @pytest.mark.parametrize("found", ["1.41.0", "1.41.3"])
 def test_any_patch_of_the_tested_version_will_do(monkeypatch, found):
-    monkeypatch.setattr(checked, "version", lambda name: found)
-    checked.require_flower()
+    monkeypatch.setattr(integrations, "version", lambda name: found)
+    integrations.require_flower()

@@ -15,7 +15,7 @@ from fedproof.integrations.server import Plan
 from fedproof.lots import Purpose, draw_cohorts
 from fedproof.mechanisms import Everyone, FixedSize, Flat, Median, PerLayer, Poisson, Quantile, UserFedAvg
 from fedproof.rounds import clipping as engine_clipping
-from fedproof.rounds.noise import add_noise
+from fedproof.rounds.clipping import add_noise
 from fedproof.rounds.randomness import Stream
 from fedproof.rounds.state import contributions_of
 

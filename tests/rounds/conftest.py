@@ -8,9 +8,9 @@ from fedproof.lots import Lots, Purpose, draw_cohorts
 from fedproof.mechanisms import LocalTraining
 from fedproof.models import build
 from fedproof.rounds import Setting, State, Streams
-from fedproof.rounds.lanes import Stacking
 from fedproof.rounds.randomness import Stream
-from fedproof.rounds.users import users_on
+from fedproof.rounds.stacking import Stacking
+from fedproof.rounds.state import users_on
 
 CPU = torch.device("cpu")
 
@@ -62,5 +62,17 @@ def begin(setting):
             lots=Lots(0, Purpose.BATCH, replicas),
         )
         return state, streams
+
+    return make
+
+
+@pytest.fixture
+def constant(setting):
+    """Updates of all users that have the given norm and point the same way."""
+
+    def make(norm):
+        updates = torch.zeros(10, setting.model.layout.dim)
+        updates[:, 0] = norm
+        return updates
 
     return make

@@ -37,7 +37,7 @@ from fedproof.mechanisms import (
 )
 from fedproof.models import build
 from fedproof.models.module import from_module
-from fedproof.rounds.sampling import cohorts_of
+from fedproof.rounds.randomness import cohorts_of
 from fedproof.threat import Unit
 
 EXAMPLES = int(os.environ.get("FEDPROOF_ISOLATION_EXAMPLES", "0")) or 60  # of each case
@@ -46,8 +46,6 @@ HALF, THREE = Poisson(probability=0.3), FixedSize(cohort=2, users=USERS)
 FOUR = FixedSize(cohort=4, users=USERS)
 NOISY = {"rounds": 2, "noise_multiplier": 1.0}
 HUGE = (3e38, -3e38, 1e20, np.inf, -np.inf, np.nan, 1e-42, 0.0, 1.0)
-
-
 PLAIN = LocalTraining(epochs=2, batch_size=3, learning_rate=0.3)
 
 

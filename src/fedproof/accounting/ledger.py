@@ -22,7 +22,7 @@ _VERSION = 1
 class Ledger:
     """Finished replicas of one mechanism, each costing `queries`.
 
-    >>> from fedproof.mechanisms import UserFedAvg
+    >>> from fedproof.mechanisms import Poisson, UserFedAvg
     >>> mechanism = UserFedAvg(rounds=1, noise_multiplier=6.0, sampling=Poisson(probability=0.2))
     >>> ledger = Ledger.of(mechanism, delta=0.0029).spend(70)
     >>> ledger.replicas, round(ledger.epsilon["pld"], 2)

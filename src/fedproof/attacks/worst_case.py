@@ -14,8 +14,7 @@ from fedproof.ensemble.memory import sizes_for
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
 from fedproof.models.model import Model
-from fedproof.rounds.state import State
-from fedproof.rounds.users import as_inputs
+from fedproof.rounds.state import State, as_inputs
 
 
 @dataclass(frozen=True, kw_only=True)

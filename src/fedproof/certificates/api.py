@@ -28,7 +28,7 @@ from fedproof.certificates.scores import (
 )
 from fedproof.certificates.soundness import assumptions_of, caveats_of
 from fedproof.mechanisms import Mechanism, Queries, Releases, is_certified
-from fedproof.mechanisms.caveats import sentences as caveat_sentences
+from fedproof.mechanisms.caveats import sentences
 from fedproof.threat import ThreatModel
 
 _EMPTY = "queries are empty: what releases nothing has nothing to certify"
@@ -188,8 +188,8 @@ def settings_for(
         max_size=max_size,
         sequential=sequential,
         served=served,
-        caveats=sentences(caveats, "caveats"),
-        stated_assumptions=sentences(assumptions, "assumptions"),
+        caveats=stated(caveats, "caveats"),
+        stated_assumptions=stated(assumptions, "assumptions"),
         version=version,
     )
 
@@ -211,7 +211,7 @@ def described(source: Source | None, threat: ThreatModel | None) -> tuple[Mechan
         return Queries(queries=queries_of(source), unit=threat.unit), threat
     threat = threat or ThreatModel()
     if source is not None:
-        check_sentences(reasons=caveat_sentences(source.caveats(threat.relation)))
+        check_sentences(reasons=sentences(source.caveats(threat.relation)))
         if not is_certified(source):
             raise UnsupportedEventError(source.unaccounted) if source.unaccounted else ValueError(_EMPTY)
     if source is not None and source.unit != threat.unit:
@@ -243,12 +243,12 @@ def certificate_of_scores(
         labels=None if known is None else tuple(known.tolist()),
         labels_sha256=None if known is None else fingerprint(known),
         accuracy=None if known is None else float(np.mean((found.leader == known) & ~found.tied)),
-        reasons=caveat_sentences(caveats_of(settings, exact=num_replicas is None)),
+        reasons=sentences(caveats_of(settings, exact=num_replicas is None)),
         assumptions=assumptions_of(settings, numbers=scores.dtype.name, num_replicas=num_replicas),
     )
 
 
-def sentences(texts: Sequence[str], name: str) -> tuple[str, ...]:
+def stated(texts: Sequence[str], name: str) -> tuple[str, ...]:
     """Several sentences; one text alone is a mistake, its letters would be the sentences."""
     if isinstance(texts, str):
         raise ValueError(f"{name} = {texts!r} must be a sequence of sentences, not one")

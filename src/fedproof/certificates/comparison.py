@@ -11,6 +11,7 @@ from fedproof.accounting import account
 from fedproof.accounting.epsilon import natural_relation
 from fedproof.accounting.tradeoff import tradeoff
 from fedproof.arrays import Integers
+from fedproof.certificates.compute import exact_bounds
 from fedproof.certificates.confidence import Bound, Spending, share
 from fedproof.certificates.paper_theorems import certified_size
 from fedproof.certificates.scores import Array
@@ -19,7 +20,6 @@ from fedproof.certificates.tight import (
     class_bounds,
     mean_sizes,
     partition_sizes,
-    ranking,
     vote_counts,
 )
 from fedproof.mechanisms import Mechanism, Releases, is_private
@@ -72,7 +72,7 @@ def compare(
     """
     if mechanism.releases is Releases.GROUPS:
         return (_counted(scores, labels, max_size),)
-    exact = _exact(scores)
+    exact = exact_bounds(scores.mean(axis=0, dtype=np.float64), rounded=False)  # as if O were infinite
     num_classes = scores.shape[2]
     sure = class_bounds(scores, Bound.BETTING, share(failure_probability, num_classes, Spending.SOUND))
 
@@ -137,11 +137,3 @@ def relations_of(mechanism: Mechanism) -> tuple[Relation, ...]:
     """Those that the mechanism's curve is known for."""
     fixed = is_private(mechanism) and natural_relation(mechanism) is Relation.REPLACE
     return (Relation.REPLACE,) if fixed else (Relation.JOIN, Relation.REPLACE)
-
-
-def _exact(scores: Array) -> ClassBounds:
-    """Means taken as if O were infinite."""
-    means = np.asarray(scores.mean(axis=0, dtype=np.float64))
-    top, second, tied = ranking(means)
-    rows = np.arange(len(means))
-    return ClassBounds(top=top, tied=tied, top_lower=means[rows, top], rival_upper=means[rows, second])

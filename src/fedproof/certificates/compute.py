@@ -33,7 +33,7 @@ def certified_sizes(settings: Settings, scores: Array) -> CertifiedSizes:
         check_copies(scores)
     if settings.method is Method.MARGIN:
         return _margin(settings, scores)
-    bounds = _exact(scores, settings.version) if scores.ndim == 2 else _estimated(settings, scores)
+    bounds = _bounds(settings, scores)
     real = None
     match settings.method:
         case Method.PAPER:
@@ -67,8 +67,10 @@ def _counted(settings: Settings, scores: Array) -> CertifiedSizes:
     return CertifiedSizes(top=top, leader=top, tied=tied, sizes=np.minimum(sizes, settings.max_size))
 
 
-def _estimated(settings: Settings, scores: Array) -> ClassBounds:
+def _bounds(settings: Settings, scores: Array) -> ClassBounds:
     first = settings.version == 1
+    if scores.ndim == 2:
+        return exact_bounds(scores, rounded=not first)
     split = version_one.share if first else share
     return class_bounds(
         scores,
@@ -79,8 +81,8 @@ def _estimated(settings: Settings, scores: Array) -> ClassBounds:
     )
 
 
-def _exact(means: Array, version: int) -> ClassBounds:
-    """Bounds of means that are exact but for the rounding of their type and what a row misses one by.
+def exact_bounds(means: Array, *, rounded: bool) -> ClassBounds:
+    """Bounds of exact means; if `rounded`, exact but for their type's rounding and what a row misses one by.
 
     A mean of 1 that is stored as float16 may be anything above 0.9997. Rounding to nearest moves a number in
     [0, 1] by half the distance of 1 to the number below it at most; the whole of it is given away. Rows of
@@ -90,7 +92,7 @@ def _exact(means: Array, version: int) -> ClassBounds:
     top, second, tied = ranking(exact)
     rows = np.arange(len(exact))
     lower, upper = exact[rows, top], exact[rows, second]
-    if version > 1:
+    if rounded:
         error = np.finfo(means.dtype).epsneg + np.abs(exact.sum(axis=1) - 1)
         lower, upper = np.maximum(lower - error, 0.0), np.minimum(upper + error, 1.0)
     return ClassBounds(top=top, tied=tied, top_lower=lower, rival_upper=upper)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from fedproof.arrays import Floats
 from fedproof.certificates import version_one
-from fedproof.certificates.api import described, sentences
+from fedproof.certificates.api import described, stated
 from fedproof.certificates.betting import MIXTURE, Bets
 from fedproof.certificates.certificate import (
     VERSION,
@@ -35,7 +35,7 @@ from fedproof.certificates.privacy import (
 from fedproof.certificates.scores import Array, check_costs, fingerprint, load
 from fedproof.certificates.soundness import cost_assumptions, cost_caveats
 from fedproof.certificates.tight import TradeoffBySize
-from fedproof.mechanisms.caveats import sentences as caveat_sentences
+from fedproof.mechanisms.caveats import sentences
 from fedproof.threat import ThreatModel
 
 Interval = Callable[[int], tuple[float, float]]  # size -> bounds on the expected share under poisoning
@@ -179,8 +179,8 @@ def cost_settings_for(
         sizes=tuple(sizes),
         tau=tau,
         max_size=max_size,
-        caveats=sentences(caveats, "caveats"),
-        stated_assumptions=sentences(assumptions, "assumptions"),
+        caveats=stated(caveats, "caveats"),
+        stated_assumptions=stated(assumptions, "assumptions"),
         version=version,
     )
 
@@ -207,7 +207,7 @@ def bounds_of_costs(settings: CostSettings, costs: Array) -> Inefficacy:
         clipped_share=float(np.mean(raw != shares)),
         num_replicas=len(costs),
         costs_sha256=fingerprint(costs),
-        reasons=caveat_sentences(cost_caveats(settings)),
+        reasons=sentences(cost_caveats(settings)),
         assumptions=() if first else cost_assumptions(settings),
     )
 

@@ -15,7 +15,7 @@ from fedproof.accounting.tradeoff import RESOLUTION, curve_of
 from fedproof.mechanisms import FixedSize, Poisson, Queries, Query, Sampling
 from fedproof.threat import ThreatModel
 
-Answer = TypeVar("Answer", float, int)
+Number = TypeVar("Number", float, int)
 
 _LARGEST_NOISE = 1e5
 _MOST_ROUNDS = 1_000_000
@@ -39,27 +39,18 @@ def noise_for_size(
     >>> noise_for_size(size=10, top=0.95, rival=0.05, sampling=tenth, rounds=3, threat=threat)
     1.891
     """
-    _check_question(size, top, rival)
+    holds = _question(size, top, rival, threat)
     check.count(rounds=rounds)
-
-    def enough(noise_multiplier: float) -> bool:
-        query = Query(noise_multiplier=noise_multiplier, sampling=sampling, count=rounds)
-        return certifies(query, threat, size=size, top=top, rival=rival)
-
-    return _smallest(enough, f"size = {size} with top = {top} and rival = {rival}")
+    what = f"size = {size} with top = {top} and rival = {rival}"
+    return _smallest(lambda noise: holds(noise, sampling, rounds), what)
 
 
 def rounds_for_size(
     *, size: int, top: float, rival: float, sampling: Sampling, noise_multiplier: float, threat: ThreatModel
 ) -> int:
     """The most rounds (or steps) after which `size` units are still certified; zero if there are none."""
-    _check_question(size, top, rival)
-
-    def holds(rounds: int) -> bool:
-        query = Query(noise_multiplier=noise_multiplier, sampling=sampling, count=rounds)
-        return certifies(query, threat, size=size, top=top, rival=rival)
-
-    return _largest(holds, _MOST_ROUNDS)
+    holds = _question(size, top, rival, threat)
+    return _largest(lambda rounds: holds(noise_multiplier, sampling, rounds), _MOST_ROUNDS)
 
 
 def cohort_for_size(
@@ -74,17 +65,13 @@ def cohort_for_size(
     fixed: bool = False,
 ) -> int:
     """The largest (expected, or with `fixed` exact) cohort out of `users` that certifies; zero if none."""
-    _check_question(size, top, rival)
+    holds = _question(size, top, rival, threat)
     check.count(users=users, rounds=rounds)
 
-    def holds(cohort: int) -> bool:
-        sampling: Sampling = (
-            FixedSize(cohort=cohort, users=users) if fixed else Poisson(probability=cohort / users)
-        )
-        query = Query(noise_multiplier=noise_multiplier, sampling=sampling, count=rounds)
-        return certifies(query, threat, size=size, top=top, rival=rival)
+    def drawn(cohort: int) -> Sampling:
+        return FixedSize(cohort=cohort, users=users) if fixed else Poisson(probability=cohort / users)
 
-    return _largest(holds, users)
+    return _largest(lambda cohort: holds(noise_multiplier, drawn(cohort), rounds), users)
 
 
 def noise_for_epsilon(
@@ -124,18 +111,27 @@ def plan_cohort(**question: Any) -> int:
     return _under_new_name(cohort_for_size, question)
 
 
-def _under_new_name(function: Callable[..., Answer], question: dict[str, Any]) -> Answer:
+def _under_new_name(function: Callable[..., Number], question: dict[str, Any]) -> Number:
     warnings.warn(f"use {function.__name__}, the new name", DeprecationWarning, stacklevel=3)
     return function(**question)
 
 
-def _check_question(size: int, top: float, rival: float) -> None:
+def _question(
+    size: int, top: float, rival: float, threat: ThreatModel
+) -> Callable[[float, Sampling, int], bool]:
+    """Whether noise, sampling and rounds certify `size` units at these confidences, once they are checked."""
     check.count(size=size)
     for name, value in (("top", top), ("rival", rival)):
         if not 0 <= value <= 1:
             raise ValueError(f"{name} = {value!r} must be in [0, 1]")
     if not top > rival:
         raise ValueError(f"top = {top!r} must be larger than rival = {rival!r}: no noise certifies a tie")
+
+    def holds(noise_multiplier: float, sampling: Sampling, rounds: int) -> bool:
+        query = Query(noise_multiplier=noise_multiplier, sampling=sampling, count=rounds)
+        return certifies(query, threat, size=size, top=top, rival=rival)
+
+    return holds
 
 
 def _smallest(enough: Callable[[float], bool], question: str) -> float:

@@ -7,7 +7,7 @@ import typer
 import typer.core
 
 from fedproof import __version__
-from fedproof.cli import certificates, comparing, looking, privacy, training
+from fedproof.cli import certifying, comparing, looking, planning, training
 from fedproof.cli.common import stderr
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -29,12 +29,12 @@ for command in (
     comparing.sweep,
     comparing.compare,
     comparing.attack,
-    certificates.certify,
-    certificates.inefficacy,
+    certifying.certify,
+    certifying.inefficacy,
     looking.verify,
     training.predict,
-    privacy.account,
-    privacy.plan,
+    looking.account,
+    planning.plan,
     looking.report,
     comparing.reproduce,
     training.pretrain,

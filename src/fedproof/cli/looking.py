@@ -1,16 +1,110 @@
-"""`fedproof verify`, `report` and `data`: look at what is there; nothing is trained."""
+"""`fedproof account`, `verify`, `report` and `data`: look at what a training costs, proves, gave and got."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from fedproof import data
+from fedproof import check, data
 from fedproof.certificates import unverified
 from fedproof.certificates import verify as verify_text
 from fedproof.certificates.document import parse, source_of
+from fedproof.cli.belonging import check_options
 from fedproof.cli.common import Json, print_json, print_table, say
-from fedproof.cli.mechanism import unfolded
+from fedproof.cli.mechanism import (
+    Given,
+    MechanismOptions,
+    changed_in_words,
+    check_noise,
+    executed,
+    mechanism_kinds,
+    mechanism_of,
+    unfolded,
+)
+from fedproof.mechanisms.codec import describe
+from fedproof.threat import ThreatModel
+
+_LEAST_ACCOUNTED = 0.05  # where ε is in the hundreds, and accountants take minutes to say so
+_NAMES = {
+    "paper": "paper (Rényi, its orders, classical conversion)",
+    "rdp": "rdp (Rényi, improved conversion)",
+    "rdp-without-replacement": "rdp-without-replacement (the paper's proposition)",
+    "pld": "pld (loss distributions, tightest)",
+    "dopamine": "Dopamine (no gain from the choice of users)",
+}
+
+
+@unfolded
+def account(
+    options: MechanismOptions,
+    given: Given,
+    delta: Annotated[
+        float, typer.Option(help="δ that ε is computed for; it should be well below 1 / number of units.")
+    ] = 1e-5,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Also the other way round: δ for this ε, by each accountant.")
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option(help="Also ε of publishing so many models, all trained like this.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """ε of one unit under every accountant, and of a whole ensemble.
+
+    It is the ε of your training only if the options describe exactly what it did. Which options describe
+    which training loop is a table in the guide, docs/loops.md.
+    """
+    from fedproof import accounting
+    from fedproof.accounting.epsilon import dopamine_epsilon, natural_relation
+
+    kinds = mechanism_kinds(options, given)
+    check_options("account", given, kinds)
+    check.open_probability(**{"--delta": delta})
+    if options.noise_multiplier is not None:
+        check_noise(options.noise_multiplier, _LEAST_ACCOUNTED)
+    mechanism, unit = mechanism_of(options, kinds), options.unit
+    spent = accounting.account(mechanism, delta, ["paper", "rdp", "rdp-without-replacement", "pld"])
+    if any(query.selection_probability < 1 for query in mechanism.queries):
+        spent["dopamine"] = dopamine_epsilon(mechanism, delta)
+    threat = ThreatModel(unit=unit, relation=natural_relation(mechanism))
+    document: dict[str, Any] = {
+        "epsilon": spent,
+        "delta": delta,
+        "unit": unit.value,
+        "relation": threat.relation.value,
+        "event": str(accounting.event_of(mechanism)),
+        "mechanism": describe(mechanism),
+        "executed": executed(mechanism, threat),
+    }
+    if replicas is not None:
+        document["ensemble_epsilon"] = accounting.ensemble_account(mechanism, delta, replicas)
+        document["replicas"] = replicas
+    if epsilon is not None:
+        document["delta_at_epsilon"] = accounting.account_delta(mechanism, epsilon)
+    if json:
+        print_json(document)
+    else:
+        _show_account(document, epsilon)
+
+
+def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
+    unit = document["unit"]
+    say(f"taken to be executed: {document['executed']}")
+    print_table(
+        f"ε of one {unit} at δ = {document['delta']:g}",
+        ("accountant", "ε"),
+        [(_NAMES[name], f"{value:.4f}") for name, value in document["epsilon"].items()],
+    )
+    say(f"for one {unit} {changed_in_words(document['relation'])}: {document['event']}")
+    if epsilon is not None:
+        found = ", ".join(f"{value:.3g} ({name})" for name, value in document["delta_at_epsilon"].items())
+        say(f"δ at ε = {epsilon:g}: {found}")
+    if "replicas" in document:
+        cost = document["ensemble_epsilon"]
+        say(
+            f"all {document['replicas']} models together: ε = {cost['pld']:.2f} by composition (pld), "
+            f"{cost['paper']:.2f} as a product (paper)"
+        )
 
 
 @unfolded

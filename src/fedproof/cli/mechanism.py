@@ -324,3 +324,8 @@ def _known_by_epsilon(privacy: ApproximateDP, threat: ThreatModel) -> str:
     if privacy.relation is Relation.JOIN and threat.relation is Relation.REPLACE:
         text += f"; each {unit} that is replaced counts as one removed and one added"
     return text
+
+
+def changed_in_words(relation: str) -> str:
+    """What ε is stated for, of one unit."""
+    return "added or removed" if relation == Relation.JOIN else "replaced"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from fedproof.cli.certificates import say_soundness, thinned
+from fedproof.cli.certifying import say_soundness, thinned
 from fedproof.cli.common import Json, need_checkout, print_json, print_table, progress_bars, say
 from fedproof.config import Config, load_config, parse_config
 from fedproof.publishing import NOTICE

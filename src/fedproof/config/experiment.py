@@ -50,7 +50,7 @@ class Config(Section):
         cohort = self.mechanism.cohort
         if self.mechanism.groups is not None:
             self._check_partition()
-        elif self.mechanism.sampling is not SamplingKind.NONE and not self._says_how_many:
+        elif self._draws_a_cohort and not self._says_how_many:
             instead = ", or sampling_probability" if self.mechanism.sampling is SamplingKind.POISSON else ""
             raise ValueError(
                 f"mechanism.cohort is missing: sampling = '{self.mechanism.sampling}' needs it{instead}"
@@ -59,6 +59,11 @@ class Config(Section):
         self._check_privacy()
         self._check_relation()
         return self
+
+    @property
+    def _draws_a_cohort(self) -> bool:
+        drawn = self.mechanism.sampling is not SamplingKind.NONE
+        return drawn and "cohort" in known_keys(self.mechanism.kind)
 
     @property
     def _says_how_many(self) -> bool:
@@ -186,8 +191,11 @@ def _without_none(value: Any) -> Any:
 Kind = TypeVar("Kind", bound=Section)
 
 
-def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
+def load_config(path: Path, overrides: Iterable[str] = (), *, forgiving: bool = False) -> Config:
     """The configuration in a TOML file, with `a.b=value` overrides.
+
+    With `forgiving` keys at their defaults are left out if their kind does not have them: directories of
+    earlier releases hold every key.
 
     Raises:
         ValueError: one line that names the file, the key, its value and what is allowed.
@@ -198,10 +206,10 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
         raise ValueError(f"{path}: there is no such file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read: {error}") from error
-    return parse_config(text, str(path), overrides)
+    return parse_config(text, str(path), overrides, forgiving=forgiving)
 
 
-def parse_config(text: str, name: str, overrides: Iterable[str] = ()) -> Config:
+def parse_config(text: str, name: str, overrides: Iterable[str] = (), *, forgiving: bool = False) -> Config:
     """The configuration in a TOML text; `name` is what errors call it."""
     try:
         document = tomllib.loads(text)
@@ -210,6 +218,8 @@ def parse_config(text: str, name: str, overrides: Iterable[str] = ()) -> Config:
     said = [_set(document, override) for override in overrides]
     if "mechanism.kind" in said:
         _forget_old_kind(document["mechanism"], said)
+    if forgiving and isinstance(document.get("mechanism"), dict):
+        _forget_defaults(document["mechanism"])
     return validated(Config, document, name)
 
 
@@ -228,6 +238,17 @@ def _forget_old_kind(section: dict[str, Any], said: Sequence[str]) -> None:
     known = known_keys(str(section["kind"]))
     for key in [key for key in section if known and key not in known and f"mechanism.{key}" not in said]:
         if key in MechanismSection.model_fields:
+            del section[key]
+
+
+def _forget_defaults(section: dict[str, Any]) -> None:
+    """Leave out what says nothing: keys that the kind does not have, at their defaults."""
+    known = known_keys(str(section.get("kind", MechanismSection.model_fields["kind"].default)))
+    for key in [key for key in section if known and key not in known]:
+        if (
+            key in MechanismSection.model_fields
+            and section[key] == MechanismSection.model_fields[key].default
+        ):
             del section[key]
 
 

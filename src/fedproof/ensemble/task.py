@@ -19,6 +19,7 @@ from fedproof.aggregation import Aggregation, mean
 from fedproof.federation import Federation
 from fedproof.mechanisms import LocalTraining, Mechanism
 from fedproof.models import Model
+from fedproof.models.registry import as_model
 from fedproof.rounds import Tampering
 from fedproof.rounds.randomness import initial_seed
 from fedproof.threat import Relation, Unit
@@ -30,10 +31,10 @@ class Task:
 
     Attributes:
         federation: users and test inputs.
-        model: what is trained.
+        model: what is trained; the name of a built-in model or an `nn.Module` will do.
         mechanism: what is executed and accounted.
         local: how a drawn user trains.
-        seed: all randomness follows from it and the replica's index, see `mechanisms.randomness`.
+        seed: all randomness follows from it and the replica's index, see `rounds.randomness`.
         own_start: every replica starts from a model of its own, not all from the same.
         secure_noise: cohorts, noise and batches come from the operating system, not from the seed; no
             training can then be repeated, and nobody who knows the seed can take the noise off.
@@ -56,6 +57,7 @@ class Task:
     attack: Tampering | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "model", as_model(self.model, self.federation))
         if self.model.num_classes != self.federation.num_classes:
             raise ValueError(
                 f"model has {self.model.num_classes} classes, "

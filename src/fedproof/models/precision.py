@@ -23,7 +23,7 @@ def all_digits() -> Iterator[None]:
     Guarantee: inside, products and convolutions of float32 have all their digits, types are those that the
     code names, float32 where it names none, small numbers are not flushed to zero, there is neither autocast
     nor inference mode, tensors are made on the CPU where no device is named, and NumPy warns as it does by
-    default. This holds for the thread that entered; `rounds.cores` tells the others.
+    default. This holds for the thread that entered; `rounds.stacking` tells the others.
 
     Raises:
         ValueError: at the end, if somebody changed such a setting of the process meanwhile.

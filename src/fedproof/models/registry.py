@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedproof.federation import Federation
 from fedproof.files import read_npz
@@ -49,6 +49,13 @@ def build(
     model = _built_in(name, federation, hidden)
     head = model.layout.names[-1].rpartition(".")[0]
     return model if weights is None else with_weights(model, weights, head, random_head=random_head)
+
+
+def as_model(given: Model | nn.Module | str, federation: Federation) -> Model:
+    """A model by what somebody has: the model itself, a module of her own, or a name."""
+    if isinstance(given, str):
+        return build(given, federation)
+    return from_module(given, federation.num_classes) if isinstance(given, nn.Module) else given
 
 
 def _built_in(name: str, federation: Federation, hidden: tuple[int, ...]) -> StackedModel:

@@ -21,7 +21,7 @@ from fedproof.ensemble import (
 from fedproof.ensemble.memory import part_size_for
 from fedproof.progress import Tally
 from fedproof.robustness.poisoned import attacked_first_updates, under_attack
-from fedproof.rounds.users import as_inputs
+from fedproof.rounds.state import as_inputs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
-"""How much of an update counts: factors that bound its norm."""
+"""A contribution is bounded, then noised: factors that bound its norm, and Gaussian noise on the sum."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from fedproof.aggregation import Contributions
 from fedproof.mechanisms import Clipping, Quantile
 from fedproof.models.precision import clip_scales
+from fedproof.rounds.randomness import Stream
 
 _CHUNK = 1 << 17  # numbers converted to float64 at a time
 
@@ -55,6 +57,22 @@ def unbounded(contributions: Contributions) -> Bounded:
     contributions, norms, finite = _measured(contributions, None)
     thresholds = norms.new_full((len(contributions.present), 1), torch.inf)
     return Bounded(contributions=contributions, thresholds=thresholds, norms=norms, finite=finite)
+
+
+def add_noise(
+    total: Tensor, noise_std: Tensor, layer_sizes: tuple[int, ...], streams: Sequence[Stream]
+) -> Tensor:
+    """`total` (replicas, dim) plus Gaussian noise of standard deviation `noise_std` (replicas, layers or 1).
+
+    Guarantee: row r of the noise is drawn from `streams[r]` alone, independent of `total`.
+    """
+    noise = torch.empty_like(total)
+    for row, stream in zip(noise, streams, strict=True):
+        stream.normal_(row)
+    if noise_std.shape[1] == 1:
+        return total + noise * noise_std
+    per_entry = noise_std.repeat_interleave(torch.tensor(layer_sizes, device=total.device), dim=1)
+    return total + noise * per_entry
 
 
 def next_clip_norms(

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from fedproof.mechanisms import CohortOnce
 from fedproof.rounds import user_fedavg
+from fedproof.rounds.clipping import add_noise
 from fedproof.rounds.gradients import Draw, Tally, clipped_sums
 from fedproof.rounds.local import descend
-from fedproof.rounds.noise import add_noise
 from fedproof.rounds.state import RoundReport, Setting, State, Streams
 
 

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.rounds.cores import on_cores
+from fedproof.rounds.stacking import on_cores
 from fedproof.rounds.state import Cohort, RoundReport, Setting
 
 

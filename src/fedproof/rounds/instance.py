@@ -21,10 +21,10 @@ from fedproof.rounds.state import (
     Setting,
     State,
     Streams,
+    Users,
     cohort_of,
     contributions_of,
 )
-from fedproof.rounds.users import Users
 
 
 @dataclass(frozen=True, kw_only=True)

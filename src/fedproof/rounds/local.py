@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.mechanisms import LocalTraining
-from fedproof.rounds.augment import Augment
-from fedproof.rounds.lanes import taken
+from fedproof.rounds.randomness import augment_generator
+from fedproof.rounds.stacking import taken
 from fedproof.rounds.state import Setting
 
 
@@ -35,6 +35,36 @@ class Batch:
     inside: Tensor
     sizes: Tensor
     steps: Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augment:
+    """What happens to the images of each step of one round, alike for all models that take the step.
+
+    Attributes:
+        shift: largest number of pixels, each way.
+        flip: whether half of the steps see mirrored images.
+        seed, round: of the random numbers.
+    """
+
+    shift: int
+    flip: bool
+    seed: int = field(repr=False)
+    round: int
+
+    @staticmethod
+    def of(local: LocalTraining, seed: int, round: int) -> "Augment":
+        """What `local` asks for."""
+        return Augment(shift=local.shift, flip=local.flip, seed=seed, round=round)
+
+    def __call__(self, images: Tensor, epoch: int, step: int) -> Tensor:
+        """`images` (..., height, width) as they are seen in one step; their border is repeated."""
+        if not self.shift and not self.flip:
+            return images
+        generator = augment_generator(self.seed, self.round, epoch, step)
+        down, right = generator.integers(-self.shift, self.shift + 1, size=2).tolist()
+        images = _moved(_moved(images, down, -2), right, -1)
+        return images.flip(-1) if self.flip and generator.random() < 0.5 else images
 
 
 def local_updates(
@@ -124,3 +154,11 @@ def _batches(setting: Setting, members: NDArray[np.int64], order: Tensor) -> Ite
                 sizes=(own - begin).clamp(min=1, max=size),
                 steps=steps_of(sizes[:reached], begin, device),
             )
+
+
+def _moved(images: Tensor, pixels: int, axis: int) -> Tensor:
+    if not pixels:
+        return images
+    length = images.shape[axis]
+    source = torch.arange(length, device=images.device) - pixels
+    return images.index_select(axis, source.clamp(0, length - 1))

@@ -9,12 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.mechanisms import Mechanism
-from fedproof.rounds.augment import Augment
 from fedproof.rounds.clipping import unbounded
-from fedproof.rounds.cores import on_cores
-from fedproof.rounds.lanes import taken
-from fedproof.rounds.local import Batch, descent, steps_of
+from fedproof.rounds.local import Augment, Batch, descent, steps_of
 from fedproof.rounds.randomness import Stream
+from fedproof.rounds.stacking import on_cores, taken
 from fedproof.rounds.state import RoundReport, Setting, State, Streams, report
 from fedproof.rounds.user_fedavg import gather_updates
 

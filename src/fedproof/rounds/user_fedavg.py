@@ -9,13 +9,10 @@ from torch import Tensor
 
 from fedproof.aggregation import Contributions
 from fedproof.mechanisms import Mechanism, Quantile
-from fedproof.rounds.augment import Augment
-from fedproof.rounds.clipping import Bounded, bound, next_clip_norms
-from fedproof.rounds.cores import on_cores
-from fedproof.rounds.lanes import taken
-from fedproof.rounds.local import local_updates
-from fedproof.rounds.noise import add_noise
+from fedproof.rounds.clipping import Bounded, add_noise, bound, next_clip_norms
+from fedproof.rounds.local import Augment, local_updates
 from fedproof.rounds.randomness import data_order
+from fedproof.rounds.stacking import on_cores, taken
 from fedproof.rounds.state import (
     Cohort,
     RoundReport,

@@ -22,8 +22,14 @@ from fedproof.accounting.ledger import Ledger
 from fedproof.integrations import server
 from fedproof.integrations.flower import files
 from fedproof.integrations.flower.arrays import Layout, flatten, layout_of, record_of
-from fedproof.integrations.flower.nodes import REPLICAS, wait_for_nodes
-from fedproof.integrations.flower.replies import Fault, Invitation, Received, receive
+from fedproof.integrations.flower.nodes import (
+    REPLICAS,
+    Fault,
+    Invitation,
+    Received,
+    receive,
+    wait_for_nodes,
+)
 from fedproof.lots import Numbers
 from fedproof.mechanisms import UserFedAvg
 from fedproof.seeds import KNOWN, NO_SEED

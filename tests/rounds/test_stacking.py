@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedproof.rounds.lanes import LANES, Stacking, taken
+from fedproof.rounds.stacking import LANES, Stacking, taken
 
 
 @pytest.mark.parametrize("rigid", [False, True])

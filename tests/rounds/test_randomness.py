@@ -1,7 +1,8 @@
-"""Streams of different purposes, replicas, rounds and seeds have nothing in common.
+"""Everybody is drawn with the stated probability, and no two streams have anything in common.
 
-Two keys that gave one state would give one sequence of numbers: noise that is drawn twice is no noise. States
-are compared exactly, sequences by the audit's test of dependence (FALSE_ALARM is its chance to fail).
+Streams differ by purpose, replica, round and seed. Two keys that gave one state would give one sequence of
+numbers: noise that is drawn twice is no noise. States are compared exactly, sequences by the audit's test of
+dependence (FALSE_ALARM is its chance to fail).
 """
 
 from itertools import product
@@ -9,6 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 
 from fedproof import lots
 from fedproof.attacks import attack
@@ -18,6 +20,7 @@ from fedproof.lots import Purpose, draw_cohorts
 from fedproof.mechanisms import (
     Bagging,
     CohortOnce,
+    Everyone,
     FixedSize,
     InstanceFedAvg,
     InstanceFedSGD,
@@ -172,3 +175,70 @@ def test_a_users_order_depends_on_neither_the_others_nor_other_rounds():
         for start in range(0, 400, 50)
     ]
     assert len(set(orders)) == 20 * 8
+
+
+USERS, ROUNDS, REPLICAS = 20, 5, range(600)
+IDS = np.arange(USERS)
+
+
+def assert_frequency(count, trials, probability, tests=1):
+    low, high = binom.interval(1 - FALSE_ALARM / tests, trials, probability)
+    assert low <= count <= high
+
+
+@pytest.mark.parametrize("sampling", [Poisson(probability=0.1), FixedSize(cohort=2, users=USERS)])
+def test_every_user_is_drawn_with_the_stated_probability(sampling):
+    chosen = draw_cohorts(sampling, IDS, ROUNDS, 7, REPLICAS)
+    trials = len(REPLICAS) * ROUNDS
+    for count in chosen.sum((0, 1)):
+        assert_frequency(count, trials, 0.1, tests=USERS)
+    # A sampler that draws 20 % too few would be caught on the total.
+    if isinstance(sampling, Poisson):
+        assert_frequency(chosen.sum(), trials * USERS, 0.1)
+        assert binom.ppf(FALSE_ALARM, trials * USERS, 0.1) > trials * USERS * 0.08
+
+
+def test_poisson_draws_are_independent():
+    chosen = draw_cohorts(Poisson(probability=0.3), IDS, ROUNDS, 7, REPLICAS)
+    trials = len(REPLICAS) * ROUNDS
+    for first, second in [(0, 1), (3, 17), (18, 19)]:
+        assert_frequency((chosen[..., first] & chosen[..., second]).sum(), trials, 0.09, tests=4)
+    # the same user in neighbouring rounds
+    again = (chosen[:, 1:, 0] & chosen[:, :-1, 0]).sum()
+    assert_frequency(again, len(REPLICAS) * (ROUNDS - 1), 0.09, tests=4)
+
+
+def test_fixed_cohorts_have_their_size_and_uniform_pairs():
+    chosen = draw_cohorts(FixedSize(cohort=5, users=USERS), IDS, ROUNDS, 7, REPLICAS)
+    assert (chosen.sum(2) == 5).all()
+    pair = (5 * 4) / (USERS * (USERS - 1))
+    for first, second in [(0, 1), (4, 9), (0, 19)]:
+        together = (chosen[..., first] & chosen[..., second]).sum()
+        assert_frequency(together, len(REPLICAS) * ROUNDS, pair, tests=3)
+
+
+def test_everyone_takes_part():
+    assert draw_cohorts(Everyone(), np.arange(3), 2, 0, range(2)).all()
+    assert Everyone().expected(3) == 3
+
+
+def test_a_fixed_cohort_of_another_federation_is_refused():
+    with pytest.raises(ValueError, match=r"sampling.users = 5 must be the number of users = 4"):
+        draw_cohorts(FixedSize(cohort=2, users=5), np.arange(4), 1, 0, range(1))
+
+
+def test_a_replica_draws_the_same_whatever_is_drawn_beside_it():
+    sampling = Poisson(probability=0.5)
+    alone = draw_cohorts(sampling, IDS, ROUNDS, 7, range(5, 6))
+    assert (alone[0] == draw_cohorts(sampling, IDS, ROUNDS, 7, range(10))[5]).all()
+
+
+def test_orders_are_permutations_of_each_users_rows():
+    offsets = np.array([0, 3, 4, 9])
+    order = data_order(1, 0, offsets, 4, np.arange(3))
+    for start, stop in ((0, 3), (3, 4), (4, 9)):
+        assert (np.sort(order[:, start:stop], axis=1) == np.arange(start, stop)).all()
+    assert not (order == data_order(1, 1, offsets, 4, np.arange(3))).all()
+    # A user's order depends on itself, not on how much the others own.
+    moved = data_order(1, 0, np.array([0, 5, 6, 11]), 4, np.arange(3))
+    assert (moved[:, 6:] - 6 == order[:, 4:] - 4).all()

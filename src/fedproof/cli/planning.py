@@ -1,5 +1,7 @@
-"""`fedproof account` and `fedproof plan`: what a mechanism costs, and what it takes to certify k units."""
+"""`fedproof plan`: what it takes to certify k units, and which mechanism is expected to certify most."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,114 +9,28 @@ from typing import Annotated, Any
 import typer
 
 from fedproof import check
-from fedproof.certificates import planning
-from fedproof.cli import choosing
+from fedproof.certificates import choosing, planning
 from fedproof.cli.belonging import Kind, check_options
-from fedproof.cli.common import Json, print_json, print_table, say
+from fedproof.cli.common import Json, print_json, print_table, progress_bars, say
 from fedproof.cli.mechanism import (
     Given,
-    MechanismOptions,
     PlanOptions,
     RelationOption,
     SamplingOptions,
+    changed_in_words,
     check_noise,
     check_relation,
-    executed,
     mechanism_kinds,
-    mechanism_of,
     sampling_of,
     unfolded,
 )
+from fedproof.config import load_config
 from fedproof.mechanisms import SamplingKind
 from fedproof.mechanisms.codec import describe
 from fedproof.threat import Relation, ThreatModel, Unit
 
-_LEAST_ACCOUNTED = 0.05  # where ε is in the hundreds, and accountants take minutes to say so
+_SHOWN = 8  # options of a ranking
 _MOST_UNITS, _MOST_REPLICAS = 100_000, 1_000_000  # more take minutes, and all memory
-_NAMES = {
-    "paper": "paper (Rényi, its orders, classical conversion)",
-    "rdp": "rdp (Rényi, improved conversion)",
-    "rdp-without-replacement": "rdp-without-replacement (the paper's proposition)",
-    "pld": "pld (loss distributions, tightest)",
-    "dopamine": "Dopamine (no gain from the choice of users)",
-}
-
-
-@unfolded
-def account(
-    options: MechanismOptions,
-    given: Given,
-    delta: Annotated[
-        float, typer.Option(help="δ that ε is computed for; it should be well below 1 / number of units.")
-    ] = 1e-5,
-    epsilon: Annotated[
-        float | None, typer.Option(help="Also the other way round: δ for this ε, by each accountant.")
-    ] = None,
-    replicas: Annotated[
-        int | None, typer.Option(help="Also ε of publishing so many models, all trained like this.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """ε of one unit under every accountant, and of a whole ensemble.
-
-    It is the ε of your training only if the options describe exactly what it did. Which options describe
-    which training loop is a table in the guide, docs/loops.md.
-    """
-    from fedproof import accounting
-    from fedproof.accounting.epsilon import dopamine_epsilon, natural_relation
-
-    kinds = mechanism_kinds(options, given)
-    check_options("account", given, kinds)
-    check.open_probability(**{"--delta": delta})
-    if options.noise_multiplier is not None:
-        check_noise(options.noise_multiplier, _LEAST_ACCOUNTED)
-    mechanism, unit = mechanism_of(options, kinds), options.unit
-    spent = accounting.account(mechanism, delta, ["paper", "rdp", "rdp-without-replacement", "pld"])
-    if any(query.selection_probability < 1 for query in mechanism.queries):
-        spent["dopamine"] = dopamine_epsilon(mechanism, delta)
-    threat = ThreatModel(unit=unit, relation=natural_relation(mechanism))
-    document: dict[str, Any] = {
-        "epsilon": spent,
-        "delta": delta,
-        "unit": unit.value,
-        "relation": threat.relation.value,
-        "event": str(accounting.event_of(mechanism)),
-        "mechanism": describe(mechanism),
-        "executed": executed(mechanism, threat),
-    }
-    if replicas is not None:
-        document["ensemble_epsilon"] = accounting.ensemble_account(mechanism, delta, replicas)
-        document["replicas"] = replicas
-    if epsilon is not None:
-        document["delta_at_epsilon"] = accounting.account_delta(mechanism, epsilon)
-    if json:
-        print_json(document)
-    else:
-        _show_account(document, epsilon)
-
-
-def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
-    unit = document["unit"]
-    say(f"taken to be executed: {document['executed']}")
-    print_table(
-        f"ε of one {unit} at δ = {document['delta']:g}",
-        ("accountant", "ε"),
-        [(_NAMES[name], f"{value:.4f}") for name, value in document["epsilon"].items()],
-    )
-    say(f"for one {unit} {_changed(document['relation'])}: {document['event']}")
-    if epsilon is not None:
-        found = ", ".join(f"{value:.3g} ({name})" for name, value in document["delta_at_epsilon"].items())
-        say(f"δ at ε = {epsilon:g}: {found}")
-    if "replicas" in document:
-        cost = document["ensemble_epsilon"]
-        say(
-            f"all {document['replicas']} models together: ε = {cost['pld']:.2f} by composition (pld), "
-            f"{cost['paper']:.2f} as a product (paper)"
-        )
-
-
-def _changed(relation: str) -> str:
-    return "added or removed" if relation == Relation.JOIN else "replaced"
 
 
 def _check_most(**limits: tuple[int, int]) -> None:
@@ -192,7 +108,7 @@ def plan(
     _check_most(**{"--size": (size or 1, _MOST_UNITS), "--replicas": (replicas, _MOST_REPLICAS)})
     if Kind.BY_ACCURACY in kinds or Kind.BY_PILOT in kinds:
         assert size is not None, "checked by the table of options"
-        wanted = choosing.Wanted(
+        wanted = _Wanted(
             size=size,
             relation=relation,
             epsilon=epsilon,
@@ -200,7 +116,7 @@ def plan(
             replicas=replicas,
             classes=classes,
         )
-        choosing.choose(options, wanted, accuracy or (), pilot, device=device, json=json)
+        _choose(options, wanted, accuracy or (), pilot, device=device, json=json)
         return
     if Kind.NOISE_FOR_EPSILON in kinds:
         assert epsilon is not None
@@ -269,8 +185,8 @@ def _noise_for_epsilon(options: SamplingOptions, epsilon: float, delta: float) -
         "unit": options.unit.value,
         "relation": relation.value,
     }
-    changed = f"one {options.unit} {_changed(relation)}"
-    return document, f"noise multiplier {noise:g} gives ε <= {epsilon:g} at δ = {delta:g} for {changed}"
+    unit = f"one {options.unit} {changed_in_words(relation)}"
+    return document, f"noise multiplier {noise:g} gives ε <= {epsilon:g} at δ = {delta:g} for {unit}"
 
 
 def _for_size(
@@ -315,3 +231,134 @@ def _find_cohort(options: SamplingOptions, question: dict[str, Any]) -> Answer:
 
 
 _ANSWERS = {Kind.NOISE_FOR_SIZE: _find_noise, Kind.ROUNDS: _find_rounds, Kind.COHORT: _find_cohort}
+
+
+# --- --find mechanism ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """The options of the question itself."""
+
+    size: int
+    relation: Relation
+    epsilon: float | None
+    delta: float
+    replicas: int
+    classes: int
+
+
+def _choose(
+    options: SamplingOptions,
+    wanted: _Wanted,
+    accuracies: Sequence[str],
+    pilot: Path | None,
+    *,
+    device: str,
+    json: bool,
+) -> None:
+    """Rank the mechanisms and print them."""
+    known, unit = _given(options, accuracies, wanted) if pilot is None else _measured(pilot, device)
+    question = choosing.Question(
+        size=wanted.size,
+        threat=ThreatModel(unit=unit, relation=wanted.relation),
+        replicas=wanted.replicas,
+        epsilon=wanted.epsilon,
+        delta=wanted.delta,
+        rounds=options.rounds,
+    )
+    found = choosing.choose(known, question)
+    notes = [choosing.ASSUMPTION]
+    if pilot is None:
+        notes.append(choosing.SPREAD.format(correlation=choosing.CORRELATION))
+    if wanted.epsilon is not None:
+        notes.append(choosing.NOISE_IS_FREE)
+    if json:
+        print_json({"options": [_document(option) for option in found], "assumptions": notes})
+    else:
+        _show(found[:_SHOWN], question, notes)
+
+
+def _given(
+    options: SamplingOptions, accuracies: Sequence[str], wanted: _Wanted
+) -> tuple[choosing.Known, Unit]:
+    assert options.users is not None, "checked by the table of options"
+    check.count(**{"--users": options.users, "--classes": wanted.classes})
+    table: dict[int, float] = {}
+    for text in accuracies:
+        units, reached = _accuracy(text)
+        if units > options.users:
+            raise ValueError(f"--accuracy {text}: {units} must be at most --users {options.users}")
+        if units in table:
+            raise ValueError(f"--accuracy {text}: there is another one for {units}, give one for each number")
+        table[units] = reached
+    shares = {cohort: choosing.spread(reached) for cohort, reached in table.items()}
+    known = choosing.Known(units=options.users, num_classes=wanted.classes, shares=shares)
+    return known, options.unit
+
+
+def _accuracy(text: str) -> tuple[int, float]:
+    """`10=0.71` as ten units and that accuracy."""
+    units, _, reached = text.partition("=")
+    try:
+        found = int(units), float(reached)
+    except ValueError as error:
+        raise ValueError(f"--accuracy {text!r} must look like 10=0.71, units and accuracy") from error
+    if found[0] < 1:
+        raise ValueError(f"--accuracy {text!r}: the number of units must be at least 1")
+    if not 0 < found[1] < 1:
+        raise ValueError(f"--accuracy {text!r}: the accuracy must be in (0, 1)")
+    return found
+
+
+def _measured(path: Path, device: str) -> tuple[choosing.Known, Unit]:
+    from fedproof.cli.training import training
+
+    config = load_config(path)
+    training()
+    from fedproof.pilot import pilot
+
+    with progress_bars() as progress:
+        federation, shares = pilot(config, device=device, progress=progress)
+    unit = Unit.INSTANCE if config.draws_instances else Unit.USER
+    units = len(federation.labels) if unit is Unit.INSTANCE else federation.num_users
+    known = choosing.Known(units=units, num_classes=federation.num_classes, shares=shares)
+    return known, unit
+
+
+def _document(option: choosing.Option) -> dict[str, Any]:
+    return {
+        "mechanism": describe(option.mechanism),
+        "cohort": option.cohort,
+        "models": option.models,
+        "votes_needed": option.needed,
+        "estimated_certified_accuracy": option.estimate,
+        "at_most": option.noisy,
+    }
+
+
+def _show(found: Sequence[choosing.Option], question: choosing.Question, notes: Sequence[str]) -> None:
+    print_table(
+        f"{question.size} poisoned {question.threat.unit}s ({question.threat.relation})",
+        ("mechanism", f"{question.threat.unit}s a model", "models", "votes needed", "certified, estimate"),
+        [
+            (
+                _name(option),
+                option.cohort,
+                option.models,
+                "more than all" if option.needed is None else f"{option.needed:.1%}",
+                f"{'at most ' * option.noisy}{option.estimate:.1%}",
+            )
+            for option in found
+        ],
+    )
+    for note in notes:
+        say(note)
+
+
+def _name(option: choosing.Option) -> str:
+    mechanism = option.mechanism
+    if mechanism.replicas is not None:
+        return f"{mechanism.kind}, {mechanism.replicas} groups"
+    noise = f", noise {mechanism.noise_multiplier:.4g}" if mechanism.noise_multiplier else ""
+    return f"{mechanism.kind}{noise}"

@@ -15,15 +15,9 @@ def mechanism(**changes):
     return UserFedAvg(**{**values, **changes})
 
 
-def constant(setting, norm):
-    updates = torch.zeros(10, setting.model.layout.dim)
-    updates[:, 0] = norm
-    return updates
-
-
-def test_the_sum_is_divided_by_the_expected_cohort_never_by_the_realised(setting, begin):
+def test_the_sum_is_divided_by_the_expected_cohort_never_by_the_realised(setting, begin, constant):
     state, streams = begin(mechanism(), range(50))
-    after, report = play(mechanism(), setting, state, streams, constant(setting, 0.5))
+    after, report = play(mechanism(), setting, state, streams, constant(0.5))
     sizes = streams.cohorts[:, 0].sum(1)
     assert len(set(sizes.tolist())) > 3
     np.testing.assert_allclose(after.params[:, 0], sizes * 0.5 / 3, rtol=1e-5, atol=1e-6)
@@ -32,10 +26,10 @@ def test_the_sum_is_divided_by_the_expected_cohort_never_by_the_realised(setting
     assert float(report.clipped_share.sum()) == 0
 
 
-def test_an_empty_cohort_leaves_noise_only(setting, begin):
+def test_an_empty_cohort_leaves_noise_only(setting, begin, constant):
     state, streams = begin(mechanism(noise_multiplier=1.0))
     nobody = replace(streams, cohorts=np.zeros_like(streams.cohorts))
-    shared = constant(setting, 5.0)
+    shared = constant(5.0)
     first, report = play(mechanism(noise_multiplier=1.0), setting, state, nobody, shared)
     assert first.params.std() > 0.1
     assert report.cohort_size.tolist() == [0] * 4
@@ -45,22 +39,22 @@ def test_an_empty_cohort_leaves_noise_only(setting, begin):
 
 
 @pytest.mark.parametrize("value", [1e30, float("inf"), float("nan"), -1e38])
-def test_nothing_an_attack_hands_in_escapes_the_bound(setting, begin, value):
+def test_nothing_an_attack_hands_in_escapes_the_bound(setting, begin, constant, value):
     def attack(contributions, state):
         return replace(contributions, updates=torch.full_like(contributions.updates, value))
 
     fixed = mechanism(sampling=FixedSize(cohort=4, users=10))
     state, streams = begin(fixed)
-    after, report = play(fixed, replace(setting, attack=attack), state, streams, constant(setting, 0.1))
+    after, report = play(fixed, replace(setting, attack=attack), state, streams, constant(0.1))
     # Four members of norm at most one, divided by four.
     assert (after.params.double().norm(dim=1) <= 1 + 1e-6).all()
     assert report.non_finite.tolist() == ([0] * 4 if np.isfinite(value) else [4] * 4)
 
 
-def test_fedavg_is_the_plain_average(setting, begin):
+def test_fedavg_is_the_plain_average(setting, begin, constant):
     plain = FedAvg(rounds=1, sampling=FixedSize(cohort=4, users=10))
     state, streams = begin(mechanism(rounds=1, sampling=plain.sampling))
-    after, _ = play(plain, setting, state, streams, constant(setting, 8.0))
+    after, _ = play(plain, setting, state, streams, constant(8.0))
     np.testing.assert_allclose(after.params[:, 0], 8.0, rtol=1e-6)
     assert after.params[:, 1:].eq(0).all()
 

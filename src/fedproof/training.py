@@ -1,0 +1,88 @@
+"""Train and certify from Python: what a run does, without its directory."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedproof import check
+from fedproof.certificates import Certificate, certify
+from fedproof.ensemble import Task, train_replicas
+from fedproof.ensemble.task import caveats_of
+from fedproof.mechanisms import Releases
+from fedproof.seeds import KNOWN, NO_SEED
+from fedproof.threat import Relation, ThreatModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """The replicas of a task.
+
+    Attributes:
+        task: what was trained.
+        scores: `(replicas, inputs, classes)`, confidences on the test inputs.
+        models: named parameters `(replicas, ...)`.
+    """
+
+    task: Task
+    scores: NDArray[np.float32]
+    models: dict[str, Tensor]
+
+    def certify(self, relation: Relation | str = Relation.REPLACE, **options: Any) -> Certificate:
+        """The certificate of these replicas against units that are replaced, or that join.
+
+        `options` are those of `fedproof.certify`: method, bound, failure_probability, max_size, ... The
+        mechanism, the labels and what this training cannot promise are known here; a partition's votes are
+        counted unless another method is asked for.
+        """
+        if self.task.mechanism.releases is Releases.GROUPS:
+            options = {"method": "vote"} | options
+        threat = ThreatModel(unit=self.task.mechanism.unit, relation=Relation(relation))
+        seed = NO_SEED if self.task.secure_noise else KNOWN
+        labels = self.task.federation.test_labels
+        return certify_task(self.task, self.scores, labels, threat=threat, seed=seed, **options)
+
+
+def train(task: Task, replicas: int | None = None) -> Trained:
+    """All replicas of a task, kept in memory.
+
+    `replicas` may be left out where the mechanism says how many there are: one for each group of a partition.
+    For ensembles that do not fit into memory, or must survive a crash, use `fedproof.run`.
+    """
+    known = task.mechanism.replicas
+    wanted = known if replicas is None else replicas
+    if wanted is None:
+        raise ValueError("replicas = None: say how many, a certificate gets tighter with more of them")
+    check.count(replicas=wanted)
+    if known is not None and wanted != known:
+        raise ValueError(f"replicas = {wanted} must be {known}, as many as the mechanism makes")
+    found = train_replicas(task, range(wanted))
+    return Trained(task=task, scores=found.scores, models=found.models)
+
+
+def certify_task(
+    task: Task,
+    scores: NDArray[np.float32],
+    labels: NDArray[np.int64] | None,
+    *,
+    threat: ThreatModel,
+    seed: str,
+    **options: Any,
+) -> Certificate:
+    """The certificate of replicas that this package trained, with what their training cannot promise.
+
+    `seed` says what nobody who was corrupted may have known. A partition keeps no secret: its votes are
+    counted, and a unit touches one group, whoever knows which.
+    """
+    secret = () if task.mechanism.releases is Releases.GROUPS else (seed,)
+    return certify(
+        scores,
+        labels,
+        mechanism=task.mechanism,
+        threat=threat,
+        caveats=caveats_of(task, threat.relation),
+        assumptions=secret,
+        **options,
+    )

@@ -1,0 +1,149 @@
+"""Members drawn once: who takes part, how much, and that nobody else matters."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedproof.ensemble import Task, train_replicas
+from fedproof.mechanisms import Bagging, CohortOnce, FixedSize, LocalTraining, Partition, Poisson
+from fedproof.models import build
+from fedproof.rounds import play
+from fedproof.rounds.randomness import cohorts_of, groups_of
+
+FIXED = FixedSize(cohort=4, users=10)
+
+
+@pytest.mark.parametrize("sampling", [FIXED, Poisson(probability=0.3)])
+def test_the_same_users_take_part_in_every_round(sampling):
+    chosen = cohorts_of(Bagging(rounds=3, sampling=sampling), np.arange(10), 0, range(50))
+    assert chosen.shape == (50, 3, 10)
+    assert np.all(chosen == chosen[:, :1])
+    assert len({tuple(row) for row in chosen[:, 0]}) > 10
+
+
+def test_without_noise_the_members_mean_is_taken(setting, begin, constant):
+    mechanism = Bagging(rounds=1, sampling=Poisson(probability=0.3))
+    state, streams = begin(mechanism, range(30))
+    after, report = play(mechanism, setting, state, streams, constant(8.0))
+    some = report.cohort_size > 0
+    np.testing.assert_allclose(after.params[some, 0], 8.0, rtol=1e-6)
+    assert after.params[~some].eq(0).all()
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_whoever_is_not_drawn_does_not_matter(federation, pooled, noise):
+    if pooled and noise:
+        pytest.skip("pooled training has no noise")
+    mechanism = (
+        CohortOnce(rounds=2, sampling=FIXED, noise_multiplier=noise)
+        if noise
+        else Bagging(rounds=2, sampling=FIXED, pooled=pooled)
+    )
+    task = Task(
+        federation=federation,
+        model=build("mlp", federation, hidden=(4,)),
+        mechanism=mechanism,
+        local=LocalTraining(epochs=2, batch_size=3, momentum=0.5),
+    )
+    user = 3
+    poisoned = federation.features.copy()
+    poisoned[federation.offsets[user] : federation.offsets[user + 1]] = 100.0
+    attacked = replace(task, federation=replace(federation, features=poisoned))
+    drawn = cohorts_of(mechanism, np.arange(10), task.seed, range(20))[:, 0, user]
+    clean, changed = (train_replicas(work, range(20)).params for work in (task, attacked))
+    same = (clean == changed).all(dim=1).numpy()
+    assert np.array_equal(same, ~drawn)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_user_of_a_partition_touches_one_model(federation, pooled):
+    mechanism = Partition(groups=4, rounds=2, pooled=pooled)
+    task = Task(
+        federation=federation,
+        model=build("mlp", federation, hidden=(4,)),
+        mechanism=mechanism,
+        local=LocalTraining(epochs=2, batch_size=3),
+    )
+    poisoned = federation.features.copy()
+    poisoned[federation.offsets[3] : federation.offsets[4]] = 100.0
+    attacked = replace(task, federation=replace(federation, features=poisoned))
+    clean, changed = (train_replicas(work, range(4)).params for work in (task, attacked))
+    same = (clean == changed).all(dim=1).numpy()
+    assert np.flatnonzero(~same).tolist() == [groups_of(4, np.arange(10), task.seed)[3]]
+    with pytest.raises(ValueError, match="replica 4 must be below groups = 4"):
+        train_replicas(task, range(5))
+
+
+def test_pooled_training_refuses_rules_and_vectors_refuse_shifts(federation):
+    model = build("mlp", federation, hidden=(4,))
+    mechanism = Bagging(rounds=1, sampling=FIXED, pooled=True)
+    parts = {"federation": federation, "model": model, "mechanism": mechanism}
+    with pytest.raises(ValueError, match="pooled = True has no updates"):
+        Task(**parts, local=LocalTraining(), attack=lambda contributions, state: contributions)
+    with pytest.raises(ValueError, match="shift = 1 and flip = False need images"):
+        Task(**parts, local=LocalTraining(shift=1))
+
+
+# --- instances instead of users -----------------------------------------------------------------------------
+
+BAGGING = Bagging(rounds=2, sampling=FixedSize(cohort=9, users=40), pooled=True, unit="instance")
+HYBRID = CohortOnce(**vars(BAGGING), noise_multiplier=0.5, clip_norm=0.2)
+DEEP = Partition(groups=6, rounds=2, pooled=True, unit="instance")
+
+
+@pytest.mark.parametrize("mechanism", [BAGGING, HYBRID, DEEP], ids=["bagging", "hybrid", "deep partition"])
+def test_an_instance_touches_the_models_it_was_drawn_for_alone(federation, mechanism):
+    task = Task(
+        federation=federation,
+        model=build("mlp", federation, hidden=(4,)),
+        mechanism=mechanism,
+        local=LocalTraining(epochs=2, batch_size=3, momentum=0.5),
+    )
+    row, replicas = 17, range(6)
+    features, labels = federation.features.copy(), federation.labels.copy()
+    features[row], labels[row] = 100.0, (labels[row] + 1) % 3
+    attacked = replace(task, federation=replace(federation, features=features, labels=labels))
+    drawn = cohorts_of(mechanism, task.units.who, task.seed, replicas)[:, 0, row]
+    clean, changed = (train_replicas(work, replicas).params for work in (task, attacked))
+    assert np.array_equal((clean != changed).any(dim=1).numpy(), drawn)
+    assert 0 < drawn.sum() < 6
+
+
+def test_a_joining_instance_leaves_the_groups_of_all_others(federation):
+    task = Task(
+        federation=federation,
+        model=build("linear", federation),
+        mechanism=DEEP,
+        local=LocalTraining(batch_size=3),
+    )
+    joined = replace(
+        federation,
+        features=np.concatenate([federation.features, np.full((1, 6), 9.0, dtype=np.float32)]),
+        labels=np.append(federation.labels, 2),
+        offsets=np.append(federation.offsets[:-1], 41),
+    )
+    before, after = (
+        train_replicas(replace(task, federation=data), range(6)).params for data in (federation, joined)
+    )
+    assert np.flatnonzero((before != after).any(dim=1)).tolist() == [
+        groups_of(6, joined.which, task.seed)[40]
+    ]
+
+
+def test_instances_are_not_trained_on_alone():
+    with pytest.raises(ValueError, match="pooled = False must be True for unit = 'instance'"):
+        Partition(groups=3, unit="instance")
+    with pytest.raises(ValueError, match="unit = 'group' must be one of user, instance"):
+        Bagging(rounds=1, sampling=FIXED, unit="group")
+
+
+def test_a_group_without_data_is_refused(federation):
+    with pytest.raises(ValueError, match="groups = 41 must be at most the number of units = 40"):
+        Task(
+            federation=federation,
+            model=build("linear", federation),
+            mechanism=Partition(groups=41, pooled=True, unit="instance"),
+            local=LocalTraining(),
+        )
