@@ -48,6 +48,6 @@ def test_every_command_the_readme_names_exists():
 def test_training_from_python_works_as_printed(tmp_path):
     shown = "print(certificate.sound, certificate.certified_accuracy([5])[0] > 0.5)"
     code = f"import matplotlib; matplotlib.use('Agg')\n{blocks('python')[1]}\n{shown}"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = finished([sys.executable, "-c", code], cwd=tmp_path)
     assert done.stdout.strip() == "True True", done.stderr
     assert (tmp_path / "certified.png").stat().st_size > 1000
