@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -24,6 +25,8 @@ hypothesis.settings.load_profile("patient")
 
 # Doctests of an integration are collected only where its framework is installed.
 collect_ignore_glob = [] if find_spec("flwr") else ["src/fedproof/integrations/flower/*"]
+# Beside those that say so themselves: all that took more than half a second of processor time, all cases together.
+SLOW = frozenset(Path(__file__).with_name("tests").joinpath("slow.txt").read_text().split())
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -52,8 +55,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         session.config.get_terminal_writer().line(f"order: --shuffle={session.config.option.shuffle}")
 
 
+@pytest.hookimpl(tryfirst=True)  # before what is slow is left out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Shuffle files, and the tests of each; a file's tests stay together, for they share its fixtures."""
+    """Mark the slow ones. Shuffle files and the tests of each, which stay together: they share fixtures."""
+    for item in items:
+        if getattr(item, "originalname", None) in SLOW:
+            item.add_marker(pytest.mark.slow)
     if config.option.shuffle is None:
         return
     rng = random.Random(config.option.shuffle)

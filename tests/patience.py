@@ -1,7 +1,7 @@
 """Waiting for a process by what it does: on a busy machine all is late, and nothing is wrong.
 
 A process is given up when it and its children have neither computed nor ended for `IDLE` seconds, or have
-computed for `CPU` seconds, which no test needs.
+computed for `CPU` seconds, which no test needs. It is looked at `EVERY` two seconds.
 """
 
 import subprocess
@@ -9,7 +9,7 @@ import time
 
 import psutil
 
-IDLE, CPU = 180.0, 1800.0
+IDLE, CPU, EVERY = 180.0, 1800.0, 2.0
 
 
 class Watch:
@@ -64,7 +64,7 @@ def finish(process: subprocess.Popen) -> tuple:
     with process:
         while True:
             try:
-                return process.communicate(timeout=2)
+                return process.communicate(timeout=EVERY)
             except subprocess.TimeoutExpired:
                 watch.look()
             except BaseException:
@@ -86,6 +86,6 @@ def until(condition, process: subprocess.Popen, *, every: float = 0.005) -> None
     watch, looked = Watch(process), time.monotonic()
     while not condition() and process.poll() is None:
         time.sleep(every)
-        if time.monotonic() > looked + 2:
+        if time.monotonic() > looked + EVERY:
             watch.look()
             looked = time.monotonic()

@@ -47,12 +47,18 @@ class Reader:
     mutations: tuple = field(default=(mutate,))
 
 
+def _write(path, content):
+    """A new file each time: file systems wait for the disk when an old one is written over."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
+
+
 def _at(name, read):
     """Reader of a file called `name`."""
 
     def write_and_read(folder, content):
         path = folder / name
-        path.write_bytes(content)
+        _write(path, content)
         return read(path)
 
     return write_and_read
@@ -124,7 +130,7 @@ def _leaf(first):
 def _read_leaf(folder, content):
     for part in ("train", "test"):
         (folder / part).mkdir(exist_ok=True)
-        (folder / part / "data.json").write_bytes(content)
+        _write(folder / part / "data.json", content)
     return leaf.read(folder, name="leaf", find_encoding=lambda: None)
 
 
@@ -156,7 +162,7 @@ def _tar():
 def _unpack(name):
     def read(folder, content):
         path = folder / name
-        path.write_bytes(content)
+        _write(path, content)
         target = folder / "target"
         target.mkdir(exist_ok=True)
         try:
@@ -193,7 +199,7 @@ def _read_part(suffix):
         files = _FILES
         changed = {"npz": files.scores, "safetensors": files.models, "json": files.record, suffix: content}
         for ending, data in changed.items():
-            (folder / f"part-00000.{ending}").write_bytes(data)
+            _write(folder / f"part-00000.{ending}", data)
         whole = all(changed[key] == data for key, data in _STORED.items())
         finished = store.is_finished(folder, PART)
         assert finished is whole or suffix == "json"
@@ -212,9 +218,8 @@ _STORED = {"npz": _FILES.scores, "safetensors": _FILES.models, "json": _FILES.re
 
 def _read_run(name):
     def read(folder, content):
-        (folder / "config.toml").write_bytes(CONFIG)
-        (folder / "summary.json").write_bytes(b"{}")
-        (folder / name).write_bytes(content)
+        for file, data in {"config.toml": CONFIG, "summary.json": b"{}", name: content}.items():
+            _write(folder / file, data)
         return read_run(folder, pictures=False)
 
     return read
