@@ -25,7 +25,7 @@ hypothesis.settings.load_profile("patient")
 
 # Doctests of an integration are collected only where its framework is installed.
 collect_ignore_glob = [] if find_spec("flwr") else ["src/fedproof/integrations/flower/*"]
-# Beside those that say so themselves: all that took more than half a second of processor time, all cases together.
+# Beside those that say so themselves: all that took over half a second of processor time, with all its cases.
 SLOW = frozenset(Path(__file__).with_name("tests").joinpath("slow.txt").read_text().split())
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

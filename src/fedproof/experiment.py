@@ -1,7 +1,7 @@
 """One experiment from data to certificate: the pipeline in reading order, and its directory."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +30,6 @@ from fedproof.ensemble import (
     store,
     train_ensemble,
 )
-from fedproof.ensemble.engines import train_on_cluster
 from fedproof.ensemble.task import caveats_of, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
@@ -88,11 +87,11 @@ def run(
         wanted = ensemble_size(config, task)
         replace_file(folder.path / NOTICE, notice(config, task.mechanism).encode())
         with _timed(seconds, "train"):
-            trainer = _trainer(engine)
-            ensemble = trainer(
+            ensemble = train_ensemble(
                 task,
                 wanted,
                 folder.parts,
+                engine=engine,
                 first_updates=shared.first_updates(config, task),
                 part_size=config.ensemble.part_size,
                 progress=lambda done, total: progress("train", done, total),
@@ -201,15 +200,6 @@ def _weights(config: Config) -> Path | None:
     named = Path(config.model.weights)
     kept = data.data_folder(config.data.data_dir) / named
     return kept if kept.is_file() and not named.is_file() else named
-
-
-def _trainer(engine: str) -> Callable[..., Ensemble]:
-    match engine:
-        case "local":
-            return train_ensemble
-        case "ray":
-            return train_on_cluster
-    raise ValueError(f"engine = {engine!r} must be local or ray")
 
 
 def ensemble_size(config: Config, task: Task) -> int:
