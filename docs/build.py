@@ -24,6 +24,7 @@ from fedproof.report import compare_charts
 from fedproof.report.compare_page import certified_at, label_of
 from fedproof.report.figures import draw, new_axes, save
 from fedproof.report.words import SPACE, data_size, duration, percent, rounded_up
+from fedproof.summary import ComparedRun
 
 DOCS = Path(__file__).parent
 EXPERIMENTS = DOCS.parent / "experiments"
@@ -251,10 +252,10 @@ def _largest(mechanism: fp.UserFedAvg, threat: fp.ThreatModel, top: float) -> in
     return low
 
 
-def comparison_rows() -> list[Any]:
+def comparison_rows() -> list[ComparedRun]:
     """Rows of a real comparison: `compare.json` of the configurations in `experiments/compare/mnist-10`."""
-    rows: list[Any] = json.loads((DOCS / "images" / "choosing.json").read_text())["rows"]
-    return rows
+    rows = json.loads((DOCS / "images" / "choosing.json").read_text())["rows"]
+    return [ComparedRun(**row) for row in rows]
 
 
 def comparison_picture() -> str:
@@ -276,14 +277,14 @@ def comparison_table() -> str:
     ]
     for row in comparison_rows():
         shares = [percent(certified_at(row, size)) for size in sizes]
-        epsilon = "–" if row["epsilon"] is None else rounded_up(row["epsilon"], 3)
+        epsilon = "–" if row.epsilon is None else rounded_up(row.epsilon, 3)
         cells = [
             label_of(row),
-            row["unit"],
+            row.unit,
             epsilon,
             *shares,
-            duration(row["seconds"]),
-            data_size(row["bytes"]),
+            duration(row.seconds),
+            data_size(row.bytes),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines).replace(SPACE, " ")

@@ -34,3 +34,19 @@ def test_links_between_pages_lead_somewhere():
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_rooms_and_files_that_are_named_exist(page):
+    named = re.findall(r"`((?:\w+/)*(?:\w+\.py|\w+/))`", (ROOT / page).read_text())
+    written = {"parts/", "private/", "site/"}  # by a run, and by make docs
+    for target in set(named) - written:
+        assert any((home / target).exists() for home in (ROOT, ROOT / "src" / "fedproof")), target
+
+
+def test_the_hops_to_a_gradient_are_as_they_are_told():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    hops = re.findall(r"^\| `([\w/]+\.py)` \| `(\w+)` \|", text, re.M)
+    assert len(hops) == 7  # and six hops between them
+    for path, function in hops:
+        assert f"def {function}(" in (ROOT / "src" / "fedproof" / path).read_text(), (path, function)

@@ -73,13 +73,13 @@ def test_what_data_or_rates_cannot_give_is_said_of_join_alone():
     assert caveats_of(task(named, declared), Relation.JOIN) == ()
     assert caveats_of(task(federation(), noisy), Relation.REPLACE) == ()
     (no_identity,) = caveats_of(task(federation(), declared), Relation.JOIN)
-    assert "users have no identities" in no_identity
+    assert "users have no identities" in no_identity.sentence
     (no_population,) = caveats_of(task(named, noisy), Relation.JOIN)
-    assert "declare a population" in no_population
+    assert "declare a population" in no_population.sentence
     (instances,) = caveats_of(
         task(federation(user_ids=np.arange(3)), Partition(groups=2, pooled=True, unit="instance")),
         Relation.JOIN,
     )
-    assert "instances have no identities" in instances
+    assert "instances have no identities" in instances.sentence
     alone = Bagging(rounds=1, sampling=Poisson(probability=0.5))  # nothing is summed and divided
     assert caveats_of(task(named, alone), Relation.JOIN) == ()

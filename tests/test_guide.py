@@ -11,7 +11,10 @@ from tests.patience import finished
 ROOT = Path(__file__).parents[1]
 QUICK = ["index", "certify", "loops", "plan", "audit"]
 TRAINING = ["train", "serve", "extending"]
-SHOWN = ["certificates", "choosing", "reproduction", "theory", "numerics", "ray", "configuration", "api"]
+SHOWN = [
+    *("certificates", "choosing", "reproduction", "theory", "numerics", "ray", "configuration", "api"),
+    "architecture",
+]
 
 
 def load_guide():

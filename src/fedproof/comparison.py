@@ -1,59 +1,15 @@
 """Several mechanisms on the same data: every run once, and rows that say what each certifies and costs."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fedproof.config import Config, DataSection
 from fedproof.progress import Progress, silent
-from fedproof.summary import RunSummary
+from fedproof.summary import ComparedRun, RunSummary
 from fedproof.sweep import run_all, write_rows
 
 _PAPER_REASON = "the paper's formula: its accounting and its confidence bounds, for comparison"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparedRun:
-    """One way of certifying one run, and what it costs; the fields are the keys of a row in `compare.json`.
-
-    Attributes:
-        name: of the run.
-        kind: of the mechanism.
-        unit: what may be poisoned.
-        relation: what an adversary may do.
-        replicas: how many models.
-        accuracy: of the ensemble.
-        delta: of the mechanism's privacy, None without.
-        seconds: of training and certifying.
-        uploads: updates that users send up while all replicas are trained.
-        bytes: of these updates.
-        certificate: the method, `paper` for the paper's formula, `none` if nothing was certified.
-        epsilon: of one model for one unit, None without privacy.
-        certified_accuracy: by the size as a text, as in `summary.json`.
-        sound: whether the certificate is a proof.
-        reasons: why it is none.
-    """
-
-    name: str
-    kind: str
-    unit: str
-    relation: str
-    replicas: int
-    accuracy: float
-    delta: float | None
-    seconds: float
-    uploads: int
-    bytes: int
-    certificate: str
-    epsilon: float | None
-    certified_accuracy: Mapping[str, float]
-    sound: bool
-    reasons: tuple[str, ...]
-
-    def document(self) -> dict[str, Any]:
-        """The row as JSON has it."""
-        return asdict(self) | {"reasons": list(self.reasons)}
 
 
 def compare(

@@ -321,7 +321,9 @@ def _summary(
 def _caveats(config: Config, task: Task, certificate: Certificate | None) -> tuple[Caveat, ...]:
     if certificate is None:
         return task.mechanism.caveats(config.threat.relation)
-    return certificate_caveats(certificate.settings)
+    known = {caveat.sentence: caveat for caveat in caveats_of(task, config.threat.relation)}
+    found = certificate_caveats(certificate.settings)
+    return tuple(known.get(caveat.sentence, caveat) for caveat in found)
 
 
 def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve, ...]) -> dict[str, Any]:
@@ -336,7 +338,7 @@ def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve,
         "ensemble_epsilon": ensemble_account(mechanism, delta, num_replicas),
         "delta": delta,
         "epsilon_relation": relation.value,
-        "epsilon_reasons": (*sentences(mechanism.caveats(relation)), *caveats_of(task, relation)),
+        "epsilon_reasons": (*sentences(mechanism.caveats(relation)), *sentences(caveats_of(task, relation))),
         "paper_largest_size": len(exact) - 2,
         "paper_certified_accuracy": {str(size): share for size, share in enumerate(sure)},
     }

@@ -1,8 +1,8 @@
-"""What a run came to: the numbers of `summary.json` and of `--json`, written and read here alone."""
+"""What runs came to: the numbers of `summary.json`, `sweep.json` and `compare.json`, and of `--json`."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +133,78 @@ def read_summary(folder: Path) -> RunSummary:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise ValueError(f"{path}: {key}: {check.one_line(first['msg'])}") from error
+
+
+# --- runs beside each other --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweptRun:
+    """What a table and a page compare of one run; the fields are the keys of a row in `sweep.json`.
+
+    Attributes:
+        values: of the varied keys.
+        folder: of the run, below that of the sweep.
+        epsilon: the paper's, None without privacy.
+        accuracy: of the ensemble.
+        certified_accuracy: by the size as a text, as in `summary.json`.
+        certified_size: the median over test inputs, None if nothing was certified.
+        sound: whether the certificate is a proof.
+        seconds: of the whole run.
+    """
+
+    values: Mapping[str, str]
+    folder: str
+    epsilon: float | None
+    accuracy: float
+    certified_accuracy: Mapping[str, float]
+    certified_size: float | None
+    sound: bool
+    seconds: float
+
+    def document(self) -> dict[str, Any]:
+        """The row as JSON has it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedRun:
+    """One way of certifying one run, and what it costs; the fields are the keys of a row in `compare.json`.
+
+    Attributes:
+        name: of the run.
+        kind: of the mechanism.
+        unit: what may be poisoned.
+        relation: what an adversary may do.
+        replicas: how many models.
+        accuracy: of the ensemble.
+        delta: of the mechanism's privacy, None without.
+        seconds: of training and certifying.
+        uploads: updates that users send up while all replicas are trained.
+        bytes: of these updates.
+        certificate: the method, `paper` for the paper's formula, `none` if nothing was certified.
+        epsilon: of one model for one unit, None without privacy.
+        certified_accuracy: by the size as a text, as in `summary.json`.
+        sound: whether the certificate is a proof.
+        reasons: why it is none.
+    """
+
+    name: str
+    kind: str
+    unit: str
+    relation: str
+    replicas: int
+    accuracy: float
+    delta: float | None
+    seconds: float
+    uploads: int
+    bytes: int
+    certificate: str
+    epsilon: float | None
+    certified_accuracy: Mapping[str, float]
+    sound: bool
+    reasons: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """The row as JSON has it."""
+        return asdict(self) | {"reasons": list(self.reasons)}

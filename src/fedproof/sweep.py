@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from fedproof.experiment import SharedWork, finished_summary, run
 from fedproof.files import replace_file
 from fedproof.folder import common_seed
 from fedproof.progress import Progress, silent
-from fedproof.summary import RunSummary
+from fedproof.summary import RunSummary, SweptRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,35 +27,6 @@ class Point:
         """What its directory is called: `noise_multiplier=1.8,rounds=3`."""
         parts = (f"{key.rpartition('.')[2]}={value}" for key, value in self.values.items())
         return ",".join(parts).replace("/", "_").replace(" ", "")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweptRun:
-    """What a table and a page compare of one run; the fields are the keys of a row in `sweep.json`.
-
-    Attributes:
-        values: of the varied keys.
-        folder: of the run, below that of the sweep.
-        epsilon: the paper's, None without privacy.
-        accuracy: of the ensemble.
-        certified_accuracy: by the size as a text, as in `summary.json`.
-        certified_size: the median over test inputs, None if nothing was certified.
-        sound: whether the certificate is a proof.
-        seconds: of the whole run.
-    """
-
-    values: Mapping[str, str]
-    folder: str
-    epsilon: float | None
-    accuracy: float
-    certified_accuracy: Mapping[str, float]
-    certified_size: float | None
-    sound: bool
-    seconds: float
-
-    def document(self) -> dict[str, Any]:
-        """The row as JSON has it."""
-        return asdict(self)
 
 
 def points(config: Config, variations: Iterable[str]) -> list[Point]:

@@ -12,6 +12,7 @@ from fedproof.certificates import Certificate, certify
 from fedproof.ensemble import Task, train_replicas
 from fedproof.ensemble.task import caveats_of
 from fedproof.mechanisms import Releases
+from fedproof.mechanisms.caveats import sentences
 from fedproof.seeds import KNOWN, NO_SEED
 from fedproof.threat import Relation, ThreatModel
 
@@ -82,7 +83,7 @@ def certify_task(
         labels,
         mechanism=task.mechanism,
         threat=threat,
-        caveats=caveats_of(task, threat.relation),
+        caveats=sentences(caveats_of(task, threat.relation)),
         assumptions=secret,
         **options,
     )

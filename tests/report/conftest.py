@@ -21,6 +21,7 @@ from fedproof.config import parse_config
 from fedproof.federation import Federation
 from fedproof.report.run_data import RunData, read_run
 from fedproof.robustness import AttackRow
+from fedproof.summary import ComparedRun, SweptRun
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
@@ -383,15 +384,19 @@ def attack_rows(**changes: Any) -> list[AttackRow]:
     ]
 
 
-def sweep_rows() -> list[dict[str, Any]]:
+def sweep_rows() -> list[SweptRun]:
     """Runs of a sweep, made up."""
     return [
-        {
-            "values": {"mechanism.noise_multiplier": noise, "note": HOSTILE},
-            "epsilon": 2.0 / noise,
-            "accuracy": 0.99 - 0.01 * noise,
-            "certified_accuracy": {str(k): max(0.0, 0.99 - 0.01 * noise - k / (3 * noise)) for k in range(9)},
-        }
+        SweptRun(
+            values={"mechanism.noise_multiplier": str(noise), "note": HOSTILE},
+            folder=f"noise={noise}",
+            epsilon=2.0 / noise,
+            accuracy=0.99 - 0.01 * noise,
+            certified_accuracy={str(k): max(0.0, 0.99 - 0.01 * noise - k / (3 * noise)) for k in range(9)},
+            certified_size=2,
+            sound=True,
+            seconds=1.0,
+        )
         for noise in (1, 2, 4, 8)
     ]
 
@@ -401,7 +406,7 @@ def compare_rows_fixture() -> Any:
     return compare_rows
 
 
-def compare_rows() -> list[dict[str, Any]]:
+def compare_rows() -> list[ComparedRun]:
     """Rows of a comparison, made up: two mechanisms for users, one for instances."""
     ways = (
         ("dp", "margin", "user", 0.2, 4),
@@ -410,17 +415,22 @@ def compare_rows() -> list[dict[str, Any]]:
         ("deep", "vote", "instance", None, 30),
     )
     return [
-        {
-            "name": name,
-            "certificate": certificate,
-            "unit": unit,
-            "epsilon": epsilon,
-            "accuracy": 0.95,
-            "certified_accuracy": {str(k): max(0.0, 0.95 * (1 - k / last)) for k in range(last + 1)},
-            "sound": certificate != "paper",
-            "reasons": [HOSTILE] if certificate == "paper" else [],
-            "seconds": 3.0,
-            "bytes": 2.5e6,
-        }
+        ComparedRun(
+            name=name,
+            kind="user-fedavg",
+            unit=unit,
+            relation="replace",
+            replicas=100,
+            accuracy=0.95,
+            delta=None if epsilon is None else 1e-3,
+            seconds=3.0,
+            uploads=1000,
+            bytes=2_500_000,
+            certificate=certificate,
+            epsilon=epsilon,
+            certified_accuracy={str(k): max(0.0, 0.95 * (1 - k / last)) for k in range(last + 1)},
+            sound=certificate != "paper",
+            reasons=(HOSTILE,) if certificate == "paper" else (),
+        )
         for name, certificate, unit, epsilon, last in ways
     ]

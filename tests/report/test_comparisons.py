@@ -1,6 +1,7 @@
 """Pages of attacks, inefficacy, sweeps and comparisons from made rows."""
 
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -102,14 +103,14 @@ def test_the_best_epsilon_is_marked(tmp_path, sweep_rows, hostile):
     for line, point in zip(lines, points, strict=True):
         assert point.ys[0] == max(line.ys)
     middle = best(rows, sizes[len(sizes) // 2])
-    assert chart.marks[0].x == middle["epsilon"]
+    assert chart.marks[0].x == middle.epsilon
     page = write_sweep_page(rows, tmp_path / "sweep.html").read_text()
     assert hostile not in page
     assert "the best of 4 runs" in page
 
 
 def test_runs_that_certify_nothing(tmp_path, sweep_rows):
-    rows = [row | {"certified_accuracy": {"0": 0.0}} for row in sweep_rows()]
+    rows = [replace(row, certified_accuracy={"0": 0.0}) for row in sweep_rows()]
     assert "None of 4 runs certifies anything" in write_sweep_page(rows, tmp_path / "sweep.html").read_text()
 
 
@@ -119,10 +120,13 @@ def test_there_must_be_rows(write, tmp_path):
         write([], tmp_path / "page.html")
 
 
-@pytest.mark.parametrize("write", [write_sweep_page, write_compare_page])
-def test_rows_are_checked(write, tmp_path):
-    with pytest.raises(ValueError, match=r"rows\[0\] has no accuracy"):
-        write([{"attack": "x", "adversaries": 1, "epsilon": 1.0}], tmp_path / "page.html")
+def test_runs_without_privacy_are_drawn_over_k(tmp_path, sweep_rows):
+    rows = [replace(row, epsilon=None) for row in sweep_rows()]
+    assert len(sweep_chart(rows).series) == len(rows)
+    assert "(ε = ∞)" in write_sweep_page(rows, tmp_path / "sweep.html").read_text()
+    mixed = [rows[0], *sweep_rows()[1:]]
+    assert all(map(math.isfinite, sweep_chart(mixed).series[0].xs))
+    assert write_sweep_page(mixed, tmp_path / "mixed.html").is_file()
 
 
 def test_rows_may_come_from_json(tmp_path, attack_rows):
@@ -151,5 +155,5 @@ def test_the_page_of_a_comparison_says_who_certifies_most(tmp_path, compare_rows
 
 
 def test_a_comparison_in_which_nothing_is_proved(tmp_path, compare_rows):
-    rows = [row | {"sound": False} for row in compare_rows()]
+    rows = [replace(row, sound=False) for row in compare_rows()]
     assert "None of 4 rows proves anything" in write_compare_page(rows, tmp_path / "page.html").read_text()

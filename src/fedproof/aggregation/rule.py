@@ -135,6 +135,17 @@ class Rule:
         return total
 
 
+def rule_of(aggregation: Aggregation) -> tuple[str, int]:
+    """What a mechanism calls a rule, and how many of a cohort it is to withstand.
+
+    >>> rule_of(mean)
+    ('mean', 0)
+    """
+    if isinstance(aggregation, Rule):
+        return aggregation.name, aggregation.num_adversaries
+    return ("mean" if aggregation is mean else "another rule"), 0
+
+
 def majority(num_adversaries: int) -> int:
     """Smallest cohort in which the adversaries are a minority: n > 2f."""
     return 2 * num_adversaries + 1

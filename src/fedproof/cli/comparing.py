@@ -1,8 +1,7 @@
 """`fedproof sweep`, `compare`, `attack` and `reproduce`: many trainings set beside each other."""
 
-import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,6 +10,7 @@ from fedproof.cli.common import Json, need_checkout, print_json, print_table, pr
 from fedproof.cli.training import Device, Engine, Out, Set, training
 from fedproof.config import load_config
 from fedproof.publishing import NOTICE
+from fedproof.summary import ComparedRun
 
 _EACH_SAYS = f"what may be published of a run says {NOTICE} in its directory; keep private/ to yourself"
 
@@ -40,11 +40,9 @@ def sweep(
             progress=progress,
             finished=_report_once,
         )
-    rows: list[Any] = [row.document() for row in swept]
-    shown = [row | {"epsilon": math.inf if row["epsilon"] is None else row["epsilon"]} for row in rows]
-    page = write_sweep_page(shown, out / "sweep.html", title=f"Sweep of {config.name}")
+    page = write_sweep_page(swept, out / "sweep.html", title=f"Sweep of {config.name}")
     if json:
-        print_json({"rows": rows, "page": str(page)})
+        print_json({"rows": [row.document() for row in swept], "page": str(page)})
         return
     sizes = ["1", "2", "5", "10", "20"]
     print_table(
@@ -61,7 +59,7 @@ def sweep(
         ],
     )
     say(f"the page to look at is {page}")
-    say(picked(len(rows)))
+    say(picked(len(swept)))
     say(_EACH_SAYS)
 
 
@@ -97,30 +95,26 @@ def compare(
         compared = compare_all(
             loaded, out, engine=engine, device=device, progress=progress, finished=_report_once
         )
-    rows: list[Any] = [row.document() for row in compared]
     title = f"{len(loaded)} mechanisms on {loaded[configs[0].stem].data.name}"
-    page = write_compare_page(rows, out / "compare.html", sizes=chosen, title=title)
+    page = write_compare_page(compared, out / "compare.html", sizes=chosen, title=title)
     if json:
-        print_json({"rows": rows, "page": str(page)})
+        print_json({"rows": [row.document() for row in compared], "page": str(page)})
         return
-    _show(rows, table_sizes(rows) if chosen is None else chosen, title)
+    _show(compared, table_sizes(compared) if chosen is None else chosen, title)
     say(f"the page to look at is {page}")
 
 
-def _show(rows: list[Any], sizes: list[int], title: str) -> None:
+def _show(rows: list[ComparedRun], sizes: list[int], title: str) -> None:
     """Two tables, each narrow enough for a terminal: what is certified, and what it costs."""
     from fedproof.report.compare_page import certified_at, headline
     from fedproof.report.words import data_size, duration, picked, rounded_up
 
-    names = [
-        f"{row['name']}{', paper' * (row['certificate'] == 'paper')}{' *' * (not row['sound'])}"
-        for row in rows
-    ]
+    names = [f"{row.name}{', paper' * (row.certificate == 'paper')}{' *' * (not row.sound)}" for row in rows]
     print_table(
         f"{title}: certified accuracy",
         ("mechanism", "unit", *(f"k={size}" for size in sizes)),
         [
-            (name, row["unit"], *(f"{certified_at(row, size):.1%}" for size in sizes))
+            (name, row.unit, *(f"{certified_at(row, size):.1%}" for size in sizes))
             for name, row in zip(names, rows, strict=True)
         ],
     )
@@ -130,19 +124,19 @@ def _show(rows: list[Any], sizes: list[int], title: str) -> None:
         [
             (
                 name,
-                "-" if row["epsilon"] is None else rounded_up(row["epsilon"], 3),
-                row["replicas"],
-                duration(row["seconds"]),
-                data_size(row["bytes"]),
+                "-" if row.epsilon is None else rounded_up(row.epsilon, 3),
+                row.replicas,
+                duration(row.seconds),
+                data_size(row.bytes),
             )
             for name, row in zip(names, rows, strict=True)
         ],
     )
     say(headline(rows))
-    if not all(row["sound"] for row in rows):
+    if not all(row.sound for row in rows):
         say("* not a proof; the page says why")
     say("sent up: updates of all replicas, in bytes; pooled training counted as FedSGD, at most")
-    say(picked(len({row["name"] for row in rows})))
+    say(picked(len({row.name for row in rows})))
     say(_EACH_SAYS)
 
 

@@ -159,6 +159,7 @@ class Config(Section):
             section=self.mechanism,
             unit=self.threat.unit,
             rule=self.aggregation.rule,
+            adversaries=0 if self.aggregation.rule == "mean" else self.aggregation.adversaries,
             sizes=list(user_sizes),
             num_layers=num_layers,
             population=self.population(default_users),

@@ -31,6 +31,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "clipping": ("clip", "quantile", "quantile_learning_rate", "quantile_noise_std"),
     "unit": (),
     "rule": (),
+    "adversaries": (),
     "by_size": (),
 }
 _ALWAYS = frozenset(("kind", "delta"))
@@ -231,7 +232,7 @@ class Builder:
     Attributes:
         section: what is described.
         unit: what one poisoned unit is.
-        rule: of the server.
+        rule, adversaries: of the server.
         sizes: numbers of instances of the users.
         num_layers: of the model.
         population: declared number of units, and the key that declares it; None if nobody declared any.
@@ -240,6 +241,7 @@ class Builder:
     section: MechanismSection
     unit: Unit
     rule: str
+    adversaries: int
     sizes: Sequence[int]
     num_layers: int
     population: int | None
@@ -254,6 +256,7 @@ class Builder:
             "clipping": lambda: self.section.clipping(self.num_layers),
             "unit": lambda: self.unit,
             "rule": lambda: self.rule,
+            "adversaries": lambda: self.adversaries,
             "population": self._declared,
             "by_size": lambda: self.section.batch_probability is None,
             "batch_probability": self._batch_probability,

@@ -16,8 +16,9 @@ from torch import Tensor
 
 import fedproof
 from fedproof.aggregation import Aggregation, mean
+from fedproof.aggregation.rule import rule_of
 from fedproof.federation import Federation
-from fedproof.mechanisms import LocalTraining, Mechanism
+from fedproof.mechanisms import Caveat, LocalTraining, Mechanism
 from fedproof.models import Model
 from fedproof.models.registry import as_model
 from fedproof.rounds import Tampering
@@ -63,12 +64,7 @@ class Task:
                 f"model has {self.model.num_classes} classes, "
                 f"but {self.federation.name} has {self.federation.num_classes}"
             )
-        executed = getattr(self.aggregation, "name", "mean" if self.aggregation is mean else "another rule")
-        if self.mechanism.rule not in (None, executed):
-            raise ValueError(
-                f"mechanism.rule = {self.mechanism.rule!r} must be the rule that is executed, {executed!r}: "
-                "a certificate speaks about what the mechanism describes"
-            )
+        _check_rule(self.mechanism, self.aggregation)
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"device = {self.device!r}: torch sees no CUDA device; use device = 'cpu'")
         _check_mechanism(self)
@@ -77,6 +73,22 @@ class Task:
     def units(self) -> Federation:
         """The federation by what is drawn: where that is instances, each is a user of its own."""
         return self.federation.by_instance() if self.mechanism.draws is Unit.INSTANCE else self.federation
+
+
+def _check_rule(mechanism: Mechanism, aggregation: Aggregation) -> None:
+    """Raise ValueError unless the rule that is described is the one that is executed."""
+    if mechanism.rule is None:
+        return
+    name, adversaries = rule_of(aggregation)
+    for key, described, executed in (
+        ("rule", mechanism.rule, name),
+        ("adversaries", mechanism.adversaries, adversaries),
+    ):
+        if described != executed:
+            raise ValueError(
+                f"mechanism.{key} = {described!r} must be that of the rule that is executed, {executed!r}: "
+                "a certificate speaks about what the mechanism describes"
+            )
 
 
 def _check_mechanism(task: Task) -> None:
@@ -104,7 +116,7 @@ def _check_mechanism(task: Task) -> None:
         )
 
 
-def caveats_of(task: Task, relation: Relation) -> tuple[str, ...]:
+def caveats_of(task: Task, relation: Relation) -> tuple[Caveat, ...]:
     """Why this training proves nothing about units that join or leave; nothing about those that are replaced.
 
     The description of a mechanism says what rates and noise are. Whether they, and everybody's random
@@ -112,19 +124,21 @@ def caveats_of(task: Task, relation: Relation) -> tuple[str, ...]:
     """
     if relation is not Relation.JOIN:
         return ()
-    found, federation = [], task.federation
-    ids = federation.user_ids if task.mechanism.unit is Unit.USER else federation.instance_ids
+    found, federation, unit = [], task.federation, task.mechanism.unit
+    ids = federation.user_ids if unit is Unit.USER else federation.instance_ids
     if ids is None:
-        found.append(
-            f"{task.mechanism.unit}s have no identities, only places in the data, which change when somebody "
-            "joins or leaves: give them identities"
+        places = (
+            f"{unit}s have no identities, only places in the data, which change when somebody joins or leaves"
         )
+        cure = f"Give the federation {unit}_ids, or certify against {unit}s that are replaced."
+        found.append(Caveat(code="identities", sentence=f"{places}: give them identities", remedy=cure))
     declared = task.mechanism.declared_population(task.units.num_users)
     if task.mechanism.noise_multiplier and declared is None:
-        found.append(
-            "sums are divided by a number that follows from how many are there, which whoever joins changes: "
-            "declare a population"
+        divided = (
+            "sums are divided by a number that follows from how many are there, which whoever joins changes"
         )
+        cure = "Declare mechanism.population, the most there may be."
+        found.append(Caveat(code="population", sentence=f"{divided}: declare a population", remedy=cure))
     return tuple(found)
 
 

@@ -30,6 +30,7 @@ class Bagging(Mechanism):
     sampling: Poisson | FixedSize
     pooled: bool = False
     rule: str = "mean"
+    adversaries: int = 0
     unit: Unit = Unit.USER
     population: int | None = None
     kind: ClassVar[str] = "bagging"
@@ -43,6 +44,7 @@ class Bagging(Mechanism):
 
     def __post_init__(self) -> None:
         check.count(rounds=self.rounds)
+        check.not_negative_count(adversaries=self.adversaries)
         check_drawn_unit(self)
         check_population(self)
         check_drawn(self.sampling)

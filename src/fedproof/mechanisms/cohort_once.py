@@ -50,6 +50,7 @@ class CohortOnce(Mechanism):
     clip_norm: float = 1.0
     pooled: bool = False
     rule: str = "mean"
+    adversaries: int = 0
     unit: Unit = Unit.USER
     population: int | None = None
     kind: ClassVar[str] = "cohort-once"
@@ -65,6 +66,7 @@ class CohortOnce(Mechanism):
 
     def __post_init__(self) -> None:
         check.count(rounds=self.rounds)
+        check.not_negative_count(adversaries=self.adversaries)
         check_drawn_unit(self)
         check_population(self)
         check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)

@@ -63,7 +63,8 @@ class Mechanism:
         population: declared number of units; None: however many there are.
         pooled: whether a replica trains on its members' instances as one data set.
         noise_multiplier, clip_norm, clipping: of what is summed; noise 0: nothing is clipped.
-        rule: of the server; None: any, because nothing rests on it.
+        rule, adversaries: of the server, and how many of a cohort it is to withstand; None: any, because
+            nothing rests on it.
         step_options: keys of `LocalTraining` that its steps know.
     """
 
@@ -80,6 +81,7 @@ class Mechanism:
     clip_norm: float = 1.0
     clipping: Clipping = Flat()
     rule: str | None = None
+    adversaries: int = 0
 
     if TYPE_CHECKING:  # every kind answers these, by a field or by a property
 

@@ -32,6 +32,7 @@ class InstanceFedSGD(Mechanism):
     batch_probability: float
     clip_norm: float = 1.0
     rule: str = "mean"
+    adversaries: int = 0
     by_size: bool = False
     kind: ClassVar[str] = "instance-fedsgd"
     executor: ClassVar[str] = "fedproof.rounds.instance_fedsgd"
@@ -40,6 +41,7 @@ class InstanceFedSGD(Mechanism):
 
     def __post_init__(self) -> None:
         check.count(rounds=self.rounds)
+        check.not_negative_count(adversaries=self.adversaries)
         check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
         check.probability(batch_probability=self.batch_probability)
         if not isinstance(self.sampling, FixedSize):

@@ -33,12 +33,14 @@ class UserFedAvg(Mechanism):
     clip_norm: float = 1.0
     clipping: Clipping = field(default_factory=Flat)
     rule: str = "mean"
+    adversaries: int = 0
     population: int | None = None
     kind: ClassVar[str] = "user-fedavg"
     executor: ClassVar[str] = "fedproof.rounds.user_fedavg"
 
     def __post_init__(self) -> None:
         check.count(rounds=self.rounds)
+        check.not_negative_count(adversaries=self.adversaries)
         check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
         check_population(self)
 

@@ -1,7 +1,7 @@
 """Tables, figures and self-contained pages: what is certified, at a glance."""
 
 from fedproof.report.attack_page import attack_charts, write_attack_page
-from fedproof.report.compare_page import CompareRow, compare_charts, write_compare_page
+from fedproof.report.compare_page import compare_charts, write_compare_page
 from fedproof.report.figures import draw_federation, write_charts
 from fedproof.report.inefficacy_page import (
     InefficacyRow,
@@ -11,12 +11,10 @@ from fedproof.report.inefficacy_page import (
 )
 from fedproof.report.run_charts import write_figures
 from fedproof.report.run_page import write_report
-from fedproof.report.sweep_page import SweepRow, sweep_chart, write_sweep_page
+from fedproof.report.sweep_page import sweep_chart, write_sweep_page
 
 __all__ = [
-    "CompareRow",
     "InefficacyRow",
-    "SweepRow",
     "attack_charts",
     "compare_charts",
     "draw_federation",

@@ -1,13 +1,14 @@
 """The page of a comparison: what several mechanisms certify on the same data, and what each costs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
-from fedproof.report.chart import TONES, Chart, Line, Tone, check_rows, numbers
+from fedproof.report.chart import TONES, Chart, Line, Tone, numbers
 from fedproof.report.page import Markup, join, section, table, tag, write_simple_page
 from fedproof.report.svg import figure
 from fedproof.report.words import chosen_size, data_size, duration, percent, picked, plural, rounded_up
+from fedproof.summary import ComparedRun
 
 _COUNTED = (
     "Time is that of training and certifying the whole ensemble, loading not counted. Sent up counts every "
@@ -17,49 +18,32 @@ _COUNTED = (
 )
 
 
-class CompareRow(TypedDict):
-    """One way of certifying one run, see `fedproof.comparison.ComparedRun`.
-
-    `certified_accuracy` is keyed by the size as a text; a size it does not hold is certified for no input.
-    """
-
-    name: str
-    certificate: str
-    unit: str
-    epsilon: float | None
-    accuracy: float
-    certified_accuracy: Mapping[str, float]
-    sound: bool
-    reasons: Sequence[str]
-    seconds: float
-    bytes: float
-
-
-def label_of(row: CompareRow) -> str:
+def label_of(row: ComparedRun) -> str:
     """What a row is called in the figure and the table."""
-    paper = " (paper's formula)" if row["certificate"] == "paper" else ""
-    return f"{row['name']}{paper}"
+    paper = " (paper's formula)" if row.certificate == "paper" else ""
+    return f"{row.name}{paper}"
 
 
-def certified_at(row: CompareRow, size: int) -> float:
+def certified_at(row: ComparedRun, size: int) -> float:
     """Certified accuracy of a row at a size."""
-    return float(row["certified_accuracy"].get(str(size), 0.0))
+    return float(row.certified_accuracy.get(str(size), 0.0))
 
 
-def units_of(rows: Sequence[CompareRow]) -> list[str]:
+def units_of(rows: Sequence[ComparedRun]) -> list[str]:
     """What the rows certify, users before instances."""
-    return sorted({row["unit"] for row in rows}, reverse=True)
+    return sorted({row.unit for row in rows}, reverse=True)
 
 
-def compare_charts(rows: Sequence[CompareRow]) -> list[Chart]:
+def compare_charts(rows: Sequence[ComparedRun]) -> list[Chart]:
     """Certified accuracy over k, one figure for each unit: a poisoned user is not a poisoned instance."""
-    check_rows(rows, CompareRow)
-    names = list(dict.fromkeys(row["name"] for row in rows))
+    if not rows:
+        raise ValueError("rows are empty: there is nothing to show")
+    names = list(dict.fromkeys(row.name for row in rows))
     tones = (Tone.BLUE, *TONES)
     tone = {name: tones[place % len(tones)] for place, name in enumerate(names)}
     charts = []
     for unit in units_of(rows):
-        own = [row for row in rows if row["unit"] == unit and row["certified_accuracy"]]
+        own = [row for row in rows if row.unit == unit and row.certified_accuracy]
         charts.append(
             Chart(
                 name=f"compare-{unit}",
@@ -67,41 +51,39 @@ def compare_charts(rows: Sequence[CompareRow]) -> list[Chart]:
                 description=f"One curve for each of {len(own)} ways to certify; dashed: the paper's formula.",
                 x_label=f"poisoned {unit}s k",
                 y_label="certified accuracy",
-                series=tuple(_line(row, tone[row["name"]]) for row in own),
+                series=tuple(_line(row, tone[row.name]) for row in own),
                 shares=True,
             )
         )
     return charts
 
 
-def _line(row: CompareRow, tone: Tone) -> Line:
-    sizes = sorted(map(int, row["certified_accuracy"]))
-    private = "" if row["epsilon"] is None else f", ε = {rounded_up(row['epsilon'], 3)}"
+def _line(row: ComparedRun, tone: Tone) -> Line:
+    sizes = sorted(map(int, row.certified_accuracy))
+    private = "" if row.epsilon is None else f", ε = {rounded_up(row.epsilon, 3)}"
     return Line(
         label=label_of(row) + private,
         xs=numbers(sizes),
         ys=numbers([certified_at(row, size) for size in sizes]),
         tone=tone,
-        dashed=row["certificate"] == "paper",
+        dashed=row.certificate == "paper",
     )
 
 
-def table_sizes(rows: Sequence[CompareRow]) -> list[int]:
+def table_sizes(rows: Sequence[ComparedRun]) -> list[int]:
     """Sizes for the columns of a table: 1, 2, 5, 10, 20, … as far as any row certifies."""
-    largest = max(
-        (int(k) for row in rows for k, share in row["certified_accuracy"].items() if share), default=0
-    )
+    largest = max((int(k) for row in rows for k, share in row.certified_accuracy.items() if share), default=0)
     steps = [factor * 10**power for power in range(7) for factor in (1, 2, 5)]
     return [size for size in steps if size <= max(largest, 1)]
 
 
 def write_compare_page(
-    rows: Sequence[CompareRow], path: Path, *, sizes: Sequence[int] | None = None, title: str = "Comparison"
+    rows: Sequence[ComparedRun], path: Path, *, sizes: Sequence[int] | None = None, title: str = "Comparison"
 ) -> Path:
     """Write a page that compares mechanisms; return its path.
 
     Args:
-        rows: documents of `fedproof.comparison.compare`.
+        rows: of `fedproof.comparison.compare`.
         path: the file to write.
         sizes: columns of the table; None chooses.
         title: what the page is called.
@@ -109,7 +91,7 @@ def write_compare_page(
     charts = compare_charts(rows)
     shown = table_sizes(rows) if sizes is None else list(sizes)
     bold = "Bold: the most of all proved rows of that unit."
-    runs = len({row["name"] for row in rows})
+    runs = len({row.name for row in rows})
     note = tag("p", f"{bold} {_COUNTED} {picked(runs)}", class_="note")
     return write_simple_page(
         path,
@@ -121,11 +103,11 @@ def write_compare_page(
     )
 
 
-def headline(rows: Sequence[CompareRow]) -> str:
+def headline(rows: Sequence[ComparedRun]) -> str:
     """Which row certifies most, at the size that the best one still certifies well."""
     unit = units_of(rows)[0]
-    proved = [row for row in rows if row["sound"] and row["unit"] == unit and row["certified_accuracy"]]
-    size = max((chosen_size(row["certified_accuracy"]) for row in proved), default=0)
+    proved = [row for row in rows if row.sound and row.unit == unit and row.certified_accuracy]
+    size = max((chosen_size(row.certified_accuracy) for row in proved), default=0)
     top = best(rows, unit, size)
     if top is None:
         return f"None of {plural(len(rows), 'row')} proves anything."
@@ -133,42 +115,42 @@ def headline(rows: Sequence[CompareRow]) -> str:
     return f"At k = {size} poisoned {unit}s, {label_of(top)} certifies most: {share} of the test inputs."
 
 
-def best(rows: Sequence[CompareRow], unit: str, size: int) -> CompareRow | None:
+def best(rows: Sequence[ComparedRun], unit: str, size: int) -> ComparedRun | None:
     """The proved row of a unit with the highest certified accuracy at a size; None if all certify nothing."""
-    proved = [row for row in rows if row["sound"] and row["unit"] == unit]
+    proved = [row for row in rows if row.sound and row.unit == unit]
     top = max(proved, key=lambda row: certified_at(row, size), default=None)
     return top if top is not None and certified_at(top, size) > 0 else None
 
 
-def _table(rows: Sequence[CompareRow], sizes: Sequence[int]) -> Markup:
+def _table(rows: Sequence[ComparedRun], sizes: Sequence[int]) -> Markup:
     header = ["Mechanism", "Unit", "ε", "Accuracy", *(f"k = {size}" for size in sizes)]
     return table([*header, "Time", "Sent up"], [_cells(row, rows, sizes) for row in rows])
 
 
-def _cells(row: CompareRow, rows: Sequence[CompareRow], sizes: Sequence[int]) -> list[Any]:
+def _cells(row: ComparedRun, rows: Sequence[ComparedRun], sizes: Sequence[int]) -> list[Any]:
     return [
         label_of(row),
-        row["unit"],
-        "–" if row["epsilon"] is None else rounded_up(row["epsilon"], 3),
-        percent(row["accuracy"]),
+        row.unit,
+        "–" if row.epsilon is None else rounded_up(row.epsilon, 3),
+        percent(row.accuracy),
         *(_share(row, rows, size) for size in sizes),
-        duration(row["seconds"]),
-        data_size(row["bytes"]),
+        duration(row.seconds),
+        data_size(row.bytes),
     ]
 
 
-def _share(row: CompareRow, rows: Sequence[CompareRow], size: int) -> Markup | str:
+def _share(row: ComparedRun, rows: Sequence[ComparedRun], size: int) -> Markup | str:
     text = percent(certified_at(row, size))
-    return tag("strong", text) if row is best(rows, row["unit"], size) else text
+    return tag("strong", text) if row is best(rows, row.unit, size) else text
 
 
-def _soundness(rows: Sequence[CompareRow]) -> Markup:
+def _soundness(rows: Sequence[ComparedRun]) -> Markup:
     """Which rows are proofs, and why the others are none."""
-    proved = [label_of(row) for row in rows if row["sound"]]
+    proved = [label_of(row) for row in rows if row.sound]
     first = tag("p", tag("strong", "Proved: "), ", ".join(proved) or "none", ".")
     items = (
-        tag("li", tag("strong", label_of(row)), ": ", "; ".join(row["reasons"]), ".")
+        tag("li", tag("strong", label_of(row)), ": ", "; ".join(row.reasons), ".")
         for row in rows
-        if not row["sound"]
+        if not row.sound
     )
     return tag("div", first, tag("ul", join(items)), class_="box sound" if proved else "box heuristic")

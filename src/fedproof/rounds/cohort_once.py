@@ -28,15 +28,6 @@ def play(
     return user_fedavg.play(mechanism, setting, state, streams, shared)
 
 
-def _noisy_mean(
-    mechanism: CohortOnce, setting: Setting, state: State, streams: Streams, total: Tensor
-) -> Tensor:
-    """Sums `(replicas, dim)` of what was clipped, noised, divided by a number that nobody's draw changes."""
-    noise_std = (mechanism.noise_multiplier * state.clip_norms).to(total.dtype).unsqueeze(1)
-    noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise)
-    return noisy / mechanism.divisor(setting.users.num_users)
-
-
 def _noisy_step(
     mechanism: CohortOnce, setting: Setting, state: State, streams: Streams
 ) -> tuple[State, RoundReport]:
@@ -52,7 +43,9 @@ def _noisy_step(
         pieces=(len(chosen), 0.0),
         width=setting.local.batch_size,
     )
-    gradient = _noisy_mean(mechanism, setting, state, streams, total)
+    noise_std = (mechanism.noise_multiplier * state.clip_norms).to(total.dtype).unsqueeze(1)
+    noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise)
+    gradient = noisy / mechanism.divisor(setting.users.num_users)  # which nobody's draw changes
     params = state.params.clone()
     descend(params, torch.zeros_like(params), gradient, setting.local)
     after = replace(state, round=state.round + 1, params=params)

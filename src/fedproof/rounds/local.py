@@ -67,19 +67,11 @@ class Augment:
         return images.flip(-1) if self.flip and generator.random() < 0.5 else images
 
 
-def local_updates(
-    setting: Setting, start: Tensor, members: NDArray[np.int64], order: Tensor, augment: Augment
-) -> Tensor:
-    """Update `(stack, dim)` of each user in `members` (stack,), trained from its row of `start` (stack, dim).
-
-    A member of -1 is an empty place, whose update means nothing. `order` (epochs, instances) says in which
-    order a user sees its rows.
-    """
-    return descent(setting, start, _batches(setting, members, order), augment)
-
-
 def descent(setting: Setting, start: Tensor, batches: Iterable[Batch], augment: Augment) -> Tensor:
-    """What SGD over `batches` changes, `(stack, dim)`, from `start` (stack, dim)."""
+    """What SGD over `batches` changes, `(stack, dim)`, from `start` (stack, dim).
+
+    What stands in an empty place of the stack means nothing afterwards.
+    """
     users, local = setting.users, setting.local
     params = start.clone()
     velocity = torch.zeros_like(params)
@@ -97,6 +89,30 @@ def descent(setting: Setting, start: Tensor, batches: Iterable[Batch], augment: 
             now.copy_(torch.where(batch.steps, now, before[0]))
             moving.copy_(torch.where(batch.steps, moving, before[1]))
     return params.sub_(start)
+
+
+def batches_of(setting: Setting, members: NDArray[np.int64], order: Tensor) -> Iterator[Batch]:
+    """The batches of each user in `members` (stack,), all epochs; a member of -1 is an empty place.
+
+    `order` (epochs, instances) says in which order a user sees its rows.
+    """
+    users, size, device = setting.users, setting.local.batch_size, order.device
+    sizes, offsets = taken(users.sizes, members), taken(users.offsets[:-1], members)
+    first, counts = (torch.from_numpy(array).to(device).unsqueeze(1) for array in (offsets, sizes))
+    for epoch in range(setting.local.epochs):
+        for begin in range(0, int(sizes.max()), size):
+            reached = setting.stacking.reached(sizes, begin)
+            place = torch.arange(begin, begin + width_of(setting, begin), device=device)
+            own = counts[:reached]
+            rows = first[:reached] + torch.minimum(place, (own - 1).clamp(min=0))
+            yield Batch(
+                epoch=epoch,
+                step=begin // size,
+                rows=order[epoch, rows],
+                inside=place < own,
+                sizes=(own - begin).clamp(min=1, max=size),
+                steps=steps_of(sizes[:reached], begin, device),
+            )
 
 
 def width_of(setting: Setting, begin: int) -> int:
@@ -134,26 +150,6 @@ def descend(params: Tensor, velocity: Tensor, gradient: Tensor, local: LocalTrai
     if local.momentum:
         gradient = velocity.mul_(local.momentum).add_(gradient)
     params.add_(gradient, alpha=-local.learning_rate)
-
-
-def _batches(setting: Setting, members: NDArray[np.int64], order: Tensor) -> Iterator[Batch]:
-    users, size, device = setting.users, setting.local.batch_size, order.device
-    sizes, offsets = taken(users.sizes, members), taken(users.offsets[:-1], members)
-    first, counts = (torch.from_numpy(array).to(device).unsqueeze(1) for array in (offsets, sizes))
-    for epoch in range(setting.local.epochs):
-        for begin in range(0, int(sizes.max()), size):
-            reached = setting.stacking.reached(sizes, begin)
-            place = torch.arange(begin, begin + width_of(setting, begin), device=device)
-            own = counts[:reached]
-            rows = first[:reached] + torch.minimum(place, (own - 1).clamp(min=0))
-            yield Batch(
-                epoch=epoch,
-                step=begin // size,
-                rows=order[epoch, rows],
-                inside=place < own,
-                sizes=(own - begin).clamp(min=1, max=size),
-                steps=steps_of(sizes[:reached], begin, device),
-            )
 
 
 def _moved(images: Tensor, pixels: int, axis: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedproof.aggregation import Contributions
 from fedproof.mechanisms import Mechanism, Quantile
 from fedproof.rounds.clipping import Bounded, add_noise, bound, next_clip_norms
-from fedproof.rounds.local import Augment, local_updates
+from fedproof.rounds.local import Augment, batches_of, descent
 from fedproof.rounds.randomness import data_order
 from fedproof.rounds.stacking import on_cores, taken
 from fedproof.rounds.state import (
@@ -113,7 +113,7 @@ def _train(
         start = state.params.new_zeros((len(places), dim))
         start[real] = state.params[replica.to(device)]
         members = np.where(places >= 0, taken(cohort.user, places), -1)
-        trained = local_updates(setting, start, members, on_device, augment)
+        trained = descent(setting, start, batches_of(setting, members, on_device), augment)
         updates[replica.to(home), slot.to(home)] = trained[real].to(home)
 
     on_cores(train, setting.stacking.stacks(users.sizes[cohort.user], lane, *pieces), setting.cores)
