@@ -25,8 +25,10 @@ hypothesis.settings.load_profile("patient")
 
 # Doctests of an integration are collected only where its framework is installed.
 collect_ignore_glob = [] if find_spec("flwr") else ["src/fedproof/integrations/flower/*"]
-# Beside those that say so themselves: all that took over half a second of processor time, with all its cases.
+# Slow beside those that say so: all that took more than half a second of processor time, all cases together,
+# and whatever needs something that takes seconds to make.
 SLOW = frozenset(Path(__file__).with_name("tests").joinpath("slow.txt").read_text().split())
+DEAR = frozenset({"browser", "real_data"})
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -59,7 +61,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the slow ones. Shuffle files and the tests of each, which stay together: they share fixtures."""
     for item in items:
-        if getattr(item, "originalname", None) in SLOW:
+        if getattr(item, "originalname", None) in SLOW or DEAR & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
     if config.option.shuffle is None:
         return

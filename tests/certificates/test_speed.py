@@ -11,6 +11,7 @@ import pytest
 from fedproof.certificates import certify_means
 from fedproof.mechanisms import Poisson, UserFedAvg
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("full size")]  # one worker writes the scores
 SHAPE = (1000, 10_000, 10)
 CHILD = """
 import json, sys, time
@@ -44,7 +45,6 @@ def large_scores(tmp_path_factory):
     return path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["mean", "margin"])
 def test_a_full_size_certificate(large_scores, method):
     command = [sys.executable, "-c", CHILD, str(large_scores), method]
@@ -55,7 +55,6 @@ def test_a_full_size_certificate(large_scores, method):
     assert result["gigabytes"] <= 2
 
 
-@pytest.mark.slow
 def test_means_take_seconds():
     top = np.random.default_rng(0).uniform(0.1, 1, size=10_000)
     means = np.column_stack([top, *[(1 - top) / 9] * 9])
