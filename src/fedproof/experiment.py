@@ -30,19 +30,20 @@ from fedproof.ensemble import (
     store,
     train_ensemble,
 )
+from fedproof.ensemble.engines import check_engine
 from fedproof.ensemble.task import caveats_of, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
-from fedproof.folder import ROUNDS, RunFolder, read_config
+from fedproof.folder import NOTICE, ROUNDS, RunFolder, read_config
 from fedproof.mechanisms import Caveat, is_certified, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.models.registry import build
 from fedproof.progress import Progress, peak_memory, silent
-from fedproof.publishing import NOTICE, notice, secret_of
+from fedproof.publishing import notice, secret_of
 from fedproof.seeds import common_half, fresh_seed
 from fedproof.summary import CertifiedSizes, RunSummary, Traffic, read_summary, write_summary
 from fedproof.threat import Unit
-from fedproof.training import certify_task
+from fedproof.training import certify_task, check_certifiable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +80,15 @@ def run(
     config, out = config if isinstance(config, Config) else load_config(Path(config)), Path(out)
     if config.attack.kind != "none":
         raise ValueError("attack.kind: a run trains honest users; for attacks use fedproof attack")
+    check_engine(engine)
     shared = shared or SharedWork()
     with RunFolder.open(out, config, resume=resume, seed=shared.seed) as folder:
         seconds: dict[str, float] = {}
         with _timed(seconds, "load"):
             task = shared.task(config, device, folder.seed)
         wanted = ensemble_size(config, task)
+        if is_certified(task.mechanism):
+            check_certifiable(task, threat=config.threat_model, **_asked_for(config))
         replace_file(folder.path / NOTICE, notice(config, task.mechanism).encode())
         with _timed(seconds, "train"):
             ensemble = train_ensemble(
@@ -258,19 +262,21 @@ def certify_scores(
     config: Config, task: Task, scores: NDArray[np.float32], labels: NDArray[np.int64] | None
 ) -> Certificate:
     """The certificate that the configuration asks for, from the ensemble's scores."""
-    section = config.certificate
     return certify_task(
-        task,
-        scores,
-        labels,
-        threat=config.threat_model,
-        seed=secret_of(config),
-        method=section.method,
-        bound=section.bound,
-        failure_probability=section.failure_probability,
-        max_size=section.max_size,
-        delta=config.mechanism.delta,
+        task, scores, labels, threat=config.threat_model, seed=secret_of(config), **_asked_for(config)
     )
+
+
+def _asked_for(config: Config) -> dict[str, Any]:
+    """Which certificate, and how sure."""
+    section = config.certificate
+    return {
+        "method": section.method,
+        "bound": section.bound,
+        "failure_probability": section.failure_probability,
+        "max_size": section.max_size,
+        "delta": config.mechanism.delta,
+    }
 
 
 def _summary(

@@ -10,7 +10,7 @@ import typer
 from fedproof.cli.certifying import say_soundness, thinned
 from fedproof.cli.common import Json, need_checkout, print_json, print_table, progress_bars, say
 from fedproof.config import Config, load_config, parse_config
-from fedproof.publishing import NOTICE
+from fedproof.folder import NOTICE
 from fedproof.summary import RunSummary
 
 Out = Annotated[Path, typer.Option(help="Directory of the run.")]

@@ -112,15 +112,17 @@ def train_ensemble(
     return Ensemble(folder=folder, parts=parts)
 
 
+def check_engine(name: str) -> None:
+    """Raise ValueError unless there is an engine of that name."""
+    if name not in ("local", "ray"):
+        raise ValueError(f"engine = {name!r} must be local or ray")
+
+
 def _engine(
     name: str, address: str | None
 ) -> Callable[[Task, Sequence[store.Part], Tensor | None], Finished]:
-    match name:
-        case "local":
-            return _here
-        case "ray":
-            return partial(_on_cluster, _import_ray(), address)
-    raise ValueError(f"engine = {name!r} must be local or ray")
+    check_engine(name)
+    return _here if name == "local" else partial(_on_cluster, _import_ray(), address)
 
 
 def plan_for(
