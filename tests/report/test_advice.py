@@ -39,7 +39,7 @@ def test_the_limits_are_named_with_numbers(little, capsys):
     show(little.summary, little.folder)
     said = capsys.readouterr().out
     assert "why so little is certified, and what to try:" in said
-    assert "359 of 359" in said
+    assert "359 of 359 inputs" in said
     assert "Why so little?" in write_report(little.folder).read_text()
 
 

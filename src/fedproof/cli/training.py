@@ -86,9 +86,9 @@ def show(summary: RunSummary, out: Path) -> None:
     ]
     curve, size = summary.certified_accuracy, summary.certified_size
     if curve is not None and size is not None:
+        rows.append(("abstained on", f"{size.abstained} of {summary.inputs} inputs"))
         rows += [(f"certified accuracy, k = {k}", f"{curve[str(k)]:.2%}") for k in thinned(len(curve))]
         rows.append(("certified size, median / largest", _sizes(size.median, size.max)))
-        rows.append(("inputs on which the ensemble abstains", f"{size.abstained} of {summary.inputs}"))
         rows += [
             (f"ε of one model ({name}), δ = {summary.delta:g}", f"{value:.3f}")
             for name, value in (summary.epsilon or {}).items()
