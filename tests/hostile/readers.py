@@ -218,13 +218,31 @@ _STORED = {"npz": _FILES.scores, "safetensors": _FILES.models, "json": _FILES.re
 
 def _read_run(name):
     def read(folder, content):
-        for file, data in {"config.toml": CONFIG, "summary.json": b"{}", name: content}.items():
+        for file, data in {"config.toml": CONFIG, "summary.json": SUMMARY, name: content}.items():
             _write(folder / file, data)
         return read_run(folder, pictures=False)
 
     return read
 
 
+SUMMARY = json.dumps(
+    {
+        "data": "digits",
+        "users": 4,
+        "inputs": 9,
+        "replicas": 2,
+        "accuracy": 0.9,
+        "replica_accuracy": 0.8,
+        "class_names": ["a", "b"],
+        "seconds": {"train": 1.5},
+        "certified_accuracy": {"0": 0.9, "1": 0.5},
+        "certified_size": {"median": 1, "max": 2, "abstained": 0},
+        "failure_probability": 0.01,
+        "sound": True,
+        "reasons": [],
+        "threat": {"unit": "user", "relation": "join"},
+    }
+).encode()
 CONFIG = b"""
 [data]
 name = "digits"
@@ -318,7 +336,7 @@ def all_readers(folder):
         ),
         "summary": Reader(
             read=_read_run("summary.json"),
-            valid=(b'{"class_names": ["a", "b"], "seconds": {"train": 1.5}}',),
+            valid=(SUMMARY,),
             mutations=(mutate, mutate_json),
         ),
         "metrics": Reader(read=_read_run("metrics.csv"), valid=(b"method,size,accuracy\nmean,0,0.5\n",)),
