@@ -25,11 +25,11 @@ from fedproof.mechanisms import (
     PerLayerMedian,
     Quantile,
 )
-from fedproof.models.model import load
+from fedproof.models.model import as_inputs, load
 from fedproof.models.precision import all_digits
 from fedproof.rounds.local import Augment, at_epoch
 from fedproof.rounds.randomness import Stream, cohorts_of, data_order, draw
-from fedproof.rounds.state import as_inputs, class_balance
+from fedproof.rounds.state import class_balance
 
 
 @all_digits()

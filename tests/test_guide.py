@@ -14,6 +14,7 @@ TRAINING = ["train", "serve", "extending"]
 SHOWN = [
     *("certificates", "choosing", "reproduction", "theory", "numerics", "ray", "configuration", "api"),
     "architecture",
+    "little",
 ]
 
 

@@ -1,7 +1,7 @@
 """One experiment from data to certificate: the pipeline in reading order, and its directory."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,20 +30,20 @@ from fedproof.ensemble import (
     store,
     train_ensemble,
 )
-from fedproof.ensemble.engines import train_on_cluster
+from fedproof.ensemble.engines import check_engine
 from fedproof.ensemble.task import caveats_of, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
-from fedproof.folder import ROUNDS, RunFolder, read_config
+from fedproof.folder import NOTICE, ROUNDS, RunFolder, read_config
 from fedproof.mechanisms import Caveat, is_certified, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.models.registry import build
 from fedproof.progress import Progress, peak_memory, silent
-from fedproof.publishing import NOTICE, notice, secret_of
+from fedproof.publishing import notice, secret_of
 from fedproof.seeds import common_half, fresh_seed
 from fedproof.summary import CertifiedSizes, RunSummary, Traffic, read_summary, write_summary
 from fedproof.threat import Unit
-from fedproof.training import certify_task
+from fedproof.training import certify_task, check_certifiable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,19 +80,22 @@ def run(
     config, out = config if isinstance(config, Config) else load_config(Path(config)), Path(out)
     if config.attack.kind != "none":
         raise ValueError("attack.kind: a run trains honest users; for attacks use fedproof attack")
+    check_engine(engine)
     shared = shared or SharedWork()
     with RunFolder.open(out, config, resume=resume, seed=shared.seed) as folder:
         seconds: dict[str, float] = {}
         with _timed(seconds, "load"):
             task = shared.task(config, device, folder.seed)
         wanted = ensemble_size(config, task)
+        if is_certified(task.mechanism):
+            check_certifiable(task, threat=config.threat_model, **_asked_for(config))
         replace_file(folder.path / NOTICE, notice(config, task.mechanism).encode())
         with _timed(seconds, "train"):
-            trainer = _trainer(engine)
-            ensemble = trainer(
+            ensemble = train_ensemble(
                 task,
                 wanted,
                 folder.parts,
+                engine=engine,
                 first_updates=shared.first_updates(config, task),
                 part_size=config.ensemble.part_size,
                 progress=lambda done, total: progress("train", done, total),
@@ -203,15 +206,6 @@ def _weights(config: Config) -> Path | None:
     return kept if kept.is_file() and not named.is_file() else named
 
 
-def _trainer(engine: str) -> Callable[..., Ensemble]:
-    match engine:
-        case "local":
-            return train_ensemble
-        case "ray":
-            return train_on_cluster
-    raise ValueError(f"engine = {engine!r} must be local or ray")
-
-
 def ensemble_size(config: Config, task: Task) -> int:
     """The number of replicas: one for each group of a partition, else cut to what the budget allows."""
     wanted, budget = config.ensemble.replicas, config.ensemble.max_epsilon
@@ -268,19 +262,21 @@ def certify_scores(
     config: Config, task: Task, scores: NDArray[np.float32], labels: NDArray[np.int64] | None
 ) -> Certificate:
     """The certificate that the configuration asks for, from the ensemble's scores."""
-    section = config.certificate
     return certify_task(
-        task,
-        scores,
-        labels,
-        threat=config.threat_model,
-        seed=secret_of(config),
-        method=section.method,
-        bound=section.bound,
-        failure_probability=section.failure_probability,
-        max_size=section.max_size,
-        delta=config.mechanism.delta,
+        task, scores, labels, threat=config.threat_model, seed=secret_of(config), **_asked_for(config)
     )
+
+
+def _asked_for(config: Config) -> dict[str, Any]:
+    """Which certificate, and how sure."""
+    section = config.certificate
+    return {
+        "method": section.method,
+        "bound": section.bound,
+        "failure_probability": section.failure_probability,
+        "max_size": section.max_size,
+        "delta": config.mechanism.delta,
+    }
 
 
 def _summary(

@@ -65,6 +65,11 @@ class Federation:
             raise ValueError(
                 f"{self.name}: {len(self.test_features)} test inputs but {len(self.test_labels)} test labels"
             )
+        if self.test_features.shape[1:] != self.features.shape[1:]:
+            raise ValueError(
+                f"{self.name}: test inputs have shape {self.test_features.shape[1:]}, but training instances "
+                f"{self.features.shape[1:]}: they must agree"
+            )
         for labels in (self.labels, self.test_labels):
             if len(labels) and not (labels.min() >= 0 and labels.max() < self.num_classes):
                 raise ValueError(

@@ -19,6 +19,7 @@ from fedproof.files import locked, replace_file, replacing
 from fedproof.seeds import BITS, common_half, fresh_seed, paired_seed
 
 CONFIG = "config.toml"
+NOTICE = "PUBLISH.txt"
 PRIVATE = "private"
 SEED = f"{PRIVATE}/seed"
 ROUNDS = f"{PRIVATE}/rounds.csv"
@@ -53,6 +54,7 @@ class RunFolder:
                 be resumed, has lost its seed, or is in use.
         """
         _check(path, config, resume=resume)
+        existed = path.exists()
         try:
             path.mkdir(parents=True, exist_ok=True)
             (path / _LOCK).touch()
@@ -61,12 +63,18 @@ class RunFolder:
         with locked(path / _LOCK, f"--out {path}"):
             _check(path, config, resume=resume)  # again, now that nobody else can change it
             _remove_unfinished(path)
+            begun = (path / CONFIG).exists()
             replace_file(path / CONFIG, config.to_toml().encode())
             (path / PRIVATE).mkdir(mode=0o700, exist_ok=True)
             if config.ensemble.seed is None and not (path / SEED).exists():
                 _check_nothing_is_trained(path)
                 keep_seed(path, fresh_seed() if seed is None else paired_seed(seed))
-            yield cls(path=path, seed=seed_of(path, config))
+            try:
+                yield cls(path=path, seed=seed_of(path, config))
+            except ValueError:  # refused: what never trained must not ask to be gone on with
+                if not begun and not any(path.glob("parts/part-*.json")):
+                    _remove_beginning(path, existed=existed)
+                raise
 
     def write_scores(
         self, parts: Iterator[NDArray[np.float32]], shape: tuple[int, int, int]
@@ -160,6 +168,15 @@ def _check_nothing_is_trained(path: Path) -> None:
             f"--out {path}: {SEED} is missing, to which the finished parts belong: put it back, or choose a "
             "new directory"
         )
+
+
+def _remove_beginning(path: Path, *, existed: bool) -> None:
+    """Take back what a run writes before it trains, and the directory unless it was there before."""
+    for name in (SEED, ROUNDS, CONFIG, NOTICE, _LOCK):
+        (path / name).unlink(missing_ok=True)
+    for folder in (path / PRIVATE, path / "parts", *[path] * (not existed)):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def _is_unfinished(path: Path) -> bool:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+from fedproof import check
+
 
 def load_function(option: str, name: str) -> Callable[..., Any]:
     """The function called `name`, from an installed module or one in the current folder.
@@ -48,3 +50,13 @@ def _current_folder() -> Iterator[None]:
         yield
     finally:
         sys.path.remove(folder)
+
+
+def called(name: str, function: Callable[[], Any]) -> Any:
+    """What somebody's own function returns; an error of hers in one line that names it."""
+    try:
+        return function()
+    except ValueError:
+        raise  # hers or ours: it says what is wrong
+    except Exception as error:
+        raise ValueError(f"{name} failed with {type(error).__name__}: {check.one_line(error)}") from error

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from fedproof import data
 from fedproof.config import PretrainConfig, validated
 from fedproof.federation import Federation
-from fedproof.models.model import load
+from fedproof.models.model import as_inputs, load
 from fedproof.models.precision import all_digits
 from fedproof.models.registry import build
 from fedproof.progress import Progress, silent
-from fedproof.rounds.state import as_inputs
 
 
 @dataclass(frozen=True, kw_only=True)

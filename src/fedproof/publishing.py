@@ -7,7 +7,6 @@ from fedproof.config import Config
 from fedproof.mechanisms import Mechanism, is_private
 from fedproof.seeds import FRESH, KNOWN, NO_SEED
 
-NOTICE = "PUBLISH.txt"
 UNCOVERED = (
     "ε does not cover these numbers: no noise hides them. They are for whoever trained, not to publish."
 )

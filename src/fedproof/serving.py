@@ -13,7 +13,7 @@ from fedproof.ensemble.engines import plan_for
 from fedproof.experiment import certify_scores, ensemble_size, make_task
 from fedproof.folder import read_config, seed_of
 from fedproof.mechanisms import is_certified
-from fedproof.rounds.state import as_inputs
+from fedproof.models.model import as_inputs
 
 
 def predict(folder: Path, inputs: NDArray[np.generic], *, device: str = "cpu") -> Certificate:

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof import check
-from fedproof.certificates import Certificate, certify
+from fedproof.certificates import Certificate, Group, certify
+from fedproof.certificates.api import settings_for
 from fedproof.ensemble import Task, train_replicas
 from fedproof.ensemble.task import caveats_of
 from fedproof.mechanisms import Releases
@@ -85,5 +86,18 @@ def certify_task(
         threat=threat,
         caveats=sentences(caveats_of(task, threat.relation)),
         assumptions=secret,
+        **options,
+    )
+
+
+def check_certifiable(task: Task, *, threat: ThreatModel, **options: Any) -> None:
+    """Refuse before training what `certify_task` would refuse after it."""
+    settings_for(
+        mechanism=task.mechanism,
+        privacy=None,
+        threat=threat,
+        group=Group.TIGHT,
+        caveats=(),
+        assumptions=(),
         **options,
     )

@@ -81,13 +81,17 @@ def cluster():
 
 
 def test_a_killed_worker_costs_only_its_part(federation, tmp_path, cluster):
-    from fedproof.ensemble.engines import train_on_cluster
 
     (tmp_path / "flags").mkdir()
     task = make_task(federation, KilledOnce(str(tmp_path / "flags")))
     told = []
-    found = train_on_cluster(
-        task, 12, tmp_path / "ray", part_size=2, progress=lambda done, total: told.append(done)
+    found = train_ensemble(
+        task,
+        12,
+        tmp_path / "ray",
+        engine="ray",
+        part_size=2,
+        progress=lambda done, total: told.append(done),
     )
     assert (tmp_path / "flags" / "killed").exists()
     # Six parts of one block and one round each; the killed one is played twice.
@@ -108,12 +112,11 @@ def test_a_cluster_that_is_not_there_is_one_clear_line(address):
 
 
 def test_secure_noise_on_a_cluster_is_kept_when_finished_and_fresh_when_not(federation, tmp_path, cluster):
-    from fedproof.ensemble.engines import train_on_cluster
 
     task = replace(make_task(federation, None), secure_noise=True)
-    first = train_on_cluster(task, 6, tmp_path / "a", part_size=2).scores()
+    first = train_ensemble(task, 6, tmp_path / "a", part_size=2, engine="ray").scores()
     (tmp_path / "a" / "part-00001.json").unlink()
-    resumed = train_on_cluster(task, 6, tmp_path / "a", part_size=2).scores()
+    resumed = train_ensemble(task, 6, tmp_path / "a", part_size=2, engine="ray").scores()
     assert len({replica.tobytes() for replica in first}) == 6
     kept = [0, 1, 4, 5]
     np.testing.assert_array_equal(resumed[kept], first[kept])

@@ -13,8 +13,8 @@ from fedproof.attacks.units import check_class, frozen, rows_of
 from fedproof.ensemble.memory import sizes_for
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
-from fedproof.models.model import Model
-from fedproof.rounds.state import State, as_inputs
+from fedproof.models.model import Model, as_inputs
+from fedproof.rounds.state import State
 
 
 @dataclass(frozen=True, kw_only=True)

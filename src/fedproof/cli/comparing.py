@@ -9,7 +9,7 @@ from fedproof.cli.certifying import say_soundness
 from fedproof.cli.common import Json, need_checkout, print_json, print_table, progress_bars, say, sizes_of
 from fedproof.cli.training import Device, Engine, Out, Set, training
 from fedproof.config import load_config
-from fedproof.publishing import NOTICE
+from fedproof.folder import NOTICE
 from fedproof.summary import ComparedRun
 
 _EACH_SAYS = f"what may be published of a run says {NOTICE} in its directory; keep private/ to yourself"

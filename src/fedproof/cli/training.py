@@ -10,7 +10,7 @@ import typer
 from fedproof.cli.certifying import say_soundness, thinned
 from fedproof.cli.common import Json, need_checkout, print_json, print_table, progress_bars, say
 from fedproof.config import Config, load_config, parse_config
-from fedproof.publishing import NOTICE
+from fedproof.folder import NOTICE
 from fedproof.summary import RunSummary
 
 Out = Annotated[Path, typer.Option(help="Directory of the run.")]
@@ -76,6 +76,8 @@ def training() -> Any:
 
 def show(summary: RunSummary, out: Path) -> None:
     """A run for people."""
+    from fedproof.report.advice import advice
+    from fedproof.report.run_data import read_run
     from fedproof.report.words import headline
 
     rows: list[tuple[str, str]] = [
@@ -85,7 +87,8 @@ def show(summary: RunSummary, out: Path) -> None:
     curve, size = summary.certified_accuracy, summary.certified_size
     if curve is not None and size is not None:
         rows += [(f"certified accuracy, k = {k}", f"{curve[str(k)]:.2%}") for k in thinned(len(curve))]
-        rows.append(("certified size, median / largest", f"{size.median} / {size.max}"))
+        rows.append(("certified size, median / largest", _sizes(size.median, size.max)))
+        rows.append(("inputs on which the ensemble abstains", f"{size.abstained} of {summary.inputs}"))
         rows += [
             (f"ε of one model ({name}), δ = {summary.delta:g}", f"{value:.3f}")
             for name, value in (summary.epsilon or {}).items()
@@ -99,6 +102,11 @@ def show(summary: RunSummary, out: Path) -> None:
     print_table(title, ("", ""), rows)
     say(headline(summary))
     say_soundness(summary.sound, summary.reasons)
+    limits = advice(read_run(out, pictures=False))
+    if limits:
+        say("why so little is certified, and what to try:")
+    for sentence in limits:
+        say(f"  - {sentence}")
     if summary.secure_noise:
         say("secure noise: its numbers came from the operating system, the seed does not repeat this run")
     say(f"the page to look at is {out / 'report.html'}; everything is in {out}")
@@ -183,3 +191,7 @@ def bench(
             for row in rows
         ],
     )
+
+
+def _sizes(median: int | None, largest: int | None) -> str:
+    return "none" if median is None else f"{median} / {largest}"

@@ -16,7 +16,7 @@ from fedproof.data.arrays import Arrays, as_federation, choose_classes, chosen, 
 from fedproof.data.files import data_folder
 from fedproof.data.hog import with_hog
 from fedproof.federation import Federation
-from fedproof.functions import load_function
+from fedproof.functions import called, load_function
 
 FOLDERS = ("mnist", *cifar.VERSIONS, "leaf", "sent140", "sent140-pseudo")  # in the folder of all data
 NAMES = ("digits", *FOLDERS, "leaf/FOLDER", "module:function")
@@ -224,7 +224,7 @@ def _custom(name: str) -> Arrays | Federation:
     It may return a Federation (used as it is), `Arrays`, or `(features, labels, test_features,
     test_labels)`, whose classes are the labels 0 to the largest one.
     """
-    result = load_function("name", name)()
+    result = called(name, load_function("name", name))
     if isinstance(result, Federation | Arrays):
         return result
     if isinstance(result, tuple | list) and len(result) == 4:
@@ -262,8 +262,11 @@ def _own_features(name: str, values: Any) -> NDArray[np.float32]:
 
 def _own_labels(name: str, values: Any) -> NDArray[np.int64]:
     array = np.asarray(values)
-    if array.ndim != 1 or array.dtype.kind not in "iu" or (len(array) and array.min() < 0):
+    whole = array.dtype.kind in "iub" or (array.dtype.kind == "f" and bool(np.all(array == np.trunc(array))))
+    if array.ndim != 1 or not whole:
         raise ValueError(
             f"{name}: labels must be one row of integers from 0, found {array.dtype} {array.shape}"
         )
+    if len(array) and array.min() < 0:
+        raise ValueError(f"{name}: labels must be integers from 0, the smallest is {array.min()}")
     return array.astype(np.int64)

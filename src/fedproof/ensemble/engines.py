@@ -35,6 +35,9 @@ _PATIENCE = 5.0  # seconds
 Finished = Generator[tuple[store.Part, store.PartFiles], None, None]
 """Parts as they are trained."""
 
+Engine = Callable[[Task, Sequence[store.Part], Tensor | None], Finished]
+"""Trains the given parts of a task, from everybody's first updates if replicas share them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ensemble:
@@ -72,9 +75,11 @@ def train_ensemble(
     num_replicas: int,
     folder: Path,
     *,
+    engine: str = "local",
     first_updates: Tensor | None = None,
     part_size: int | None = None,
     progress: Tally | None = None,
+    address: str | None = None,
 ) -> Ensemble:
     """Train what is missing of replicas `0 … num_replicas - 1` and keep it in `folder`.
 
@@ -84,38 +89,40 @@ def train_ensemble(
         task: what is trained.
         num_replicas: how many replicas.
         folder: where the parts are kept.
-        first_updates: from `first_updates(task)`, to share round one between the ensembles of a sweep.
-        part_size: replicas in a part; None takes that of the stored parts, or chooses from the memory.
-        progress: told after every part.
-    """
-    here = partial(_here, task)
-    return _complete(task, num_replicas, folder, first_updates, part_size, progress, here)
-
-
-def train_on_cluster(
-    task: Task,
-    num_replicas: int,
-    folder: Path,
-    *,
-    first_updates: Tensor | None = None,
-    part_size: int | None = None,
-    progress: Tally | None = None,
-    address: str | None = None,
-) -> Ensemble:
-    """Like `train_ensemble`, on the Ray cluster at `address`, or on one started here if there is none.
-
-    Args:
-        task: what is trained.
-        num_replicas: how many replicas.
-        folder: where the driver keeps the parts.
+        engine: `local`, or `ray` for a cluster.
         first_updates: from `first_updates(task)`, to share round one between the ensembles of a sweep.
         part_size: replicas in a part; None takes that of the stored parts, or chooses from the memory.
         progress: told after every part.
         address: of a running cluster, `host:port`; None uses the one this process is connected to, else
             that of RAY_ADDRESS, else starts one here.
     """
-    on_cluster = partial(_on_cluster, _import_ray(), task, address)
-    return _complete(task, num_replicas, folder, first_updates, part_size, progress, on_cluster)
+    train = _engine(engine, address)
+    tell = progress or (lambda done, total: None)
+    parts = plan_for(task, num_replicas, folder, part_size)
+    missing = [part for part in parts if not store.is_finished(folder, part)]
+    done = num_replicas - sum(len(part.replicas) for part in missing)
+    tell(done, num_replicas)
+    if missing and first_updates is None and shares_first_round(task):
+        first_updates = compute_first_updates(task)
+    with closing(train(task, missing, first_updates)) as finished:
+        for part, files in finished:  # a part is kept as soon as it is there
+            store.write_part(folder, part, files)
+            done += len(part.replicas)
+            tell(done, num_replicas)
+    return Ensemble(folder=folder, parts=parts)
+
+
+def check_engine(name: str) -> None:
+    """Raise ValueError unless there is an engine of that name."""
+    if name not in ("local", "ray"):
+        raise ValueError(f"engine = {name!r} must be local or ray")
+
+
+def _engine(
+    name: str, address: str | None
+) -> Callable[[Task, Sequence[store.Part], Tensor | None], Finished]:
+    check_engine(name)
+    return _here if name == "local" else partial(_on_cluster, _import_ray(), address)
 
 
 def plan_for(
@@ -133,31 +140,6 @@ def plan_for(
     return tuple(store.plan(num_replicas, size, mark, None if any_engine else engine_version()))
 
 
-def _complete(
-    task: Task,
-    num_replicas: int,
-    folder: Path,
-    first_updates: Tensor | None,
-    part_size: int | None,
-    progress: Tally | None,
-    train: Callable[[Sequence[store.Part], Tensor | None], Finished],
-) -> Ensemble:
-    """The ensemble, once `train` has made what is missing of it; a part is kept as soon as it is there."""
-    tell = progress or (lambda done, total: None)
-    parts = plan_for(task, num_replicas, folder, part_size)
-    missing = [part for part in parts if not store.is_finished(folder, part)]
-    done = num_replicas - sum(len(part.replicas) for part in missing)
-    tell(done, num_replicas)
-    if missing and first_updates is None and shares_first_round(task):
-        first_updates = compute_first_updates(task)
-    with closing(train(missing, first_updates)) as finished:
-        for part, files in finished:
-            store.write_part(folder, part, files)
-            done += len(part.replicas)
-            tell(done, num_replicas)
-    return Ensemble(folder=folder, parts=parts)
-
-
 def _here(task: Task, parts: Sequence[store.Part], first_updates: Tensor | None) -> Finished:
     """One part after the other."""
     for part in parts:
@@ -166,7 +148,7 @@ def _here(task: Task, parts: Sequence[store.Part], first_updates: Tensor | None)
 
 
 def _on_cluster(
-    ray: Any, task: Task, address: str | None, parts: Sequence[store.Part], first_updates: Tensor | None
+    ray: Any, address: str | None, task: Task, parts: Sequence[store.Part], first_updates: Tensor | None
 ) -> Finished:
     """Parts as workers finish them; a cluster that is started for them ends with them."""
     started = not ray.is_initialized()

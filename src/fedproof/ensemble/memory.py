@@ -11,9 +11,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from fedproof import check
 from fedproof.ensemble.task import Task, cohort_size, population_of, shares_first_round
-from fedproof.models.model import StackedModel
+from fedproof.models.model import StackedModel, as_inputs
 from fedproof.models.precision import all_digits
-from fedproof.rounds.state import as_inputs
 
 _PART_BYTES = 512 << 20  # models and scores of one part, on the host
 _CACHE_BYTES = 64 << 20  # what a core of a CPU works on at a time; measured: larger stacks are slower

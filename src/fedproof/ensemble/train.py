@@ -19,12 +19,12 @@ from fedproof.ensemble.task import (
 )
 from fedproof.lots import Lots, Purpose
 from fedproof.models import Layout, Model
-from fedproof.models.model import StackedModel
+from fedproof.models.model import StackedModel, as_inputs
 from fedproof.models.precision import all_digits
 from fedproof.rounds import RoundReport, Setting, State, Streams, play, user_fedavg
 from fedproof.rounds.randomness import Stream, cohorts_of
 from fedproof.rounds.stacking import Stacking, free_cores, on_cores
-from fedproof.rounds.state import as_inputs, users_on
+from fedproof.rounds.state import users_on
 
 _WIDTH = 512  # test inputs at once, for as many replicas as fit
 _PROBES = 256  # test inputs on which the accuracy after each round is watched

@@ -7,7 +7,9 @@ from itertools import accumulate, groupby
 from math import prod
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedproof.models.precision import clip_scales, seeded, training_dtype
@@ -259,3 +261,15 @@ def instance_factors(norms: Tensor, clip_norm: float, dtype: torch.dtype) -> tup
     norms = torch.where(finite, norms, 0)
     factors = clip_scales(norms, clip_norm, dtype)
     return torch.where(finite, factors, 0), norms.to(dtype), finite
+
+
+def as_inputs(features: NDArray[np.generic], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """`features` on `device`: integers as token ids, anything else as `dtype`."""
+    tensor = host_tensor(features).to(device)
+    return tensor.to(dtype if tensor.is_floating_point() else torch.int64)
+
+
+def host_tensor(array: NDArray[np.generic]) -> Tensor:
+    """`array` as a tensor, copied only if torch could not share its memory."""
+    # Arrays from a file mapping or from Ray's store are read-only, of which torch warns.
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))

@@ -10,12 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedproof import check
 from fedproof.federation import Federation
 from fedproof.files import read_npz
-from fedproof.functions import load_function
+from fedproof.functions import called, load_function
 from fedproof.models.lstm import lstm
-from fedproof.models.model import Model, StackedModel
-from fedproof.models.module import from_module
+from fedproof.models.model import Model, StackedModel, as_inputs
+from fedproof.models.module import ModuleModel, from_module
 from fedproof.models.networks import cifar_cnn, lenet, linear, logistic, mlp, mnist_cnn
 from fedproof.models.precision import all_digits, seeded
 
@@ -44,8 +45,8 @@ def build(
     if ":" in name:
         factory = partial(load_function("model", name), federation)
         with seeded(0):  # what is not trained must be the same in every process that uses the models
-            module = factory()
-        return replace(from_module(module, federation.num_classes), factory=factory)
+            module = called(name, factory)
+        return replace(_fitting(name, module, federation), factory=factory)
     model = _built_in(name, federation, hidden)
     head = model.layout.names[-1].rpartition(".")[0]
     return model if weights is None else with_weights(model, weights, head, random_head=random_head)
@@ -55,7 +56,28 @@ def as_model(given: Model | nn.Module | str, federation: Federation) -> Model:
     """A model by what somebody has: the model itself, a module of her own, or a name."""
     if isinstance(given, str):
         return build(given, federation)
-    return from_module(given, federation.num_classes) if isinstance(given, nn.Module) else given
+    return _fitting("model", given, federation) if isinstance(given, nn.Module) else given
+
+
+def _fitting(name: str, module: object, federation: Federation) -> ModuleModel:
+    """Somebody's module as a model, if it takes the inputs and gives a logit for each class."""
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"{name} returned {type(module).__name__}; it must return a torch.nn.Module")
+    model = from_module(module, federation.num_classes)
+    inputs = as_inputs(federation.test_features[:2], torch.device("cpu"), torch.float32)
+    try:
+        with torch.no_grad():
+            logits = model.logits(model.initial(0).unsqueeze(0), inputs.unsqueeze(0))
+    except (RuntimeError, IndexError, TypeError) as error:
+        raise ValueError(
+            f"{name} does not take inputs of shape {tuple(inputs.shape[1:])}: {check.one_line(error)}"
+        ) from error
+    if logits.shape[-1] != federation.num_classes or logits.ndim != 3:
+        raise ValueError(
+            f"{name} gives {tuple(logits.shape[2:])} numbers for an input, must give one for each of "
+            f"{federation.num_classes} classes"
+        )
+    return model
 
 
 def _built_in(name: str, federation: Federation, hidden: tuple[int, ...]) -> StackedModel:

@@ -12,6 +12,7 @@ from fedproof.federation import Federation
 from fedproof.folder import PRIVATE, ROUNDS
 from fedproof.publishing import UNCOVERED
 from fedproof.report import words
+from fedproof.report.advice import advice
 from fedproof.report.gallery import gallery
 from fedproof.report.page import Markup, details, join, section, soundness_box, table, tag, write_page
 from fedproof.report.planner import make_plan
@@ -67,6 +68,7 @@ def _parts(run: RunData, *, private: bool) -> Iterator[Markup]:
         yield sizes(run, certificate)
         if labelled:
             yield classes(run, certificate)
+        yield little(run)
         yield inputs(run)
         yield planner_section(make_plan(run), run)
         yield privacy(run, spent)
@@ -167,6 +169,14 @@ def inputs(run: RunData) -> Markup:
     """Inputs to look at, where they can be shown."""
     shown = gallery(run)
     return Markup("") if shown is None else section("gallery", "Inputs to look at", shown)
+
+
+def little(run: RunData) -> Markup:
+    """Why so little is certified, where it is little."""
+    found = advice(run)
+    if not found:
+        return Markup("")
+    return section("little", "Why so little?", tag("ul", *(tag("li", sentence) for sentence in found)))
 
 
 def soundness(run: RunData) -> Markup:

@@ -19,9 +19,9 @@ from fedproof.ensemble import (
     train_replicas,
 )
 from fedproof.ensemble.memory import part_size_for
+from fedproof.models.model import as_inputs
 from fedproof.progress import Tally
 from fedproof.robustness.poisoned import attacked_first_updates, under_attack
-from fedproof.rounds.state import as_inputs
 
 
 @dataclass(frozen=True, kw_only=True)

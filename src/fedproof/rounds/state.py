@@ -14,7 +14,7 @@ from fedproof.aggregation import Aggregation, Contributions
 from fedproof.federation import Federation
 from fedproof.lots import Lots
 from fedproof.mechanisms import LocalTraining
-from fedproof.models.model import Model
+from fedproof.models.model import Model, as_inputs, host_tensor
 from fedproof.rounds.clipping import Bounded
 from fedproof.rounds.randomness import Stream
 from fedproof.rounds.stacking import Stacking
@@ -238,15 +238,3 @@ def class_balance(federation: Federation) -> NDArray[np.float64]:
     )
     held = np.bincount(owner, weights=1 / counts[group])  # how many classes a user holds
     return np.asarray(federation.sizes[owner] / (held[owner] * counts[group]))
-
-
-def as_inputs(features: NDArray[np.generic], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """`features` on `device`: integers as token ids, anything else as `dtype`."""
-    tensor = host_tensor(features).to(device)
-    return tensor.to(dtype if tensor.is_floating_point() else torch.int64)
-
-
-def host_tensor(array: NDArray[np.generic]) -> Tensor:
-    """`array` as a tensor, copied only if torch could not share its memory."""
-    # Arrays from a file mapping or from Ray's store are read-only, of which torch warns.
-    return torch.from_numpy(np.require(array, requirements=["C", "W"]))

@@ -16,9 +16,8 @@ import numpy as np
 from fedproof.accounting.ledger import Ledger, load_ledger, save_ledger
 from fedproof.arrays import Floats
 from fedproof.files import locked, replace_file, replacing
-from fedproof.folder import PRIVATE
+from fedproof.folder import NOTICE, PRIVATE
 from fedproof.integrations.server import Params, Plan, State
-from fedproof.publishing import NOTICE
 
 _RECORD = f"{PRIVATE}/state.json"
 _LEDGER = "ledger.json"

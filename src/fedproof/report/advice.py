@@ -1,0 +1,107 @@
+"""Where little is certified: what limits it, in numbers of the run itself, and what to try next."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof.arrays import votes_of
+from fedproof.certificates import Method
+from fedproof.report.run_data import RunData
+from fedproof.report.words import percent, plural
+
+_LITTLE = 0.5  # of the ensemble's accuracy, certified against one unit: less asks for an explanation
+_INPUTS = 256  # looked at to see whether votes say more than confidences
+
+
+def advice(run: RunData) -> tuple[str, ...]:
+    """Sentences, what limits most first; none if enough is certified, or nothing can be."""
+    curve = run.summary.certified_accuracy
+    if run.certificate is None or curve is None:
+        return ()
+    now = curve.get("1", 0.0)
+    if now >= _LITTLE * max(run.summary.accuracy, _LITTLE):
+        return ()
+    return (*_abstentions(run), *_weak_models(run), *_votes(run), *_replicas(run, now), *_groups(run))
+
+
+def _abstentions(run: RunData) -> Iterator[str]:
+    sizes = run.summary.certified_size
+    if sizes is None or not sizes.abstained:
+        return
+    inputs, replicas = plural(run.summary.inputs, "input"), plural(run.summary.replicas, "replica")
+    yield (
+        f"The ensemble abstains on {sizes.abstained:,} of {inputs}: its {replicas} do not tell the two best "
+        "classes apart with the confidence that was asked for."
+    )
+
+
+def _weak_models(run: RunData) -> Iterator[str]:
+    """Models that hardly learn have nothing to certify."""
+    assert run.certificate is not None
+    guessing, alone = 1 / run.certificate.num_classes, run.summary.replica_accuracy
+    if alone >= max(0.5, 1.5 * guessing):
+        return
+    section, noisy = run.config.mechanism, run.summary.epsilon is not None
+    why = "Its training is too short, or its users hold too little."
+    if noisy:
+        why = (
+            f"Noise of {section.noise_multiplier:g} clip norms on each sum may drown what "
+            f"{section.cohort or run.summary.users} users teach it."
+        )
+    tries = [f"--set mechanism.rounds={4 * section.rounds}"]
+    tries += [f"--set mechanism.noise_multiplier={section.noise_multiplier / 2:g}"] if noisy else []
+    if section.cohort is not None and 2 * section.cohort <= run.summary.users:
+        tries.append(f"--set mechanism.cohort={2 * section.cohort}")
+    yield (
+        f"One model alone is right on {percent(alone)} of the inputs (guessing: {percent(guessing)}). {why} "
+        f"Try {' or '.join(tries)}, or a larger mechanism.learning_rate."
+    )
+
+
+def _votes(run: RunData) -> Iterator[str]:
+    """Models that agree but are not sure of themselves are better counted than averaged."""
+    assert run.certificate is not None
+    if run.certificate.settings.method not in (Method.MARGIN, Method.MEAN):
+        return
+    path = run.folder / "scores.npy"
+    if not path.is_file():
+        return
+    scores = np.load(path, mmap_mode="r", allow_pickle=False)[:, :_INPUTS]
+    votes, confidence = (_lead(part) for part in (votes_of(scores), scores))
+    if votes > 2 * confidence and votes > 0.1:
+        yield (
+            f"Models agree more than they are sure: the first class leads by {percent(votes)} of the votes, "
+            f"but by {percent(confidence)} in mean confidence. Try --set certificate.method=vote; name it "
+            "before the replicas are trained."
+        )
+
+
+def _lead(scores: NDArray[np.floating]) -> float:
+    """How far the first class is ahead of the second, for the median input."""
+    ranked = np.sort(scores.mean(axis=0, dtype=np.float64), axis=1)
+    return float(np.median(ranked[:, -1] - ranked[:, -2]))
+
+
+def _replicas(run: RunData, now: float) -> Iterator[str]:
+    """What infinitely many replicas would certify against one unit."""
+    relation = run.config.threat.relation.value
+    rows = [row for row in run.metrics if row["relation"] == relation and not row["failure_probability"]]
+    then = max((float(row["certified_accuracy"]) for row in rows if row["size"] == "1"), default=0.0)
+    if then > now + 0.05:
+        yield (
+            f"More replicas: infinitely many would certify {percent(then)} against one {run.unit} instead of "
+            f"{percent(now)}. Try --set ensemble.replicas={10 * run.summary.replicas}."
+        )
+
+
+def _groups(run: RunData) -> Iterator[str]:
+    """Without privacy, votes of disjoint groups certify most for little."""
+    if run.config.mechanism.groups is not None or run.unit != "user":
+        return
+    groups = max(2, run.summary.users // 5)
+    yield (
+        "If privacy is not needed: one model for each of some disjoint groups, whose votes are counted, "
+        f"trains in seconds. Try --set mechanism.kind=partition --set mechanism.groups={groups} "
+        "--set mechanism.local_epochs=10 --set certificate.method=vote."
+    )

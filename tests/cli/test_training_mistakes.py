@@ -1,0 +1,143 @@
+"""A newcomer's mistakes with her own data, model and machine: one line each, and no directory is left."""
+
+import shlex
+import sys
+
+import pytest
+import typer.main
+from click.testing import CliRunner
+
+from fedproof.cli.app import app
+
+MAIN = typer.main.get_command(app)
+OWN = """
+import numpy as np, torch
+from torch import nn
+rng = np.random.default_rng(0)
+X, XT = (rng.normal(size=(count, 8)).astype(np.float32) for count in (200, 40))
+y, yT = ((part[:, 0] > 0).astype(np.int64) for part in (X, XT))
+BAD = X.copy()
+BAD[3, 2] = np.nan
+good = lambda: (X, y, XT, yT)
+nan = lambda: (BAD, y, XT, yT)
+shapes = lambda: (X, y, XT[:, :5], yT)
+lengths = lambda: (X, y[:-3], XT, yT)
+halves = lambda: (X, y + 0.5, XT, yT)
+onehot = lambda: (X, np.eye(2)[y], XT, np.eye(2)[yT])
+negative = lambda: (X, y - 1, XT, yT)
+strings = lambda: (X, np.array(["a", "b"])[y], XT, np.array(["a", "b"])[yT])
+prices = lambda: (X, y * 10**9, XT, yT)
+empty = lambda: (X[:0], y[:0], XT, yT)
+ragged = lambda: (np.array([[1, 2], [3]], dtype=object), y, XT, yT)
+nothing = lambda: None
+def burning():
+    raise RuntimeError("disk on fire")
+tensors = lambda: tuple(map(torch.tensor, (X, y, XT, yT)))
+floats = lambda: (X, y.astype(float), XT, yT.astype(np.uint8))
+net = lambda data: nn.Sequential(nn.Flatten(), nn.Linear(8, 2))
+wide = lambda data: nn.Sequential(nn.Flatten(), nn.Linear(9, 2))
+three = lambda data: nn.Sequential(nn.Flatten(), nn.Linear(8, 3))
+normed = lambda data: nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+number = lambda data: 3
+still = lambda data: nn.Flatten()
+"""
+DATA, MODEL = "--set data.name=own:", "--set data.name=own:good --set model.name=own:"
+MISTAKES = [
+    # data
+    (f"{DATA}nan", "own:nan: features must be finite numbers, one row for each instance"),
+    (f"{DATA}shapes", "test inputs have shape (5,), but training instances (8,): they must agree"),
+    (f"{DATA}lengths", "own:lengths: 200 features but 197 labels"),
+    (f"{DATA}halves", "own:halves: labels must be one row of integers from 0, found float64 (200,)"),
+    (f"{DATA}onehot", "own:onehot: labels must be one row of integers from 0, found float64 (200, 2)"),
+    (f"{DATA}negative", "own:negative: labels must be integers from 0, the smallest is -1"),
+    (f"{DATA}strings", "own:strings: labels must be one row of integers from 0, found <U1 (200,)"),
+    (f"{DATA}prices", "own:prices: label 1000000000 is no class; number the classes from 0"),
+    (f"{DATA}empty", "users = 10 with at least 1 instances each need 10 instances, there are 0"),
+    (f"{DATA}ragged", "own:ragged: features must be an array of numbers, one row for each instance"),
+    (f"{DATA}nothing", "own:nothing returned NoneType; it must return"),
+    (f"{DATA}burning", "own:burning failed with RuntimeError: disk on fire"),
+    (f"{DATA}missing", "name = 'own:missing': module 'own' has no function 'missing'"),
+    (
+        "--set data.name=nowhere:good",
+        "name = 'nowhere:good' cannot be imported: module 'nowhere' is not found",
+    ),
+    ("--set data.name=nope", "name = 'nope' is no data set; known: digits, mnist"),
+    ("--set data.classes=[1,99]", "classes: 99 is no class of digits; it has 0 to 9"),
+    ("--set data.partition=natural", "partition = 'natural': digits comes without users; use iid or dir"),
+    ("--set data.name=mnist --set data.data_dir=/nowhere", "data_dir = '/nowhere' is no folder"),
+    (f"{DATA}good --set data.users=500", "users = 500 with at least 1 instances each need 500 instances"),
+    (f"{DATA}good --set data.features=hog", "features = 'hog' needs grey images"),
+    ("--set data.most_instances=2", "more than most_instances = 2"),
+    # model
+    (f"{MODEL}wide", "own:wide does not take inputs of shape (8,): "),
+    (f"{MODEL}three", "own:three gives (3,) numbers for an input, must give one for each of 2 classes"),
+    (f"{MODEL}normed", "1 (BatchNorm1d) mixes the instances of a batch"),
+    (f"{MODEL}number", "own:number returned int; it must return a torch.nn.Module"),
+    (f"{MODEL}still", "the module has no parameter with requires_grad = True: nothing to train"),
+    (f"{MODEL}missing", "model = 'own:missing': module 'own' has no function 'missing'"),
+    ("--set model.name=resnet", "model = 'resnet' must be one of linear, logistic"),
+    (f"{DATA}good --set model.name=lenet", "lenet needs inputs of shape (28, 28) or (1, 28, 28), not (8,)"),
+    ("--set model.hidden=[3]", "hidden = (3,) is not used by model = 'linear'; only mlp and lstm have it"),
+    ("--set model.weights=w.npz", "w.npz"),
+    # machine
+    ("--device gpu", "device = 'gpu' must be cpu, cuda or cuda:N"),
+    ("--device mps", "device = 'mps' must be cpu, cuda or cuda:N"),
+    ("--engine spark", "engine = 'spark' must be local or ray"),
+    # mechanism
+    ("--set mechanism.groups=4", "groups = 4 belongs to kind = 'partition', not 'user-fedavg'"),
+    ("--set mechanism.kind=partition", "cohort = 3 is not used by kind = 'partition'"),
+    ("--set mechanism.pooled=true", "pooled = true is not used by kind = 'user-fedavg'"),
+    ("--set mechanism.cohort=30", "mechanism.cohort = 30 must be at most data.users = 10"),
+    ("--set mechanism.clip=none", "mechanism.clip = 'none': input should be 'flat', 'per-layer'"),
+    ("--set mechanism.noise=2", "mechanism.noise is not a known key; did you mean noise_multiplier?"),
+    ("--set mechanism.noise_multiplier=0", "noise_multiplier = 0 must be positive for kind = 'user-fedavg'"),
+    ("--set threat.unit=instance", "threat.unit = 'instance' must be 'user' for mechanism.kind"),
+    ("--set aggregation.rule=krum", "krum against num_adversaries = 0 needs cohorts of at least 3 users"),
+    ("--set aggregation.rule=best", "rule = 'best' must be one of mean, krum"),
+    ("--set ensemble.max_epsilon=0.0001", "ensemble.max_epsilon = 0.0001 pays for 0 replicas"),
+    ("--set certificate.bound=levels --set certificate.method=mean", "bound = 'levels' belongs to method"),
+    ("--set attack.kind=backdoor", "attack.kind: a run trains honest users"),
+]
+BASE = "run x.toml --out run --set ensemble.replicas=4 --set data.users=10 --set mechanism.cohort=3"
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "x.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own", raising=False)
+
+
+def said(line):
+    done = CliRunner().invoke(MAIN, shlex.split(f"{BASE} {line}"))
+    assert isinstance(done.exception, ValueError), repr(done.exception)
+    return str(done.exception)
+
+
+@pytest.mark.parametrize(("line", "answer"), MISTAKES, ids=[line for line, _ in MISTAKES])
+def test_a_mistake_is_answered_by_one_line_and_claims_nothing(line, answer, tmp_path):
+    found = said(line)
+    assert answer in found
+    assert "\n" not in found
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_was_there_before_stays(tmp_path):
+    (tmp_path / "run").mkdir()
+    said("--device gpu")
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_run_that_trained_is_gone_on_with_after_a_refusal(tmp_path):
+    assert CliRunner().invoke(MAIN, shlex.split(BASE)).exit_code == 0
+    kept = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert "go on with --resume" in said("")
+    said("--resume --device gpu")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == kept
+
+
+@pytest.mark.parametrize("way", ["tensors", "floats"])
+def test_tensors_and_labels_of_any_type_are_welcome(way):
+    line = f"{BASE} {DATA}{way} --set model.name=own:net"
+    assert CliRunner().invoke(MAIN, shlex.split(line)).exit_code == 0
