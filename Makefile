@@ -14,13 +14,13 @@ TIMES ?= 1 2 3
 demo: $(STAMP)
 	$(BIN)/fedproof demo --out runs/demo
 
-# The answer in a minute: format, lint, types and the fast tests.
+# Format, lint, types and the fast tests; may take a minute on two idle cores.
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy & types=$$!; $(PYTEST) -m "not slow"; tests=$$?; wait $$types && exit $$tests
 
-# All that must pass.
+# All that must pass; may take eight.
 test: lint
 	$(PYTEST) --durations=15
 

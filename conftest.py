@@ -25,8 +25,8 @@ hypothesis.settings.load_profile("patient")
 
 # Doctests of an integration are collected only where its framework is installed.
 collect_ignore_glob = [] if find_spec("flwr") else ["src/fedproof/integrations/flower/*"]
-# Slow beside those that say so: all that took more than half a second of processor time, all cases together,
-# and whatever needs something that takes seconds to make.
+# Slow beside those that say so: all whose cases took more than a quarter of a second of processor time, and
+# whatever needs something that takes seconds to make.
 SLOW = frozenset(Path(__file__).with_name("tests").joinpath("slow.txt").read_text().split())
 DEAR = frozenset({"browser", "real_data"})
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
