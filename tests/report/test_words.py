@@ -35,8 +35,14 @@ def said(**changes):
 
 def test_the_headline_of_the_issue():
     assert said() == (
-        "With 99 % confidence for each, 91.0 % of the test inputs keep their correct label whatever up to 5 "
+        "With 99 % confidence for each input, 91.0 % of the test inputs keep their correct label whatever up to 5 "
         "of 96 users do."
+    )
+
+
+def test_what_is_counted_is_certain():
+    assert said(failure_probability=0.0) == (
+        "91.0 % of the test inputs keep their correct label whatever up to 5 of 96 users do, with certainty."
     )
 
 

@@ -58,7 +58,7 @@ class MechanismSection(Section):
         quantile_learning_rate: of `clip = "quantile"`: how fast the clip norm follows.
         quantile_noise_std: of `clip = "quantile"`: noise on the count of clipped updates.
         noise_multiplier: standard deviation of the noise over `clip_norm`; 0 where nothing is private.
-        delta: at which ε is said.
+        delta: the δ that ε is stated for.
         local_epochs: passes of a user over its instances in a round.
         local_steps: of `instance-fedavg`: noisy steps of a user in a round.
         batch_probability: of `instance-fedavg` and `instance-fedsgd`: the declared chance of an instance to

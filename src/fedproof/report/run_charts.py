@@ -147,7 +147,7 @@ def sizes_chart(run: RunData, certificate: Certificate) -> Chart:
         name="certified-sizes",
         title="Distribution of certified sizes",
         description=(
-            f"Number of test inputs by the largest number of poisoned {run.unit}s they tolerate for certain; "
+            f"Number of test inputs by the largest number of poisoned {run.unit}s they provably tolerate; "
             f"the ensemble abstains on {plural(abstained, 'input')}."
         ),
         x_label=f"certified size (poisoned {run.unit}s)",

@@ -118,7 +118,7 @@ def tiles(run: RunData) -> Iterator[Markup]:
         f"{share}; largest {largest}" if largest is not None else "the ensemble abstains everywhere",
     )
     if epsilon is None or summary.ensemble_epsilon is None:
-        yield _tile("epsilon", "Privacy", "none", "no noise: the certificate comes from who was drawn")
+        yield _tile("epsilon", "Privacy", "none", "no noise is added, so no ε is finite")
         return
     yield _tile(
         "epsilon",

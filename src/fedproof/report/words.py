@@ -108,11 +108,13 @@ def headline(summary: RunSummary) -> str:
         )
     size = chosen_size(curve)
     share, sure = percent(curve[str(size)]), confidence(summary.failure_probability)
+    certain = summary.failure_probability == 0
     if not curve["0"]:
         return f"At {sure} confidence no test input is certified to keep its correct label."
     verb = "keep" if summary.sound else "would keep"
     who = _whatever(threat, summary.users, size)
-    return f"With {sure} confidence for each, {share} of the test inputs {verb} their correct label {who}."
+    claim = f"{share} of the test inputs {verb} their correct label {who}"
+    return f"{claim}, with certainty." if certain else f"With {sure} confidence for each input, {claim}."
 
 
 def picked(count: int) -> str:
