@@ -35,8 +35,8 @@ def said(**changes):
 
 def test_the_headline_of_the_issue():
     assert said() == (
-        "With 99 % confidence for each input, 91.0 % of the test inputs keep their correct label whatever up to 5 "
-        "of 96 users do."
+        "With 99 % confidence for each input, 91.0 % of the test inputs keep their correct label whatever up "
+        "to 5 of 96 users do."
     )
 
 
