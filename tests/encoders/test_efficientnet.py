@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedproof.encoders import load, named
+from fedproof.encoders import efficientnet, load, named
 from fedproof.encoders.efficientnet import FEATURES, EfficientNetLite
 from fedproof.encoders.named import PUBLISHED, read_weights
 
@@ -68,7 +68,7 @@ def test_bytes_are_encoded_once_and_then_need_no_weights(cifar, monkeypatch):
     first = load("cifar10", **options)
     assert first.features.shape == (10, FEATURES)
     assert first.encoded_by.weights_sha256 == PUBLISHED["efficientnet-lite0"].sha256
-    monkeypatch.setattr(named, "read_weights", None)
+    monkeypatch.setattr(efficientnet, "network", None)
     np.testing.assert_array_equal(load("cifar10", **options).features, first.features)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from platformdirs import user_cache_path
 
 from fedproof.data import data_folder
-from fedproof.files import DAMAGE, replace_file
+from fedproof.files import DAMAGE, read_header, replace_file
 
 FOLDER = "encoded"
 _FORMAT = "1"  # of what digests are made of
@@ -81,7 +81,10 @@ def _read(path: Path) -> NDArray[np.float32] | None:
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != path.stem.rpartition("-")[2]:
             return None
-        found: NDArray[np.float32] = np.load(io.BytesIO(content), allow_pickle=False)
+        stream = io.BytesIO(content)
+        shape, fortran, dtype = read_header(stream)
+        if dtype != np.float32 or len(shape) != 2 or fortran:
+            return None
+        return np.frombuffer(content, dtype=np.float32, offset=stream.tell()).reshape(shape)
     except DAMAGE:
         return None
-    return found if found.dtype == np.float32 and found.ndim == 2 else None

@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from fedproof.encoders.named import PUBLISHED, read_weights
+
 STAGES = (  # blocks, side of the kernel, stride, expansion, channels
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -114,22 +116,34 @@ def _scaled(channels: int, width: float) -> int:
     return nearest + 8 * (nearest < 0.9 * channels * width)
 
 
+def network(name: str) -> nn.Module:
+    """The frozen network called `name` with its published weights; also a part for encoders of one's own.
+
+    Raises:
+        ValueError: its weights are not installed, or are others than those published.
+    """
+    known = PUBLISHED[name]
+    content = read_weights(name, known)
+    return efficientnet_lite(content, side=known.side, width=known.width, depth=known.depth)
+
+
 def efficientnet_lite(content: bytes, *, side: int, width: float, depth: float) -> nn.Module:
     """The network with the weights in a file of this content, whose checksum is known to be right.
 
     Batch normalisation is folded into the convolutions: it is frozen, and costs time.
     """
-    network = EfficientNetLite(side=side, width=width, depth=depth).eval()
+    found = EfficientNetLite(side=side, width=width, depth=depth).eval()
     stream = io.BytesIO(content)
     weights = torch.load(stream, map_location="cpu", weights_only=True)  # tensors alone: it runs no code
-    network.load_state_dict({name: value for name, value in weights.items() if not name.startswith("_fc.")})
-    _fold(network, "_conv_stem", "_bn0")
-    _fold(network, "_conv_head", "_bn1")
-    for block in network._blocks:
+    found.load_state_dict({name: value for name, value in weights.items() if not name.startswith("_fc.")})
+    _fold(found, "_conv_stem", "_bn0")
+    _fold(found, "_conv_head", "_bn1")
+    for block in found._blocks:
         _fold(block, "_expand_conv", "_bn0")
         _fold(block, "_depthwise_conv", "_bn1")
         _fold(block, "_project_conv", "_bn2")
-    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    found.requires_grad_(False)
+    return found.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def _fold(module: nn.Module, convolution: str, norm: str) -> None:

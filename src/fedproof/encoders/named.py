@@ -87,7 +87,7 @@ def encoder_named(
     if name == "glove-mean":
         return _mean_of_words(name, inputs, vectors)
     if name in PUBLISHED:
-        return _network(name, PUBLISHED[name], device)
+        return _network(name, device)
     raise ValueError(f"encoder = {name!r} must be one of {', '.join(NAMES)}")
 
 
@@ -117,23 +117,20 @@ def read_weights(name: str, published: Published) -> bytes:
     return content
 
 
-def _network(name: str, published: Published, device: str) -> Encoder:
+def _network(name: str, device: str) -> Encoder:
     def prepare() -> Function:
         _need_torch(name)
-        from fedproof.encoders.efficientnet import efficientnet_lite
+        from fedproof.encoders.efficientnet import network
         from fedproof.encoders.modules import function_of
 
-        network = efficientnet_lite(
-            read_weights(name, published), side=published.side, width=published.width, depth=published.depth
-        )
-        return _from_0_to_1(name, function_of(network, name, device))
+        return _from_0_to_1(name, function_of(network(name), name, device))
 
     return Encoder(
         name=name,
         prepare=prepare,
         batch=_batch(device),
         version="1",
-        weights_sha256=published.sha256,
+        weights_sha256=PUBLISHED[name].sha256,
         check=partial(_check_images, name),
     )
 
