@@ -92,15 +92,17 @@ def _component(one: Distribution, kind: str) -> dict[str, Any]:
 
 
 def _licences(one: Distribution) -> list[dict[str, Any]]:
-    """What the distribution says of itself: an SPDX expression, a short name, or its classifiers."""
+    """What the distribution says of itself: an SPDX expression, a short name, classifiers, or a file."""
     expressions, names, classifiers = (
         one.metadata.get_all(field) or [] for field in ("License-Expression", "License", "Classifier")
     )
     if expressions:
         return [{"expression": expressions[0]}]
-    short = [name for name in names if "\n" not in name]  # some put the whole text there
+    # Some put the whole text there, and old tools a word that says nothing.
+    short = [name for name in names if "\n" not in name and name != "UNKNOWN"]
     kinds = [text.rpartition(" :: ")[2] for text in classifiers if text.startswith("License")]
-    return [{"license": {"name": name}} for name in short or kinds]
+    titles = [line.strip() for line in (one.read_text("LICENSE") or "").splitlines() if line.strip()][:1]
+    return [{"license": {"name": name}} for name in short or kinds or titles]
 
 
 def needs(installed: Iterable[Distribution]) -> dict[str, set[NormalizedName]]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from fedproof.certificates.privacy import ApproximateDP
     from fedproof.certificates.verify import verify
-    from fedproof.data.load import load
+    from fedproof.encoders.load import load
     from fedproof.ensemble import Task
     from fedproof.experiment import run
     from fedproof.federation import Federation
@@ -74,7 +74,7 @@ _HOME = {
     ),
     "fedproof.certificates.privacy": ("ApproximateDP",),
     "fedproof.certificates.verify": ("verify",),
-    "fedproof.data.load": ("load",),
+    "fedproof.encoders.load": ("load",),
     "fedproof.ensemble": ("Task",),
     "fedproof.experiment": ("run",),
     "fedproof.federation": ("Federation",),

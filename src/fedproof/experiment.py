@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof import data
+from fedproof import data, encoders
 from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.epsilon import natural_relation
 from fedproof.accounting.ledger import Ledger, save_ledger
@@ -85,7 +85,7 @@ def run(
     with RunFolder.open(out, config, resume=resume, seed=shared.seed) as folder:
         seconds: dict[str, float] = {}
         with _timed(seconds, "load"):
-            task = shared.task(config, device, folder.seed)
+            task = shared.task(config, device, folder.seed, progress=progress)
         wanted = ensemble_size(config, task)
         if is_certified(task.mechanism):
             check_certifiable(task, threat=config.threat_model, **_asked_for(config))
@@ -137,11 +137,15 @@ class SharedWork:
     wanted: bool = False  # whether a later run may use the updates of this one
     seed: int | None = field(default=None, repr=False)  # common half, where a configuration names no seed
 
-    def task(self, config: Config, device: str, seed: int | None = None) -> Task:
+    def task(
+        self, config: Config, device: str, seed: int | None = None, *, progress: Progress = silent
+    ) -> Task:
         """The task of a configuration, on data that are loaded once."""
         key = repr(config.data)
         if key not in self.federations:
-            self.federations[key] = data.load(**config.data.model_dump())
+            self.federations[key] = encoders.load(
+                **config.data.model_dump(), device=device, progress=progress
+            )
         return make_task(config, device, self.federations[key], seed=seed)
 
     def first_updates(self, config: Config, task: Task) -> Tensor | None:
@@ -164,7 +168,7 @@ def make_task(
     if seed is None:
         seed = fresh_seed() if config.ensemble.seed is None else config.ensemble.seed
     if federation is None:
-        federation = data.load(**config.data.model_dump())
+        federation = encoders.load(**config.data.model_dump(), device=device)
     if config.threat.unit is Unit.USER and federation.most_instances is None:
         share = data.even_share(federation, config.data.name, config.data.partition)
         federation = replace(federation, most_instances=share)

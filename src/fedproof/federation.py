@@ -14,6 +14,45 @@ _PLACE_BITS = 24  # of an identity made from a user's and a place: more instance
 
 
 @dataclass(frozen=True, kw_only=True)
+class EncodedBy:
+    """What inputs went through before anybody trained on them, all of it public.
+
+    Attributes:
+        name: of the encoder; None: inputs are as published.
+        weights_sha256: of what the encoder learned elsewhere; None if it holds no weights.
+        public: public instances, which belong to no user.
+        project: principal directions of the public instances that are kept; None: no projection.
+    """
+
+    name: str | None = None
+    weights_sha256: str | None = None
+    public: int = 0
+    project: int | None = None
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a certificate takes for granted about it: nothing, if nothing was learned from anybody.
+
+        >>> EncodedBy(name="hog").assumptions
+        ()
+        >>> EncodedBy(public=100, project=8).assumptions[0]
+        'the public data are not poisoned: 100 instances of no user, which give the centre and 8 directions'
+        """
+        weights = self.weights_sha256 and f" (sha256 of its weights {self.weights_sha256})"
+        # Whatever code of somebody's own does, it may have learned from data that somebody poisoned.
+        learned = self.name is not None and (weights is not None or ":" in self.name)
+        use = f", which give the centre and {self.project} directions" if self.project else ""
+        public = f"{self.public} instances of no user{use}"
+        if learned and self.public:
+            return (
+                f"the encoder and the public data are not poisoned: {self.name}{weights or ''}, {public}",
+            )
+        if learned:
+            return (f"the encoder is not poisoned: {self.name}{weights or ''}",)
+        return (f"the public data are not poisoned: {public}",) if self.public else ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Federation:
     """Users' instances in one flat array, user after user.
 
@@ -34,6 +73,9 @@ class Federation:
         instance_ids: `(instances,)`, likewise for single instances.
         most_instances: how many instances one user may hold, a limit that is public and no property of the
             data at hand; None if there is no limit.
+        public_features: `(instances, ...)`, shaped like `features`: of public instances that belong to no
+            user, without labels; None if there are none.
+        encoded_by: what all features went through; None if they are as published, and nothing is public.
     """
 
     features: NDArray[np.generic]
@@ -48,6 +90,8 @@ class Federation:
     user_ids: NDArray[np.int64] | None = None
     instance_ids: NDArray[np.int64] | None = None
     most_instances: int | None = None
+    public_features: NDArray[np.generic] | None = None
+    encoded_by: EncodedBy | None = None
 
     def __post_init__(self) -> None:
         sizes = np.diff(self.offsets)
@@ -79,6 +123,12 @@ class Federation:
         _check_ids(self.name, "users", self.user_ids, self.num_users)
         _check_ids(self.name, "instances", self.instance_ids, len(self.labels))
         self._check_limit()
+        public, shape = self.public_features, self.features.shape[1:]
+        if public is not None and (public.shape[1:] != shape or not len(public)):
+            raise ValueError(
+                f"{self.name}: public features have shape {public.shape}, must be (instances, "
+                f"{', '.join(map(str, shape))})"
+            )
 
     def _check_limit(self) -> None:
         if self.most_instances is None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof import data
+from fedproof import encoders
 from fedproof.config import Config, validated
 from fedproof.ensemble import train_replicas
 from fedproof.experiment import make_task
@@ -37,7 +37,7 @@ def pilot(
     seed = fresh_seed() if named is None else derived_seed(named, "pilot")
     limit = min(config.data.test_limit or _INPUTS, _INPUTS)
     section = config.data.model_copy(update={"test_limit": limit})
-    federation = data.load(**section.model_dump())
+    federation = encoders.load(**section.model_dump(), device=device, progress=progress)
     units = len(federation.labels) if config.draws_instances else federation.num_users
     wanted = [cohort for cohort in cohorts if 2 * cohort <= units]
     found = {}

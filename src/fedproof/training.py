@@ -76,16 +76,18 @@ def certify_task(
     """The certificate of replicas that this package trained, with what their training cannot promise.
 
     `seed` says what nobody who was corrupted may have known. A partition keeps no secret: its votes are
-    counted, and a unit touches one group, whoever knows which.
+    counted, and a unit touches one group, whoever knows which. What everybody's inputs went through, and the
+    public data that it comes from, are taken for granted too.
     """
     secret = () if task.mechanism.releases is Releases.GROUPS else (seed,)
+    seen = task.federation.encoded_by
     return certify(
         scores,
         labels,
         mechanism=task.mechanism,
         threat=threat,
         caveats=sentences(caveats_of(task, threat.relation)),
-        assumptions=secret,
+        assumptions=(*secret, *(seen.assumptions if seen else ())),
         **options,
     )
 

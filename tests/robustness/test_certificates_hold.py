@@ -270,7 +270,7 @@ def test_what_a_certificate_does_not_cover_is_said(clean):
         )[0]
 
     fixed = FixedSize(cohort=24, users=96)
-    mechanism = replace(clean.task.mechanism, sampling=fixed, rule="median")
+    mechanism = replace(clean.task.mechanism, sampling=fixed, rule="median", adversaries=3)
     robust = replace(clean.task, aggregation=build_rule("median", num_adversaries=3), mechanism=mechanism)
     row = rows(robust, made("flip", 3))
     assert not row.sound

@@ -5,12 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
-from fedproof import check, data
+from fedproof import check, data, encoders
 from fedproof.certificates import unverified
 from fedproof.certificates import verify as verify_text
 from fedproof.certificates.document import parse, source_of
 from fedproof.cli.belonging import check_options
-from fedproof.cli.common import Json, print_json, print_table, say
+from fedproof.cli.common import Json, print_json, print_table, progress_bars, say
 from fedproof.cli.mechanism import (
     Given,
     MechanismOptions,
@@ -21,6 +21,8 @@ from fedproof.cli.mechanism import (
     mechanism_of,
     unfolded,
 )
+from fedproof.cli.training import Device, Set
+from fedproof.config import load_config
 from fedproof.mechanisms.codec import describe
 from fedproof.threat import ThreatModel
 
@@ -201,7 +203,9 @@ def report(
         say(str(path))
 
 
-data_app = typer.Typer(help="Data sets: download them, or see what each user holds.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="Data sets: download them, encode them, or see what each user holds.", no_args_is_help=True
+)
 
 Name = Annotated[
     str, typer.Argument(help="digits, mnist, cifar10, cifar100, leaf/FOLDER, sent140, module:function.")
@@ -264,6 +268,39 @@ def show(
         f"instances of a user: {summary.smallest} to {summary.largest}, median {summary.median:g}; "
         f"classes differ between users by {summary.heterogeneity:.2f} (0 alike, 1 apart); "
         f"{summary.num_inputs} test inputs"
+    )
+
+
+@data_app.command()
+def encode(
+    config: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    device: Device = "cpu",
+    changes: Set = None,
+    json: Json = False,
+) -> None:
+    """Compute the features of an experiment's encoder and keep them, so that its runs start at once."""
+    section = load_config(config, changes or ()).data.model_copy(update={"project": None, "test_limit": None})
+    with progress_bars() as progress:
+        federation = encoders.load(**section.model_dump(), device=device, progress=progress)
+    by = federation.encoded_by
+    if by is None or by.name is None:
+        raise ValueError(f"{config}: data.encoder is missing, there is nothing to encode")
+    folder = encoders.cache_beside(section.data_dir).folder
+    found = {
+        "name": federation.name,
+        "encoder": by.name,
+        "weights_sha256": by.weights_sha256,
+        "features": federation.features.shape[1],
+        "training_inputs": len(federation.labels) + by.public,
+        "test_inputs": len(federation.test_labels),
+        "folder": str(folder),
+    }
+    if json:
+        print_json(found)
+        return
+    say(
+        "{name}: {features} features of {encoder} for {training_inputs} training and {test_inputs} test "
+        "inputs, kept in {folder}".format(**found)
     )
 
 

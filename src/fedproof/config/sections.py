@@ -34,10 +34,18 @@ class DataSection(Section):
         most_instances: that any user may hold, a public limit; it makes training quicker, because batches
             need not be wider, and a user who holds more is refused. If not given, what dealing out evenly
             gives to each where users are poisoned and `partition` is iid, else there is no limit.
-        seed: of who gets what, where instances are dealt out; public, nothing else follows from it.
+        seed: of who gets what, where instances are dealt out, and of which are set aside; public, nothing
+            else follows from it.
         test_limit: at most so many test inputs, drawn once for all.
         vectors: of text: a GloVe file, a path or a name in the folder `glove`.
-        features: what models see: pixels, or fixed features of edges in grey images.
+        encoder: frozen public features of inputs, computed once and kept: `hog` (edges in grey images),
+            `glove-mean` (mean of the words' vectors), `efficientnet-lite0` or `efficientnet-lite2` (images,
+            colour or grey; extra `encoders`), or a function of yours as `package.module:function`.
+        public: training instances that are set aside before the others are dealt out, and belong to no user;
+            where the data come with users, whole users are.
+        project: principal directions of the public instances that features are projected onto, centred and
+            whitened; all three come from the public instances alone.
+        features: an earlier name of `encoder`: `pixels` for none, or `hog`.
         data_dir: folder of all data sets; `FEDPROOF_DATA`, or the platform's cache folder, if not given.
     """
 
@@ -52,6 +60,9 @@ class DataSection(Section):
     seed: Annotated[int, Field(ge=0)] = 0
     test_limit: Count | None = None
     vectors: str | None = None
+    encoder: str | None = None
+    public: Count | None = None
+    project: Count | None = None
     features: Literal["pixels", "hog"] = "pixels"
     data_dir: str | None = None
 

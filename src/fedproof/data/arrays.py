@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.data import text
-from fedproof.federation import Federation
+from fedproof.federation import EncodedBy, Federation
 
 Kind = TypeVar("Kind", bound=np.generic)
 ROWS_AT_ONCE = 256  # scaled block by block: a block stays in the cache, and no second copy is made
@@ -41,6 +41,8 @@ class Arrays:
         owner_ids: identity of owner 0, 1, ...; None if the numbers in `owners` are the identities.
         encoding: what makes stored features final, late, when classes and users are chosen; None: they are.
         vectors: `(words, dimensions)` embedding of token ids; None unless the data are text.
+        test_texts: `(inputs,)`, test inputs as people read them, where an encoder made numbers of them.
+        encoded_by: which encoder; None if features are as published.
     """
 
     features: NDArray[np.generic]
@@ -55,6 +57,8 @@ class Arrays:
     owner_ids: NDArray[np.int64] | None = None
     encoding: Scaling | text.Encoding | None = None
     vectors: NDArray[np.float32] | None = None
+    test_texts: NDArray[np.generic] | None = None
+    encoded_by: EncodedBy | None = None
 
     def __post_init__(self) -> None:
         for features, labels in ((self.features, self.labels), (self.test_features, self.test_labels)):
@@ -81,6 +85,7 @@ def chosen(arrays: Arrays, *, rows: Rows = ALL, test_rows: Rows = ALL) -> Arrays
         owners=at(arrays.owners, rows),
         test_owners=at(arrays.test_owners, test_rows),
         ids=at(arrays.ids, rows),
+        test_texts=at(arrays.test_texts, test_rows),
     )
 
 
@@ -155,28 +160,33 @@ def as_federation(
     *,
     natural: bool = False,
     most_instances: int | None = None,
+    public: NDArray[np.int64] | None = None,
 ) -> Federation:
-    """Users that hold the training instances in this order, cut at `offsets`.
+    """Users that hold the training instances in this order, cut at `offsets`; `public` ones belong to nobody.
 
     Every array is made read-only: who poisons a federation must make a new one. Users to whom instances were
     dealt out are known by their number; those whom the data come with (`natural`) by the data's identities.
     """
+    rows, kept = order if public is None else np.concatenate([order, public]), len(order)
     is_text = isinstance(arrays.encoding, text.Encoding)
-    texts = tuple(map(str, arrays.test_features.tolist())) if is_text else None
-    final = read_only(encoded(arrays, order))
+    texts = arrays.test_features if is_text else arrays.test_texts
+    final = read_only(encoded(arrays, rows))
+    by = arrays.encoded_by
     return Federation(
-        features=final.features,
-        labels=final.labels,
+        features=final.features[:kept],
+        labels=final.labels[:kept],
         offsets=_frozen(offsets),
         test_features=final.test_features,
         test_labels=final.test_labels,
         class_names=final.class_names,
         name=final.name,
         vectors=final.vectors,
-        test_texts=texts,
+        test_texts=None if texts is None else tuple(map(str, texts.tolist())),
         user_ids=_owner_ids(final, offsets) if natural else np.arange(len(offsets) - 1),
-        instance_ids=final.ids,
+        instance_ids=None if final.ids is None else final.ids[:kept],
         most_instances=most_instances,
+        public_features=None if public is None else final.features[kept:],
+        encoded_by=by if public is None else replace(by or EncodedBy(), public=len(public)),
     )
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +14,24 @@ from fedproof.data import cifar, digits, leaf, mnist, sent140, text
 from fedproof.data import partition as ways
 from fedproof.data.arrays import Arrays, as_federation, choose_classes, chosen, encoded, limit_test, read_only
 from fedproof.data.files import data_folder
-from fedproof.data.hog import with_hog
 from fedproof.federation import Federation
 from fedproof.functions import called, load_function
 
 FOLDERS = ("mnist", *cifar.VERSIONS, "leaf", "sent140", "sent140-pseudo")  # in the folder of all data
 NAMES = ("digits", *FOLDERS, "leaf/FOLDER", "module:function")
+Source = TypeVar("Source", Arrays, Federation)
 MAX_CLASSES = 100_000  # labels beyond are account numbers or prices, and each class costs memory
 USERS = {"digits": 96, "mnist": 200, "cifar10": 200, "sent140-pseudo": 805}  # the demo's and the paper's
 
 PathLike = str | os.PathLike[str]
+
+
+class Encode(Protocol):
+    """Gives the same instances with other features."""
+
+    def __call__(self, source: Source, /) -> Source:
+        """Features of a whole data set, or of a federation that somebody made herself."""
+        ...
 
 
 def load(
@@ -41,9 +49,12 @@ def load(
     test_limit: int | None = None,
     vectors: PathLike | None = None,
     length: int = text.LENGTH,
-    features: str = "pixels",
+    public: int | None = None,
+    encode: Encode | None = None,
 ) -> Federation:
     """Users with their training instances, and the test inputs nobody trains on; all arrays are read-only.
+
+    `fedproof.load` does the same, and knows encoders by their names.
 
     Args:
         name: `digits`, `mnist`, `cifar10`, `cifar100`, `leaf` (the data folder is a LEAF folder),
@@ -56,12 +67,13 @@ def load(
         degree: of `degree`; share of each class that goes to the class's own group of users.
         minimum: of `dirichlet` and `natural`; instances that each user has at least.
         most_instances: that any user may hold, see `Federation`; None: no limit.
-        seed: of the partition. The same seed gives the same users anywhere.
+        seed: of the partition and the public instances. The same seed gives the same users anywhere.
         data_dir: folder of all data sets; None: FEDPROOF_DATA, else the platform's cache folder.
         test_limit: at most so many test inputs, drawn once for all.
         vectors: GloVe text file, a path or a name in the folder `glove`; None: the largest one there.
         length: words of a text that are kept.
-        features: `pixels`, or `hog` for fixed features of grey images, see `data.hog`.
+        public: training instances that are set aside before the others are dealt out; None: none.
+        encode: makes features of inputs before anything is dealt out, in the order of the data.
 
     >>> federation = load("digits", classes=[0, 1], users=96)
     >>> federation.features.shape, federation.test_features.shape, int(federation.sizes.max())
@@ -70,29 +82,32 @@ def load(
     check.not_negative_count(seed=seed)
     if test_limit is not None:
         check.count(test_limit=test_limit)
-    if features not in ("pixels", "hog"):
-        raise ValueError(f"features = {features!r} must be pixels or hog")
     source = _read(name, data_dir, vectors, length)
     if isinstance(source, Federation):
-        own = _as_it_is(source, name, classes, users, partition, most_instances)
-        return with_hog(own) if features == "hog" else own
+        own = _as_it_is(source, name, classes, users, partition, most_instances, public)
+        return own if encode is None else encode(own)
     arrays = choose_classes(source, classes)
     if partition is None:
         partition = "iid" if arrays.owners is None else "natural"
+    aside, left = _set_aside(arrays, public, partition, seed)
     if users is None and partition != "natural":
         users = _default_users(name, arrays)
+    if aside is not None and partition != "natural":
+        _check_enough(len(aside), len(left), users, minimum if partition == "dirichlet" else 1)
     generator = np.random.default_rng(seed)
-    split = _partition(arrays, partition, users, dirichlet_alpha, degree, minimum, generator)
+    split = _partition(arrays, left, partition, users, dirichlet_alpha, degree, minimum, generator)
+    if encode is not None:
+        arrays = encode(arrays)
     if partition == "natural":
         arrays = _tests_of_users(arrays, split)
-    federation = as_federation(
+    return as_federation(
         limit_test(arrays, test_limit),
         split.order,
         split.offsets,
         natural=partition == "natural",
         most_instances=most_instances,
+        public=aside,
     )
-    return with_hog(federation) if features == "hog" else federation
 
 
 def load_arrays(
@@ -146,12 +161,18 @@ def _as_it_is(
     users: int | None,
     partition: str | None,
     most_instances: int | None,
+    public: int | None,
 ) -> Federation:
     """A Federation made by a user's function, unless the caller asks for something else."""
     if classes is not None or users not in (None, federation.num_users) or partition not in (None, "natural"):
         raise ValueError(
             f"{name} returns a Federation of {federation.num_users} users, which is used as it is; "
             "leave out classes, users and partition"
+        )
+    if public is not None:
+        raise ValueError(
+            f"public = {public}: {name} returns a Federation, which is used as it is; leave out public, and "
+            "give the Federation public_features"
         )
     if most_instances is None:
         return federation
@@ -180,8 +201,28 @@ def _default_users(name: str, arrays: Arrays) -> int:
     raise ValueError(f"{name} comes without users; say how many are to hold it (users = None)")
 
 
+def _set_aside(
+    arrays: Arrays, public: int | None, partition: str, seed: int
+) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
+    """Public instances, and those that are left for users; drawn by random numbers of their own."""
+    if public is None:
+        return None, np.arange(len(arrays.labels))
+    generator = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
+    owners = arrays.owners if partition == "natural" else None
+    return ways.set_aside(public, instances=len(arrays.labels), owners=owners, generator=generator)
+
+
+def _check_enough(public: int, left: int, users: int | None, minimum: int) -> None:
+    if users is not None and users * minimum > left:
+        raise ValueError(
+            f"public = {public} leaves {left} instances, too few for users = {users} with at least {minimum} "
+            "each; lower one of them"
+        )
+
+
 def _partition(
     arrays: Arrays,
+    left: NDArray[np.int64],
     kind: str,
     users: int | None,
     alpha: float,
@@ -194,15 +235,19 @@ def _partition(
             raise ValueError(
                 f"partition = 'natural': {arrays.name} comes without users; use iid or dirichlet"
             )
-        return ways.natural(arrays.owners, users=users, minimum=minimum, generator=generator)
+        split = ways.natural(arrays.owners[left], users=users, minimum=minimum, generator=generator)
+        return ways.Partition(order=left[split.order], offsets=split.offsets)
     assert users is not None
+    labels = arrays.labels[left]
     if kind == "iid":
-        return ways.iid(arrays.labels, users=users, generator=generator)
-    if kind == "dirichlet":
-        return ways.dirichlet(arrays.labels, users=users, alpha=alpha, minimum=minimum, generator=generator)
-    if kind == "degree":
-        return ways.degree(arrays.labels, users=users, share=degree, generator=generator)
-    raise ValueError(f"partition = {kind!r} must be one of {', '.join(ways.KINDS)}")
+        split = ways.iid(labels, users=users, generator=generator)
+    elif kind == "dirichlet":
+        split = ways.dirichlet(labels, users=users, alpha=alpha, minimum=minimum, generator=generator)
+    elif kind == "degree":
+        split = ways.degree(labels, users=users, share=degree, generator=generator)
+    else:
+        raise ValueError(f"partition = {kind!r} must be one of {', '.join(ways.KINDS)}")
+    return ways.Partition(order=left[split.order], offsets=split.offsets)
 
 
 def _tests_of_users(arrays: Arrays, split: ways.Partition) -> Arrays:

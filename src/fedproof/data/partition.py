@@ -133,6 +133,39 @@ def natural(
     return _partition([chunks[user] for user in kept])
 
 
+def set_aside(
+    count: int, *, instances: int, owners: NDArray[np.int64] | None, generator: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """`count` public instances that belong to no user, and those that are left, each in the data's order.
+
+    A larger `count` adds to those of a smaller one.
+
+    Args:
+        count: how many are wanted.
+        instances: how many there are.
+        owners: `(instances,)`, the user of each instance, where users are those the data come with. Whole
+            users are set aside then: what else they hold is left out, because it is theirs.
+        generator: draws them.
+
+    >>> owners = np.array([7, 7, 3, 7, 9, 9])
+    >>> set_aside(2, instances=6, owners=owners, generator=np.random.default_rng(1))
+    (array([0, 2]), array([4, 5]))
+    """
+    check.count(public=count)
+    if count >= instances:
+        raise ValueError(f"public = {count} must be below {instances}, the number of training instances")
+    if owners is None:
+        shuffled = generator.permutation(instances)
+        return np.sort(shuffled[:count]), np.sort(shuffled[count:])
+    known, which = np.unique(owners, return_inverse=True)
+    turn = generator.permutation(len(known))[which]
+    first = np.argsort(turn, kind="stable")[:count]
+    left = np.flatnonzero(turn > turn[first[-1]])
+    if not len(left):
+        raise ValueError(f"public = {count} leaves no user with data: whole users are set aside; lower it")
+    return np.sort(first), left
+
+
 def _partition(shares: Sequence[NDArray[np.int64]]) -> Partition:
     offsets = np.cumsum([0, *(len(share) for share in shares)], dtype=np.int64)
     return Partition(order=np.concatenate(shares), offsets=offsets)

@@ -253,7 +253,7 @@ def fingerprint(task: Task) -> str:
     # Of a user's own module: what is not trained decides the results as much as what is.
     frozen = getattr(task.model, "frozen", {})
     still = [frozen[name].cpu().reshape(-1).view(torch.uint8).numpy() for name in sorted(frozen)]
-    for array in (*arrays, start, federation.vectors, *still):
+    for array in (*arrays, start, federation.vectors, federation.public_features, *still):
         if array is not None:
             digest.update(f"{array.dtype}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)

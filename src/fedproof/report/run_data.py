@@ -5,7 +5,7 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedproof import data
+from fedproof import encoders
 from fedproof.certificates import Certificate, loads
 from fedproof.config import Config
 from fedproof.federation import Federation
@@ -95,7 +95,7 @@ def _load(config: Config) -> Federation | None:
     if ":" in config.data.name:
         return None
     try:
-        return data.load(**config.data.model_dump())
+        return encoders.load(**config.data.model_dump())
     except (ValueError, OSError, ImportError):  # a report is worth having without pictures
         return None
 

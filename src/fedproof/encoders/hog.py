@@ -4,12 +4,10 @@ Nothing here is learned, so nothing of anybody's data is spent on it: a linear m
 from a few users what a convolutional network needs many for.
 """
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.federation import Federation
+from fedproof.encoders.encoder import Inputs
 
 _CELLS = 7  # along each side
 _DIRECTIONS = 8
@@ -18,22 +16,14 @@ _CHUNK = 2000  # images at once
 _LENGTH = 10.0
 
 
-def with_hog(federation: Federation) -> Federation:
-    """The federation with `oriented_gradients` of its images as features.
-
-    Raises:
-        ValueError: the inputs are no grey images.
-    """
-    shape = federation.features.shape[1:]
+def check_grey(inputs: Inputs) -> None:
+    """Raise ValueError unless inputs are grey images that have room for the cells."""
+    shape = inputs.shape
     if len(shape) != 3 or shape[0] != 1 or min(shape[1:]) < 2 * _CELLS:
         raise ValueError(
-            f"features = 'hog' needs grey images (1, height, width) of at least {2 * _CELLS} pixels a side, "
-            f"{federation.name} has inputs of shape {shape}"
+            f"encoder = 'hog' needs grey images (1, height, width) of at least {2 * _CELLS} pixels a side, "
+            f"{inputs.name} has {inputs.described}"
         )
-    seen = [oriented_gradients(images[:, 0]) for images in (federation.features, federation.test_features)]
-    for features in seen:
-        features.setflags(write=False)
-    return replace(federation, features=seen[0], test_features=seen[1])
 
 
 def oriented_gradients(images: NDArray[np.generic]) -> NDArray[np.float32]:

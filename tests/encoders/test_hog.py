@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from fedproof.data import load
-from fedproof.data.hog import oriented_gradients, with_hog
-from fedproof.federation import Federation
+from fedproof.encoders import load
+from fedproof.encoders.hog import oriented_gradients
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.random((7, 28, 28)).astype(np.float32)
@@ -35,25 +34,24 @@ def test_brightness_and_contrast_do_not_matter_but_direction_does():
     assert oriented_gradients(1 - edge).reshape(8, 7, 7)[:, 3, 3].argmax() == 4  # to the left
 
 
-def test_a_federation_keeps_everything_but_its_features():
-    federation = Federation(
-        features=IMAGES[:, None],
-        labels=np.zeros(7, dtype=np.int64),
-        offsets=np.array([0, 3, 7]),
-        test_features=IMAGES[:2, None],
-        test_labels=np.zeros(2, dtype=np.int64),
-        class_names=("a", "b"),
-        name="made",
-    )
-    seen = with_hog(federation)
-    assert seen.features.shape == (7, 392)
-    assert seen.test_features.shape == (2, 392)
+@pytest.mark.parametrize("key", ["encoder", "features"])  # the second is an earlier name
+def test_a_federation_keeps_everything_but_its_features(module, key):
+    plain = load(f"{module}:federation")
+    seen = load(f"{module}:federation", **{key: "hog"})
+    np.testing.assert_array_equal(seen.features, oriented_gradients(plain.features[:, 0]))
+    np.testing.assert_array_equal(seen.test_features, oriented_gradients(plain.test_features[:, 0]))
+    np.testing.assert_array_equal(seen.public_features, oriented_gradients(plain.public_features[:, 0]))
     assert not seen.features.flags.writeable
-    assert seen.offsets is federation.offsets
+    assert seen.offsets.tolist() == plain.offsets.tolist()
+    assert seen.encoded_by.name == "hog"
+    assert seen.encoded_by.weights_sha256 is None
 
 
 def test_vectors_are_no_images():
-    with pytest.raises(ValueError, match="features = 'hog' needs grey images"):
-        load("digits", classes=[0, 1], features="hog")
+    for key in ("encoder", "features"):
+        with pytest.raises(ValueError, match=r"encoder = 'hog' needs grey images.*inputs of shape \(64,\)"):
+            load("digits", classes=[0, 1], **{key: "hog"})
     with pytest.raises(ValueError, match="features = 'edges' must be pixels or hog"):
         load("digits", features="edges")
+    with pytest.raises(ValueError, match="encoder = 'glove-mean': leave out one"):
+        load("digits", features="hog", encoder="glove-mean")

@@ -1,0 +1,170 @@
+"""Data as models see them: read, encoded once, projected with public instances, and dealt out to users."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof import check, data
+from fedproof.data import text
+from fedproof.data.arrays import Arrays, Scaling
+from fedproof.data.load import PathLike
+from fedproof.encoders.cache import Cache, cache_beside
+from fedproof.encoders.encoder import Inputs, encode
+from fedproof.encoders.named import encoder_named
+from fedproof.encoders.projection import projection_of
+from fedproof.federation import EncodedBy, Federation
+from fedproof.progress import Progress, silent
+
+Source = TypeVar("Source", Arrays, Federation)
+
+
+def load(
+    name: str,
+    *,
+    classes: Sequence[int | str] | None = None,
+    users: int | None = None,
+    partition: str | None = None,
+    dirichlet_alpha: float = 0.5,
+    degree: float = 0.5,
+    minimum: int = 1,
+    most_instances: int | None = None,
+    seed: int = 0,
+    data_dir: PathLike | None = None,
+    test_limit: int | None = None,
+    vectors: PathLike | None = None,
+    length: int = text.LENGTH,
+    features: str = "pixels",
+    encoder: str | None = None,
+    public: int | None = None,
+    project: int | None = None,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> Federation:
+    """Users with their training instances, and the test inputs nobody trains on; all arrays are read-only.
+
+    Guarantee: encoder, centre and directions are functions of public data. Nothing of a user's instances
+    enters what those of others, or test inputs, become.
+
+    Args:
+        name: `digits`, `mnist`, `cifar10`, `cifar100`, `leaf` (the data folder is a LEAF folder),
+            `leaf/FOLDER`, `sent140`, `sent140-pseudo` (synthetic users) or `my_package.module:function`.
+        classes: numbers or names of classes, which become 0, 1, ... in this order; None: all.
+        users: number of users; None: the paper's number, or everybody the data come with.
+        partition: `iid`, `dirichlet`, `degree` or `natural`; None: natural where the data come with
+            users, iid elsewhere.
+        dirichlet_alpha: of `dirichlet`; smaller is more unequal.
+        degree: of `degree`; share of each class that goes to the class's own group of users.
+        minimum: of `dirichlet` and `natural`; instances that each user has at least.
+        most_instances: that any user may hold, see `Federation`; None: no limit.
+        seed: of the partition and the public instances. The same seed gives the same users anywhere.
+        data_dir: folder of all data sets; None: FEDPROOF_DATA, else the platform's cache folder.
+        test_limit: at most so many test inputs, drawn once for all.
+        vectors: GloVe text file, a path or a name in the folder `glove`; None: the largest one there.
+        length: words of a text that are kept.
+        features: an earlier name of `encoder`: `pixels` for none, or `hog`.
+        encoder: `hog`, `glove-mean`, `efficientnet-lite0`, `efficientnet-lite2` or
+            `my_package.module:function`, whose features are computed once and kept; None: inputs as they are.
+        public: training instances that are set aside and belong to no user; None: none.
+        project: principal directions of the public instances that features are projected onto, whitened;
+            None: features as they are.
+        device: where networks compute features, `cpu` or `cuda`.
+        progress: told how many inputs are encoded.
+
+    >>> federation = load("digits", classes=[0, 1], users=48, public=144, project=8)
+    >>> federation.features.shape, federation.test_features.shape, federation.public_features.shape
+    ((144, 8), (72, 8), (144, 8))
+    """
+    chosen = _one_name(features, encoder)
+    if project is not None:
+        check.count(project=project)
+        if public is None and ":" not in name:
+            raise ValueError(f"project = {project} needs public instances, which it comes from: set public")
+        if public is not None and project >= public:
+            raise ValueError(
+                f"project = {project} must be below public = {public}, the instances it comes from"
+            )
+    federation = data.load(
+        name,
+        classes=classes,
+        users=users,
+        partition=partition,
+        dirichlet_alpha=dirichlet_alpha,
+        degree=degree,
+        minimum=minimum,
+        most_instances=most_instances,
+        seed=seed,
+        data_dir=data_dir,
+        test_limit=test_limit,
+        vectors=vectors,
+        length=length,
+        public=public,
+        encode=None if chosen is None else partial(encoded, chosen, cache_beside(data_dir), device, progress),
+    )
+    return federation if project is None else projected(federation, project)
+
+
+def encoded(name: str, cache: Cache, device: str, progress: Progress, source: Source) -> Source:
+    """The same instances, each by its features under the encoder called `name`."""
+    if isinstance(source, Arrays):
+        inputs, known = _of_arrays(source), source.encoding
+        vectors = known if isinstance(known, text.Encoding) else source.vectors
+    else:
+        inputs, vectors = _of_federation(source), source.vectors
+    encoder = encoder_named(name, inputs, vectors, device=device)
+    features, test_features, *public = map(_frozen, encode(encoder, inputs, cache, progress=progress))
+    by = EncodedBy(name=name, weights_sha256=encoder.weights_sha256, public=len(public[0]) if public else 0)
+    others: dict[str, Any] = {"vectors": None, "encoded_by": by}
+    if isinstance(source, Arrays):
+        others |= {"encoding": None, "test_texts": source.test_features if inputs.texts else None}
+    elif public:
+        others |= {"public_features": public[0]}
+    return replace(source, features=features, test_features=test_features, **others)
+
+
+def projected(federation: Federation, kept: int) -> Federation:
+    """The federation with features along the `kept` whitened principal directions of its public instances."""
+    public = federation.public_features
+    if public is None:
+        raise ValueError(
+            f"project = {kept} needs public instances, which it comes from: set public, or give the "
+            "Federation public_features"
+        )
+    if public.dtype.kind != "f":
+        raise ValueError(
+            f"project = {kept} needs numbers, {federation.name} holds token ids: choose an encoder"
+        )
+    projection = projection_of(public, kept)
+    return replace(
+        federation,
+        features=_frozen(projection(federation.features)),
+        test_features=_frozen(projection(federation.test_features)),
+        public_features=_frozen(projection(public)),
+        encoded_by=replace(federation.encoded_by or EncodedBy(public=len(public)), project=kept),
+    )
+
+
+def _of_arrays(arrays: Arrays) -> Inputs:
+    top = arrays.encoding.top if isinstance(arrays.encoding, Scaling) else None
+    return Inputs(name=arrays.name, parts=(arrays.features, arrays.test_features), top=top)
+
+
+def _of_federation(federation: Federation) -> Inputs:
+    public = () if federation.public_features is None else (federation.public_features,)
+    return Inputs(name=federation.name, parts=(federation.features, federation.test_features, *public))
+
+
+def _frozen(array: NDArray[np.float32]) -> NDArray[np.float32]:
+    array.setflags(write=False)
+    return array
+
+
+def _one_name(features: str, encoder: str | None) -> str | None:
+    if features not in ("pixels", "hog"):
+        raise ValueError(f"features = {features!r} must be pixels or hog")
+    if features == "hog" and encoder not in (None, "hog"):
+        raise ValueError(f"features = 'hog' is the encoder hog, but encoder = {encoder!r}: leave out one")
+    return "hog" if features == "hog" else encoder

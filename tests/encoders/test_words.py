@@ -1,0 +1,90 @@
+"""The mean of public word vectors, of texts and of token ids."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fedproof.encoders import load
+
+WORDS = ["the", "good", "bad", "day"]
+
+
+@pytest.fixture
+def texts(folder):
+    """Tweets of three accounts in LEAF's format, and vectors of four words."""
+    (folder / "glove").mkdir()
+    lines = [f"{word} {i + 0.5} {i * i} {-i}" for i, word in enumerate(WORDS)]
+    (folder / "glove" / "glove.6B.50d.txt").write_text("\n".join(lines) + "\n")
+    rows = {"ann": ["good day", "bad day"], "bob": ["the good", "nobody knows"], "cid": ["bad bad day", ""]}
+    for part in ("train", "test"):
+        data = {
+            "users": list(rows),
+            "num_samples": [2] * 3,
+            "user_data": {
+                user: {"x": [[str(i), "", "", "", text, ""] for i, text in enumerate(said)], "y": [0, 1]}
+                for user, said in rows.items()
+            },
+        }
+        (folder / "leaf" / "tweets" / part).mkdir(parents=True)
+        (folder / "leaf" / "tweets" / part / "data.json").write_text(json.dumps(data))
+    return "leaf/tweets"
+
+
+def test_a_text_is_the_mean_of_its_known_words(texts):
+    seen = load(texts, encoder="glove-mean")
+    good, bad, day = ([i + 0.5, i * i, -i] for i in (1, 2, 3))
+    np.testing.assert_allclose(seen.features[0], np.mean([good, day], axis=0))
+    np.testing.assert_allclose(seen.features[3], 0)  # no word has a vector
+    np.testing.assert_allclose(seen.features[4], np.mean([bad, bad, day], axis=0), rtol=1e-6)
+    assert seen.vectors is None
+    assert seen.test_texts[2] == "the good"  # reports still show what people read
+    assert len(seen.encoded_by.weights_sha256) == 64
+    assert seen.user_ids.tolist() == load(texts).user_ids.tolist()
+
+
+def test_another_file_of_vectors_gives_other_features(texts, folder):
+    first = load(texts, encoder="glove-mean")
+    path = folder / "glove" / "glove.6B.50d.txt"
+    path.write_text(path.read_text().replace("day 3.5", "day 4.5"))
+    second = load(texts, encoder="glove-mean")
+    assert second.encoded_by != first.encoded_by
+    assert not np.array_equal(first.features, second.features)
+
+
+def test_fewer_words_are_other_features(texts):
+    short = load(texts, encoder="glove-mean", length=1)
+    np.testing.assert_allclose(short.features[0], [1.5, 1, -1])
+    assert not np.array_equal(short.features, load(texts, encoder="glove-mean").features)
+
+
+def test_token_ids_have_the_same_features_as_their_texts(texts, folder, monkeypatch):
+    (folder / "my_tokens.py").write_text(
+        "import fedproof.data\ndef ids(): return fedproof.data.load('leaf/tweets')"
+    )
+    monkeypatch.syspath_prepend(folder)
+    seen = load("my_tokens:ids", encoder="glove-mean")
+    np.testing.assert_allclose(seen.features, load(texts, encoder="glove-mean").features, rtol=1e-6)
+
+
+def test_encoders_are_for_what_they_are_made_for(texts, module):
+    with pytest.raises(ValueError, match=r"encoder = 'hog' needs grey images.*leaf/tweets has texts"):
+        load(texts, encoder="hog")
+    with pytest.raises(
+        ValueError, match=r"encoder = 'efficientnet-lite2' needs images.*leaf/tweets has texts"
+    ):
+        load(texts, encoder="efficientnet-lite2")
+    with pytest.raises(ValueError, match=r"'glove-mean' needs texts.*digits has inputs of shape \(64,\)"):
+        load("digits", encoder="glove-mean")
+    with pytest.raises(ValueError, match=r"is an nn.Module, which takes no texts"):
+        load(texts, encoder=f"{module}:network")
+    with pytest.raises(ValueError, match=r"project = 1 needs numbers.*choose an encoder"):
+        load(texts, public=2, project=1)
+
+
+def test_a_function_gets_texts_as_they_are(texts, folder, monkeypatch):
+    (folder / "my_lengths.py").write_text(
+        "import numpy as np\ndef f(): return lambda rows: np.array([[len(t)] for t in rows])"
+    )
+    monkeypatch.syspath_prepend(folder)
+    assert load(texts, encoder="my_lengths:f").features[:, 0].tolist() == [8, 7, 8, 12, 11, 0]
