@@ -159,8 +159,7 @@ class Browser:
 
     def close(self) -> None:
         os.close(self._commands)
-        self._process.terminate()
-        self._process.wait(timeout=10)
+        end(self._process)
         os.close(self._answers)
 
 
@@ -184,6 +183,7 @@ def demo_text() -> str:
 def make_run(tmp_path_factory: pytest.TempPathFactory, demo_text: str) -> Any:
     """A function that trains a small run of the demo with changes, once for each set of changes."""
     from fedproof.experiment import run
+from tests.patience import end
 
     made: dict[tuple[str, ...], Path] = {}
 
