@@ -22,6 +22,7 @@ from fedproof.federation import Federation
 from fedproof.report.run_data import RunData, read_run
 from fedproof.robustness import AttackRow
 from fedproof.summary import ComparedRun, SweptRun
+from tests.patience import end
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
@@ -183,7 +184,6 @@ def demo_text() -> str:
 def make_run(tmp_path_factory: pytest.TempPathFactory, demo_text: str) -> Any:
     """A function that trains a small run of the demo with changes, once for each set of changes."""
     from fedproof.experiment import run
-from tests.patience import end
 
     made: dict[tuple[str, ...], Path] = {}
 
