@@ -22,7 +22,7 @@ from fedproof.federation import Federation
 from fedproof.report.run_data import RunData, read_run
 from fedproof.robustness import AttackRow
 from fedproof.summary import ComparedRun, SweptRun
-from tests.patience import end
+from tests import patience
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
@@ -160,7 +160,7 @@ class Browser:
 
     def close(self) -> None:
         os.close(self._commands)
-        end(self._process)
+        patience.end(self._process)
         os.close(self._answers)
 
 
