@@ -1,6 +1,7 @@
 """Encoders of one's own: what is relied on, what is refused, and what is kept on disk."""
 
 import sys
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -56,6 +57,21 @@ def test_a_damaged_file_is_computed_again(module, folder, damage):
     assert 16 in sys.modules[module].CALLS
     np.testing.assert_array_equal(again.features, first.features)
     assert sorted((folder / "encoded").iterdir()) == files
+
+
+@pytest.mark.parametrize(
+    "other",
+    [np.zeros((30, 200)), np.zeros((29, 200), np.float32), np.zeros(30, np.float32), np.array([[None]] * 30)],
+    ids=["float64", "a row less", "no rows", "objects"],
+)
+def test_a_whole_file_with_other_content_is_not_used(module, folder, other):
+    first = load(f"{module}:images", users=5, encoder=f"{module}:halves")
+    for path in (folder / "encoded").iterdir():
+        np.save(path, other)
+        digest = sha256(path.read_bytes()).hexdigest()
+        path.rename(path.with_name(f"{path.name[:64]}-{digest}.npy"))
+    again = load(f"{module}:images", users=5, encoder=f"{module}:halves")
+    np.testing.assert_array_equal(again.features, first.features)
 
 
 def test_other_code_other_weights_and_other_inputs_are_computed_anew(module, folder):
