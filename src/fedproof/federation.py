@@ -166,6 +166,12 @@ class Federation:
         return np.asarray((user << _PLACE_BITS).repeat(self.sizes) + place)
 
     @property
+    def encoded(self) -> bool:
+        """Whether features are what an encoder or a projection made of those that were published."""
+        by = self.encoded_by
+        return by is not None and (by.name is not None or by.project is not None)
+
+    @property
     def num_users(self) -> int:
         """Number of users."""
         return len(self.offsets) - 1

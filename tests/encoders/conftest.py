@@ -20,6 +20,7 @@ CALLS = []
 
 def images(): return IMAGES[:30], LABELS[:30], IMAGES[30:], LABELS[30:]
 
+def untested(): return IMAGES[:30], LABELS[:30], IMAGES[:0], LABELS[:0]
 def small(): return IMAGES[:30, :, :14, :14], LABELS[:30], IMAGES[30:, :, :14, :14], LABELS[30:]
 
 def grown():
@@ -56,6 +57,12 @@ def learning():
     module.eval = lambda: module
     return module.train()
 def leaking(): return lambda rows: (flat := rows.reshape(len(rows), -1)) - flat.mean(axis=0)
+def writing():
+    def features(rows):
+        rows += 1
+        return rows.reshape(len(rows), -1)
+    return features
+def uneven(): return lambda rows: np.ones((len(rows), 2 + int(rows[0, 0, 0, 0] == IMAGES[30, 0, 0, 0])))
 def infinite(): return lambda rows: np.full((len(rows), 3), np.inf)
 def huge(): return lambda rows: np.full((len(rows), 3), 1e300)
 def rare(): return lambda rows: np.where(np.arange(len(rows))[:, None] == 5, np.nan, np.ones((len(rows), 3)))

@@ -1,6 +1,7 @@
 """Encoders of one's own: what is relied on, what is refused, and what is kept on disk."""
 
 import sys
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -58,6 +59,21 @@ def test_a_damaged_file_is_computed_again(module, folder, damage):
     assert sorted((folder / "encoded").iterdir()) == files
 
 
+@pytest.mark.parametrize(
+    "other",
+    [np.zeros((30, 200)), np.zeros((29, 200), np.float32), np.zeros(30, np.float32), np.array([[None]] * 30)],
+    ids=["float64", "a row less", "no rows", "objects"],
+)
+def test_a_whole_file_with_other_content_is_not_used(module, folder, other):
+    first = load(f"{module}:images", users=5, encoder=f"{module}:halves")
+    for path in (folder / "encoded").iterdir():
+        np.save(path, other)
+        digest = sha256(path.read_bytes()).hexdigest()
+        path.rename(path.with_name(f"{path.name[:64]}-{digest}.npy"))
+    again = load(f"{module}:images", users=5, encoder=f"{module}:halves")
+    np.testing.assert_array_equal(again.features, first.features)
+
+
 def test_other_code_other_weights_and_other_inputs_are_computed_anew(module, folder):
     def files():
         return len(list((folder / "encoded").iterdir()))
@@ -74,6 +90,17 @@ def test_other_code_other_weights_and_other_inputs_are_computed_anew(module, fol
     sys.modules.pop(module)
     load(f"{module}:images", users=5, encoder=f"{module}:halves")
     assert files() == 7
+
+
+def test_an_encoder_that_writes_to_its_inputs_changes_nobodys_data(module):
+    before = sys.modules[module].IMAGES.copy()
+    seen = load(f"{module}:federation", encoder=f"{module}:writing")
+    np.testing.assert_array_equal(seen.features, before[:30].reshape(30, -1) + 1)
+    np.testing.assert_array_equal(sys.modules[module].IMAGES, before)
+
+
+def test_there_may_be_no_test_inputs(module):
+    assert load(f"{module}:untested", users=5, encoder=f"{module}:halves").test_features.shape == (0, 200)
 
 
 def test_a_module_is_frozen_and_its_weights_are_known(module):
@@ -112,6 +139,13 @@ def test_what_cannot_be_relied_on_is_refused_in_one_line(module, folder, encoder
     assert str(error.value).startswith(f"encoder = '{module}:{encoder}'")
     assert "\n" not in str(error.value)
     assert not (folder / "encoded").exists()
+
+
+def test_all_inputs_have_the_same_number_of_features(module):
+    with pytest.raises(
+        ValueError, match=r"gives \[2, 3\] features for different inputs of my_encoders:images"
+    ):
+        load(f"{module}:images", users=5, encoder=f"{module}:uneven")
 
 
 def test_an_unknown_name_is_refused():

@@ -83,6 +83,20 @@ def test_a_row_is_projected_alike_however_many_there_are():
     np.testing.assert_array_equal(projection(rows)[:3], projection(rows[:3]))
 
 
+def test_whoever_holds_no_numbers_harms_no_other_row():
+    rng = np.random.default_rng(0)
+    public, rows = rng.normal(size=(50, 12)), rng.normal(size=(9, 12)).astype(np.float32)
+    projection = projection_of(public, 8)
+    clean = projection(rows)
+    rows[3], rows[4] = np.nan, 3e38
+    np.testing.assert_array_equal(
+        np.delete(projection(rows), [3, 4], axis=0), np.delete(clean, [3, 4], axis=0)
+    )
+    public[7, 2] = np.inf
+    with pytest.raises(ValueError, match="project = 8 needs finite numbers, public instances hold others"):
+        projection_of(public, 8)
+
+
 @pytest.mark.parametrize("encoder", [None, "hog", "halves"])
 def test_nothing_of_a_users_data_enters_what_others_see(module, encoder):
     named = f"{module}:{encoder}" if encoder == "halves" else encoder

@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from fedproof import encoders
 from fedproof.config import parse_config
 from fedproof.experiment import run
+from fedproof.report import gallery, run_data
 from tests.commands import fedproof
 
 EXPERIMENT = """
@@ -103,3 +105,12 @@ def test_a_run_is_refused_in_one_line_before_anything_is_trained(experiment, fol
     assert message in told
     assert told.count("\n") == 1
     assert not (folder / "run" / "parts").exists() or not list((folder / "run" / "parts").iterdir())
+
+
+def test_pages_show_inputs_as_people_see_them_and_call_nobodys_function(folder):
+    config = parse_config(EXPERIMENT, "test", ["data.name=digits", "data.encoder=none:function"])
+    features = config.data.model_dump(exclude={"encoder"}) | {"project": 8}
+    encoded = encoders.load(**features)
+    assert encoded.encoded
+    assert gallery._shower(encoded) is None  # eight numbers are no picture
+    assert run_data._load(config).test_features.shape[1:] == (64,)

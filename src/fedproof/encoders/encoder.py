@@ -53,9 +53,9 @@ class Inputs:
         return "texts" if self.texts else f"inputs of shape {self.shape}"
 
     def final(self, rows: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Some rows of a part as encoders see them: pixels between 0 and 1, or as stored."""
+        """A copy of some rows of a part as encoders see them: pixels between 0 and 1, or as stored."""
         if self.top is None:
-            return rows
+            return rows.copy()  # whoever writes to it changes nobody's data
         return np.asarray(np.multiply(rows, np.float32(1 / self.top), dtype=np.float32))
 
 
@@ -102,13 +102,16 @@ def encode(
             tell(0)
             kept.append(cache.get(digest_of(*known, rows), len(rows), partial(running.features, rows, tell)))
             done += len(rows)
-        found.append(np.concatenate(kept))
+        found.append(kept)
     progress("encode", done, total)
-    if len({features.shape[1] for features in found}) > 1:
+    widths = {features.shape[1] for kept in found for features in kept}
+    if len(widths) != 1:
         raise ValueError(
-            f"encoder = {encoder.name!r} gives different numbers of features for different inputs"
+            f"encoder = {encoder.name!r} gives {sorted(widths)} features for different inputs of "
+            f"{inputs.name}"
         )
-    return tuple(found)
+    nothing = np.empty((0, *widths), dtype=np.float32)  # as there may be no test inputs
+    return tuple(np.concatenate([nothing, *kept]) for kept in found)
 
 
 def _tell(progress: Progress, before: int, total: int, more: int) -> None:

@@ -147,7 +147,7 @@ def _check_images(name: str, inputs: Inputs) -> None:
 def _from_0_to_1(name: str, function: Function) -> Function:
     def features(rows: NDArray[np.generic]) -> NDArray[np.generic]:
         pixels = np.asarray(rows, dtype=np.float32)
-        if not (pixels.min() >= 0 and pixels.max() <= 1):
+        if not (pixels.min() >= 0 and pixels.max() <= 1 + 1e-6):  # what rounding may add
             raise ValueError(
                 f"encoder = {name!r} needs pixels from 0 to 1, found {pixels.min():g} to {pixels.max():g}"
             )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigh
 
 _ROWS = 1024  # projected at once, always as many: what a row becomes does not follow from how many there are
 _SMALLEST = 1e-10  # of the largest variance: below it a direction is rounding
@@ -36,8 +37,9 @@ class Projection:
         block = np.zeros((_ROWS, flat.shape[1]))
         for begin in range(0, len(flat), _ROWS):
             rows = flat[begin : begin + _ROWS]
-            np.subtract(rows, self.centre, out=block[: len(rows)])
-            found[begin : begin + _ROWS] = (block @ self.directions)[: len(rows)]
+            with np.errstate(over="ignore", invalid="ignore"):  # whoever holds no numbers harms no other row
+                np.subtract(rows, self.centre, out=block[: len(rows)])
+                found[begin : begin + _ROWS] = (block @ self.directions)[: len(rows)]
         return found
 
 
@@ -56,16 +58,19 @@ def projection_of(public: NDArray[np.generic], kept: int) -> Projection:
             f"project = {kept} must be at most {most}: {len(values)} public instances with {values.shape[1]} "
             "features, once centred, differ in no more directions"
         )
+    if not np.isfinite(values).all():
+        raise ValueError(f"project = {kept} needs finite numbers, public instances hold others")
     centre = values.mean(axis=0)
     centred = values - centre
-    variances, vectors = np.linalg.eigh(centred.T @ centred / len(values))
-    variances, directions = variances[::-1], vectors[:, ::-1]  # the largest first
+    features = values.shape[1]
+    wanted = (features - kept, features - 1)  # in increasing order; a few are found much sooner than all
+    variances, vectors = eigh(centred.T @ centred / len(values), subset_by_index=wanted)
+    variances, first = variances[::-1], vectors[:, ::-1]
     real = int((variances > _SMALLEST * max(variances[0], 0)).sum())
     if kept > real:
         raise ValueError(
             f"project = {kept} must be at most {real}: public instances differ in no more directions"
         )
-    first = directions[:, :kept]
     # Which way a direction points is a matter of the library: its largest entry is positive here.
     signs = np.sign(first[np.abs(first).argmax(axis=0), np.arange(kept)])
-    return Projection(centre=centre, directions=first * (signs / np.sqrt(variances[:kept])))
+    return Projection(centre=centre, directions=first * (signs / np.sqrt(variances)))

@@ -87,7 +87,7 @@ def _shower(federation: Federation) -> Show | None:
     texts = getattr(federation, "test_texts", None)
     if texts is not None or federation.test_features.dtype.kind in "UO":
         return _text_shower(texts if texts is not None else federation.test_features)
-    images = as_images(federation.test_features, federation.name)
+    images = None if federation.encoded else as_images(federation.test_features, federation.name)
     return None if images is None else _image_shower(images, federation)
 
 

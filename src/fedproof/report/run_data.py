@@ -5,7 +5,7 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedproof import encoders
+from fedproof import data
 from fedproof.certificates import Certificate, loads
 from fedproof.config import Config
 from fedproof.federation import Federation
@@ -56,6 +56,7 @@ def read_run(folder: Path, federation: Federation | None = None, *, pictures: bo
         folder: its directory.
         federation: the data it was trained on, if they are loaded already; else they are loaded if they are
             there. A function of the user's (`module:function`) is not called: looking at a run runs no code.
+            Inputs are wanted as people see them: encoded ones are loaded again without their encoder.
         pictures: whether the data are wanted at all.
 
     Raises:
@@ -64,6 +65,8 @@ def read_run(folder: Path, federation: Federation | None = None, *, pictures: bo
     summary = read_summary(folder)
     config = read_config(folder)
     certificate = _certificate(folder / "certificate.json")
+    if pictures and (federation is None or federation.encoded):
+        federation = _load(config) or federation
     return RunData(
         folder=folder,
         config=config,
@@ -71,7 +74,7 @@ def read_run(folder: Path, federation: Federation | None = None, *, pictures: bo
         certificate=certificate,
         metrics=_rows(folder / "metrics.csv"),
         rounds=_rows(folder / ROUNDS) or _rows(folder / "rounds.csv"),  # where earlier releases put it
-        federation=_matching(federation or (_load(config) if pictures else None), certificate),
+        federation=_matching(federation, certificate),
     )
 
 
@@ -95,7 +98,7 @@ def _load(config: Config) -> Federation | None:
     if ":" in config.data.name:
         return None
     try:
-        return encoders.load(**config.data.model_dump())
+        return data.load(**config.data.model_dump(exclude={"encoder", "project", "features"}))
     except (ValueError, OSError, ImportError):  # a report is worth having without pictures
         return None
 
