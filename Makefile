@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Tests that share something dear to make go to one worker.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+# The tests of a file share what is dear to make, so they go to one worker.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 # What `make test-busy` runs, and how often.
 TESTS ?= tests src
 TIMES ?= 1 2 3

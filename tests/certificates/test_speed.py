@@ -11,7 +11,7 @@ import pytest
 from fedproof.certificates import certify_means
 from fedproof.mechanisms import Poisson, UserFedAvg
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("full size")]  # one worker writes the scores
+pytestmark = pytest.mark.slow
 SHAPE = (1000, 10_000, 10)
 CHILD = """
 import json, sys, time

@@ -24,7 +24,6 @@ from tests.integrations.conftest import use_example
 from tests.patience import finished
 
 # One worker has the simulation and the deployment.
-pytestmark = pytest.mark.xdist_group("flower")
 FALSE_ALARM = 1e-6
 USERS, REPLICAS, SEED = 24, 200, 5
 MECHANISM = UserFedAvg(rounds=2, noise_multiplier=3.0, sampling=Poisson(probability=0.25))
