@@ -49,13 +49,23 @@ def family(process: subprocess.Popen) -> list[psutil.Process]:
 
 
 def end(process: subprocess.Popen) -> None:
-    """End a process and its children."""
-    for one in reversed(family(process)):
+    """End a process and its children, and return when all of them have ended."""
+    members = family(process)
+    for one in reversed(members):
         try:
             one.kill()
         except psutil.NoSuchProcess:
             continue
     process.wait()
+    while any(map(_works, members)):  # a signal takes its time to arrive
+        time.sleep(0.01)
+
+
+def _works(one: psutil.Process) -> bool:
+    try:
+        return one.is_running() and one.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def finish(process: subprocess.Popen) -> tuple:
