@@ -18,6 +18,7 @@ from fedproof.certificates import (
 )
 from fedproof.certificates import certify as certify_scores
 from fedproof.certificates import inefficacy as certify_costs
+from fedproof.certificates.soundness import cost_caveats
 from fedproof.cli.belonging import Kind, check_options
 from fedproof.cli.common import Json, check_written, print_json, print_table, say, sizes_of
 from fedproof.cli.mechanism import (
@@ -347,7 +348,7 @@ def _write_bounds(result: Inefficacy, page: Path) -> None:
         unit=settings.threat.unit.value,
         needed={settings.method.value: result.needed} if settings.tau is not None else None,
         tau=settings.tau,
-        reasons=result.reasons,
+        reasons=cost_caveats(settings),
     )
 
 
