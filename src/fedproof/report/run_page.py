@@ -61,6 +61,7 @@ def _parts(run: RunData, *, private: bool) -> Iterator[Markup]:
     certificate = run.certificate
     labelled = certificate is not None and certificate.labels is not None
     spent = {} if certificate is None else spent_after(run, certificate)
+    yield little(run)
     if certificate is not None and labelled:
         yield accuracy(run, certificate)
     yield soundness(run)
@@ -68,7 +69,6 @@ def _parts(run: RunData, *, private: bool) -> Iterator[Markup]:
         yield sizes(run, certificate)
         if labelled:
             yield classes(run, certificate)
-        yield little(run)
         yield inputs(run)
         yield planner_section(make_plan(run), run)
         yield privacy(run, spent)
