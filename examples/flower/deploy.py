@@ -205,8 +205,11 @@ def free_port() -> int:
 
 
 def rounds_done(out: Path) -> int:
-    """Rounds that the server has finished, over all parts."""
-    return sum(int(path.stem.split("-")[1]) for path in out.glob("part-*/models-*.npz"))
+    """Rounds that the server has finished, over all parts; for a moment a part holds the models of two."""
+    last: dict[Path, int] = {}
+    for path in out.glob("part-*/models-*.npz"):
+        last[path.parent] = max(last.get(path.parent, 0), int(path.stem.split("-")[1]))
+    return sum(last.values())
 
 
 def trial_of_node(deployment: Deployment, out: Path, config: Mapping[str, object]) -> None:

@@ -233,3 +233,10 @@ def test_a_node_without_a_registered_key_or_with_that_of_another_is_turned_away(
     assert seen["double"] != 0
     assert all(seen["alive"])
     assert "could not be activated" in (folder / "superlink.log").read_text()
+
+
+def test_a_part_that_holds_the_models_of_two_rounds_has_done_the_later_one(example_path, tmp_path):
+    for name in ("part-0/models-1", "part-0/models-2", "part-1/models-1"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.npz").touch()
+    assert import_module("deploy").rounds_done(tmp_path) == 3
