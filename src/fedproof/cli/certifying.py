@@ -18,7 +18,7 @@ from fedproof.certificates import (
 )
 from fedproof.certificates import certify as certify_scores
 from fedproof.certificates import inefficacy as certify_costs
-from fedproof.certificates.soundness import cost_caveats
+from fedproof.certificates.soundness import cost_caveats, executed
 from fedproof.cli.belonging import Kind, check_options
 from fedproof.cli.common import Json, check_written, print_json, print_table, say, sizes_of
 from fedproof.cli.mechanism import (
@@ -26,7 +26,6 @@ from fedproof.cli.mechanism import (
     MechanismOptions,
     RelationOption,
     check_relation,
-    executed,
     mechanism_kinds,
     mechanism_of,
     unfolded,
@@ -121,6 +120,7 @@ def certify(
     ] = None,
     max_size: MaxSize = 100,
     out: Out = None,
+    page: Annotated[Path | None, typer.Option(help="Also write a page to look at, an .html file.")] = None,
     json: Json = False,
 ) -> None:
     """Certify anybody's retrained models from their class confidences.
@@ -135,6 +135,7 @@ def certify(
     check_options("certify", given, kinds)
     check_relation(relation, kinds)
     check_written("--out", out)
+    check_written("--page", page)
     check.open_probability(**{"--failure-probability": failure_probability})
     if served is not None:
         check.open_probability(**{"--served": served})
@@ -155,6 +156,10 @@ def certify(
     words = executed(source, threat, replicas=certificate.num_replicas)
     if out is not None:
         replace_file(out, dumps(certificate).encode())
+    if page is not None:
+        from fedproof.report import write_certificate_page
+
+        write_certificate_page(certificate, page, file="certificate.json" if out is None else out.name)
     if json:
         told = {"executed": words, "assumptions": list(certificate.assumptions)}
         print_json(summary_of(certificate) | told)
@@ -166,6 +171,8 @@ def certify(
     if out is not None:
         with_labels = "" if labels is None else f" --labels {labels}"
         say(f"written to {out}; check it with: fedproof verify {out} --scores {scores}{with_labels}")
+    if page is not None:
+        say(f"the page to look at is {page}")
 
 
 def _guarantee_kinds(options: MechanismOptions, given: Given, method: Method | CostMethod) -> list[Kind]:
