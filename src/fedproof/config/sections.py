@@ -175,7 +175,8 @@ class AttackSection(Section):
         spread: at instance level: users that poisoned instances are dealt out to; one if not given.
         user_instances: at user level: instances that each adversary holds, up to the public limit; as many as
             it has if not given.
-        cost_bound: C̄, to which the attacker's loss is clipped.
+        cost_bound: C̄, to which the attacker's loss is clipped: 10 is the loss where what it wants has a
+            confidence of e⁻¹⁰.
     """
 
     kind: str = "none"
@@ -191,7 +192,7 @@ class AttackSection(Section):
     gain: Positive | None = None
     spread: Count | None = None
     user_instances: Count | None = None
-    cost_bound: Positive = 0.5
+    cost_bound: Positive = 10.0
 
 
 class PublicDataSection(Section):
