@@ -13,7 +13,7 @@ from fedproof.folder import NOTICE
 from fedproof.robustness import AttackRow
 from fedproof.summary import ComparedRun
 
-_EACH_SAYS = f"what may be published of a run says {NOTICE} in its directory; keep private/ to yourself"
+_EACH_SAYS = f"{NOTICE} in the directory of a run says what of it may be published; keep private/ to yourself"
 
 
 def sweep(

@@ -10,7 +10,7 @@ from fedproof.mechanisms import is_private
 from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, numbers
 from fedproof.report.figures import write_charts
 from fedproof.report.run_data import Row, RunData, read_run
-from fedproof.report.words import chosen_size, confidence, percent, plural
+from fedproof.report.words import chosen_size, how_sure, percent, plural
 from fedproof.threat import Relation
 
 _FEWEST_ROUNDS = 4
@@ -73,7 +73,7 @@ def _own_line(certificate: Certificate) -> Line:
     ended = len(found) <= settings.max_size  # beyond `max_size` nothing was examined: no zero is claimed
     curve = [*found, 0.0] if ended else found
     return Line(
-        label=f"this certificate, {confidence(settings.failure_probability)} sure",
+        label=f"this certificate, {how_sure(settings.failure_probability)}",
         short="this certificate",
         xs=numbers(range(len(curve))),
         ys=numbers(curve),
@@ -108,7 +108,7 @@ def _line(key: _Key, rows: list[Row], unit: str, *, named: bool) -> Line:
     """A curve of `metrics.csv`; the outer one of each pair bears their name."""
     method, relation, failure = key
     words = {"join": f"{unit}s join", "replace": f"{unit}s replaced"}
-    sure = f"{confidence(float(failure))} sure" if failure else "exact means"
+    sure = how_sure(float(failure)) if failure else "exact means"
     name = "the paper" if method == "paper" else words[relation]
     return Line(
         label=f"{name}, {sure}",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from fedproof.accounting.epsilon import natural_relation
-from fedproof.certificates import Certificate
+from fedproof.certificates import Bound, Certificate
 from fedproof.federation import Federation
 from fedproof.folder import PRIVATE, ROUNDS
 from fedproof.publishing import UNCOVERED
@@ -144,7 +144,9 @@ def accuracy(certificate: Certificate, metrics: tuple[Row, ...] = ()) -> Markup:
     """Certified accuracy over k, and how to read its curves; `metrics` are those of other ways to certify."""
     settings = certificate.settings
     done = "join" if settings.threat.relation is Relation.JOIN else "are replaced"
-    how = f"{settings.method} method, {settings.bound} bound, {settings.threat.unit}s {done}"
+    bound = "no confidence bound" if settings.bound is Bound.NONE else f"{settings.bound} bound"
+    means = "votes counted" if settings.counted else f"{settings.method} method, {bound}"
+    how = f"{means}, {settings.threat.unit}s {done}"
     curves = (
         "Solid curves hold with the stated confidence for each input. Dotted ones take the means over the "
         "replicas as exact: what infinitely many replicas would certify. "

@@ -86,6 +86,15 @@ def confidence(failure_probability: float) -> str:
     return f"{100 * (1 - failure_probability):.6g}{SPACE}%"
 
 
+def how_sure(failure_probability: float) -> str:
+    """The same in a legend; what is counted rather than estimated cannot fail.
+
+    >>> how_sure(0.01).replace(SPACE, " "), how_sure(0)
+    ('99 % confidence', 'certain')
+    """
+    return f"{confidence(failure_probability)} confidence" if failure_probability else "certain"
+
+
 def chosen_size(curve: Mapping[str, float]) -> int:
     """The size the headline speaks of: the largest that keeps three quarters of what is certified at all.
 
@@ -138,11 +147,12 @@ def picked(count: int) -> str:
     """What it costs to choose among certified runs by what they certify.
 
     >>> picked(3)[:52]
-    'Each certificate holds for its own run. Who picks on'
+    'Each certificate holds for its own run. If you pick '
     """
     return (
-        f"Each certificate holds for its own run. Who picks one of {count} runs after looking at them trains "
-        f"it again with another seed, or certifies all of them at a failure probability divided by {count}."
+        f"Each certificate holds for its own run. If you pick one of {count} runs after looking at them, "
+        "train it again with another seed, or certify all of them at a failure probability divided by "
+        f"{count}."
     )
 
 
