@@ -222,7 +222,10 @@ data_app = typer.Typer(
 )
 
 Name = Annotated[
-    str, typer.Argument(help="digits, mnist, cifar10, cifar100, leaf/FOLDER, sent140, module:function.")
+    str,
+    typer.Argument(
+        help="digits, mnist, cifar10, cifar100, leaf/FOLDER, idx/FOLDER, sent140, module:function."
+    ),
 ]
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder of all data sets; default FEDPROOF_DATA or the cache folder.")

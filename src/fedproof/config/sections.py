@@ -23,7 +23,8 @@ class DataSection(Section):
     """`[data]`: which data set, which of its classes, and how users hold it.
 
     Attributes:
-        name: `digits`, `mnist`, `cifar10`, `cifar100`, `leaf/FOLDER`, `sent140`, `sent140-pseudo`, or a
+        name: `digits`, `mnist`, `cifar10`, `cifar100`, `leaf/FOLDER`, `idx/FOLDER` (four files like MNIST's),
+            `sent140`, `sent140-pseudo`, or a
             function of yours as `package.module:function`.
         classes: numbers of the classes that are kept, which become 0, 1, ... in this order; all if not given.
         users: how many there are; the paper's number, or everybody the data come with, if not given.
