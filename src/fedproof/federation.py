@@ -126,7 +126,7 @@ class Federation:
         self._check_features()
 
     def _check_features(self) -> None:
-        """Bytes are refused: pixels are float32, token ids have more bits. Public features are shaped alike."""
+        """Bytes are refused: pixels are float32, token ids have more bits. Public features are alike."""
         if np.uint8 in (self.features.dtype, self.test_features.dtype):
             raise ValueError(
                 f"{self.name}: features are uint8, must be float32 or token ids; of pixels make "
