@@ -72,6 +72,10 @@ class MechanismSection(Section):
         shift: pixels by which images are moved at random, for augmentation.
         flip: whether images are mirrored at random, for augmentation.
         balanced: whether a user's classes weigh alike.
+        solver: of `bagging` and `partition`: a linear model may be fitted in closed form to the pooled
+            instances, in one round, by `ridge` or multinomial `logistic` regression; `sgd` takes steps.
+        penalty: of `ridge` and `logistic`: cost of the squared norm of weights and intercepts beside the sum
+            of the losses, whatever their number; `logistic` takes half of it.
         pooled: of `cohort-once`, `bagging` and `partition`: train on the members' instances as one data set.
         shuffled: of `instance-fedavg`: batches are parts of shuffled passes, which the accounting does not
             cover; the certificate then says that it is not sound.
@@ -103,6 +107,8 @@ class MechanismSection(Section):
     shift: Annotated[int, Field(ge=0)] = 0
     flip: bool = False
     balanced: bool = False
+    solver: Literal["sgd", "ridge", "logistic"] = "sgd"
+    penalty: Positive = 1.0
     pooled: bool = False
     shuffled: bool = False
     keep_momentum: bool = False
@@ -115,6 +121,7 @@ class MechanismSection(Section):
         self._check_keys()
         self._check_needed()
         self._check_rates()
+        self.local_training.check_solver(rounds=self.rounds, pooled=self.pooled)
         if self.keep_momentum and self.sampling is not SamplingKind.NONE:
             raise ValueError(f"sampling = '{self.sampling}' must be none where keep_momentum = true")
         if self.described.once and self.groups is None and self.sampling is SamplingKind.NONE:
@@ -194,6 +201,8 @@ class MechanismSection(Section):
             shift=self.shift,
             flip=self.flip,
             balanced=self.balanced,
+            solver=self.solver,
+            penalty=self.penalty,
         )
 
     def clipping(self, num_layers: int) -> Clipping:

@@ -21,6 +21,7 @@ from fedproof.aggregation.rule import rule_of
 from fedproof.federation import Federation
 from fedproof.mechanisms import Caveat, LocalTraining, Mechanism
 from fedproof.models import Model
+from fedproof.models.networks import is_linear
 from fedproof.models.registry import as_model
 from fedproof.rounds import Tampering
 from fedproof.rounds.randomness import initial_seed
@@ -112,6 +113,7 @@ def _check_mechanism(task: Task) -> None:
         )
     mechanism.sampling.check_units(task.units.num_users)
     mechanism.check_users(task.federation.sizes, task.local.batch_size)
+    _check_solver(task)
     if mechanism.pooled and (task.aggregation is not mean or task.attack is not None):
         raise ValueError(
             "pooled = True has no updates for a rule or an attack to work on: use pooled = False"
@@ -125,6 +127,19 @@ def _check_mechanism(task: Task) -> None:
     if clipping.num_layers not in (None, layers):
         raise ValueError(
             f"num_layers = {clipping.num_layers} must be the model's number of layers = {layers}"
+        )
+
+
+def _check_solver(task: Task) -> None:
+    """Refuse a fit in closed form where there is none."""
+    if task.local.solver == "sgd":
+        return
+    if "solver" not in task.mechanism.step_options:
+        raise ValueError(f"solver = '{task.local.solver}' is not used by kind = '{task.mechanism.kind}'")
+    task.local.check_solver(rounds=task.mechanism.rounds, pooled=task.mechanism.pooled)
+    if not is_linear(task.model):
+        raise ValueError(
+            f"solver = '{task.local.solver}' fits linear models alone: use model = 'linear' or 'logistic'"
         )
 
 

@@ -29,6 +29,7 @@ STEP_OPTIONS = frozenset(
         "cosine", "shift", "flip", "balanced",
     )
 )  # fmt: skip
+SOLVER_OPTIONS = STEP_OPTIONS | {"solver", "penalty"}
 
 
 class Releases(StrEnum):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedproof import check
-from fedproof.mechanisms.contract import Mechanism, Releases, check_drawn_unit
+from fedproof.mechanisms.contract import SOLVER_OPTIONS, Mechanism, Releases, check_drawn_unit
 from fedproof.mechanisms.sampling import Groups
 from fedproof.threat import Unit
 
@@ -36,6 +36,7 @@ class Partition(Mechanism):
     releases: ClassVar[Releases] = Releases.GROUPS
     executor: ClassVar[str] = "fedproof.rounds.members"
     once: ClassVar[bool] = True
+    step_options: ClassVar[frozenset[str]] = SOLVER_OPTIONS
     unaccounted: ClassVar[str] = (
         "Partition adds no noise and has no privacy guarantee; its certificate counts votes (method vote)"
     )
