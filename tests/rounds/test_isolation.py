@@ -63,6 +63,8 @@ class Case:
 SGD = LocalTraining(
     epochs=3, batch_size=2, learning_rate=0.2, momentum=0.9, weight_decay=0.01, cosine=True, balanced=True
 )
+RIDGE = LocalTraining(solver="ridge", penalty=0.1, balanced=True)
+LOGISTIC = LocalTraining(solver="logistic", penalty=0.1)
 SHORT = LocalTraining(batch_size=4, learning_rate=0.3)  # two steps: a step of an LSTM is a loop of its own
 SHAPES = {"mnist-cnn": (28, 28), "lenet": (28, 28), "cifar-cnn": (3, 32, 32)}
 DECLARED = {"sampling": HALF, "population": 2 * USERS}
@@ -97,6 +99,12 @@ CASES = {
     "partition, pooled": Case(mechanism=Partition(groups=4, rounds=2, pooled=True), local=SGD),
     "partition, pooled, module": Case(mechanism=Partition(groups=4, pooled=True), model="module"),
     "partition, one vote": Case(mechanism=Partition(groups=USERS - 1), model="mlp", local=SGD),
+    "partition, ridge": Case(mechanism=Partition(groups=4, pooled=True), local=RIDGE),
+    "partition, logistic": Case(mechanism=Partition(groups=4, pooled=True), model="logistic", local=LOGISTIC),
+    "partition of instances, ridge": Case(
+        mechanism=Partition(groups=4, pooled=True, unit="instance"), local=RIDGE
+    ),
+    "once, ridge": Case(mechanism=Bagging(rounds=1, sampling=HALF, pooled=True), local=RIDGE),
     "bagging": Case(mechanism=Bagging(rounds=1, sampling=HALF, pooled=True, unit="instance"), local=SGD),
     "bagging, noise": Case(
         mechanism=CohortOnce(**NOISY, sampling=HALF, population=100, pooled=True, unit="instance"),

@@ -23,6 +23,7 @@ from fedproof.mechanisms import (
     SamplingKind,
 )
 from fedproof.mechanisms.codec import KINDS, trainable_kinds
+from fedproof.mechanisms.contract import STEP_OPTIONS
 from fedproof.threat import Unit
 
 # Keys that together describe a field of a mechanism, and fields that other sections, or the data, describe.
@@ -121,7 +122,7 @@ class MechanismSection(Section):
         self._check_keys()
         self._check_needed()
         self._check_rates()
-        self.local_training.check_solver(rounds=self.rounds, pooled=self.pooled)
+        self._check_solver()
         if self.keep_momentum and self.sampling is not SamplingKind.NONE:
             raise ValueError(f"sampling = '{self.sampling}' must be none where keep_momentum = true")
         if self.described.once and self.groups is None and self.sampling is SamplingKind.NONE:
@@ -182,6 +183,14 @@ class MechanismSection(Section):
                 f"sampling_probability = {self.sampling_probability} and cohort = {self.cohort} say the same "
                 "thing twice: leave out one of them"
             )
+
+    def _check_solver(self) -> None:
+        """Refuse steps and fits in closed form beside each other."""
+        self.local_training.check_solver(rounds=self.rounds, pooled=self.pooled)
+        idle = {"penalty"} if self.solver == "sgd" else STEP_OPTIONS - {"balanced"}
+        for key in sorted(idle & self.model_fields_set):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key} = {getattr(self, key)} is not used by solver = '{self.solver}'")
 
     @property
     def varied(self) -> bool:

@@ -197,11 +197,11 @@ def uploads(task: Task) -> float:
     Each member of a round sends one. Pooled training counts as the FedSGD it stands for: in every step each
     member with an instance in the batch sends a gradient, at most as many as the batch has instances. That
     is an upper bound, and where whoever trains may hold the members' instances nothing of it is sent. With
-    noise a round is one step, in which each member has a part.
+    noise a round is one step, in which each member has a part. A fit in closed form takes one upload of each.
     """
     mechanism, units = task.mechanism, task.units
     members = cohort_size(task)
-    if not mechanism.pooled or mechanism.noise_multiplier:
+    if not mechanism.pooled or mechanism.noise_multiplier or task.local.solver != "sgd":
         return mechanism.rounds * members
     instances = members * len(units.labels) / units.num_users
     steps, rest = divmod(instances, task.local.batch_size)

@@ -58,26 +58,34 @@ def heads(
     >>> heads(features, labels, np.array([0, 2]), 2, solver="ridge", penalty=2.0).tolist()
     [[[0.25, 0.0], [-0.25, 0.0]]]
     """
-    if solver not in SOLVERS:
-        raise ValueError(f"solver = {solver!r} must be one of {', '.join(SOLVERS)}")
-    check.positive(penalty=penalty)
-    fit, rows, classes = SOLVERS[solver], torch.as_tensor(features).flatten(1), torch.as_tensor(labels)
-    shape = (len(offsets) - 1, num_classes, rows.shape[1] + 1)
-    found = torch.zeros(shape, dtype=torch.float64, device=rows.device)
+    rows, classes = torch.as_tensor(features), torch.as_tensor(labels)
+    found: list[Tensor] = [rows.new_empty(0)] * (len(offsets) - 1)
 
     def solve(group: int) -> None:
         own = slice(int(offsets[group]), int(offsets[group + 1]))
-        inputs = F.pad(rows[own].double(), (0, 1), value=1.0)
-        if not len(inputs) or not inputs.isfinite().all():
-            return
-        targets = F.one_hot(classes[own], num_classes).double()
-        head = fit(inputs, targets, _weights(targets, balanced=balanced), penalty)
-        if head is not None and head.isfinite().all():
-            found[group] = head.T
+        found[group] = head_of(
+            rows[own], classes[own], num_classes, solver=solver, penalty=penalty, balanced=balanced
+        )
 
     with free_cores(rows.device):
         on_cores(solve, range(len(found)), cores)
-    return found
+    return torch.stack(found)
+
+
+def head_of(
+    features: Tensor, labels: Tensor, num_classes: int, *, solver: str, penalty: float, balanced: bool
+) -> Tensor:
+    """The head `(classes, features + 1)` of one group, see `heads`; call it where `free_cores` is entered."""
+    if solver not in SOLVERS:
+        raise ValueError(f"solver = {solver!r} must be one of {', '.join(SOLVERS)}")
+    check.positive(penalty=penalty)
+    inputs = F.pad(features.flatten(1).double(), (0, 1), value=1.0)
+    if len(inputs) and inputs.isfinite().all():
+        targets = F.one_hot(labels, num_classes).double()
+        head = SOLVERS[solver](inputs, targets, _weights(targets, balanced=balanced), penalty)
+        if head is not None and head.isfinite().all():
+            return head.T
+    return inputs.new_zeros((num_classes, inputs.shape[1]))
 
 
 def _weights(targets: Tensor, *, balanced: bool) -> Tensor:
