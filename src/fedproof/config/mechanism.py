@@ -52,7 +52,8 @@ class MechanismSection(Section):
         sampling_probability: of `sampling = "poisson"`, instead of `cohort`: the chance of each unit.
         population: declared number of units (users, or instances where these are drawn), which chances and
             divisors are made from, so that whoever joins changes neither; `data.users` if not given.
-        groups: of `partition`: how many, each with a model of its own.
+        groups: of `partition`: how many, each with a model of its own; if not given, every user is a group of
+            its own, with one vote.
         clip: how updates are bounded; `median` and `per-layer-median` are not private, and say so.
         clip_norm: longest update, or gradient of an instance, that enters a sum unchanged.
         quantile: of `clip = "quantile"`: share of updates that should not be clipped.
@@ -125,7 +126,8 @@ class MechanismSection(Section):
         self._check_solver()
         if self.keep_momentum and self.sampling is not SamplingKind.NONE:
             raise ValueError(f"sampling = '{self.sampling}' must be none where keep_momentum = true")
-        if self.described.once and self.groups is None and self.sampling is SamplingKind.NONE:
+        drawn = self.described.once and "sampling" in known_keys(self.kind)
+        if drawn and self.sampling is SamplingKind.NONE:
             raise ValueError(f"sampling = 'none' must be poisson or fixed for kind = '{self.kind}'")
         if self.kind == "instance-fedsgd" and self.sampling is SamplingKind.POISSON:
             raise ValueError("sampling = 'poisson' must be fixed or none for kind = 'instance-fedsgd'")
@@ -163,7 +165,7 @@ class MechanismSection(Section):
                 "without noise use kind = 'fedavg'"
             )
         for key in ("local_steps", "groups"):
-            if key in names and getattr(self, key) is None:
+            if key in names and not hasattr(kind, key) and getattr(self, key) is None:  # without a default
                 raise ValueError(f"{key} is missing: kind = '{self.kind}' needs it")
 
     def _check_rates(self) -> None:
