@@ -216,8 +216,9 @@ def ensemble_size(config: Config, task: Task) -> int:
     if budget is not None and not is_private(task.mechanism):
         kind = config.mechanism.kind
         raise ValueError(f"ensemble.max_epsilon needs a mechanism with noise: {kind} has no finite epsilon")
-    if task.mechanism.replicas is not None:
-        return task.mechanism.replicas
+    known = task.mechanism.models(task.units.num_users)
+    if known is not None:
+        return known
     if budget is None:
         return wanted
     most = Ledger.of(task.mechanism, config.mechanism.delta).affordable(budget, wanted)

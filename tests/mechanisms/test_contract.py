@@ -94,7 +94,7 @@ def test_it_answers_for_itself(kind):
     for relation in Relation:
         caveats = mechanism.caveats(relation)
         assert all(isinstance(caveat, Caveat) and caveat.code and caveat.sentence for caveat in caveats)
-    assert (mechanism.replicas is None) == (mechanism.releases is not Releases.GROUPS)
+    assert (mechanism.models(12) is None) == (mechanism.releases is not Releases.GROUPS)
 
 
 @pytest.mark.parametrize("kind", KEYS)
@@ -114,7 +114,7 @@ def test_accounting_asks_it_alone(kind):
 @pytest.mark.parametrize("kind", KEYS)
 def test_engine_certificate_file_and_report_ask_it_alone(kind, tmp_path):
     result = run(config_of(kind), tmp_path / "run")
-    assert result.summary.replicas == (described(kind).replicas or 6)
+    assert result.summary.replicas == (described(kind).models(12) or 6)
     assert read_summary(tmp_path / "run") == result.summary
     assert write_report(tmp_path / "run").exists()
     if not is_certified(described(kind)):

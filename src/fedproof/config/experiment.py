@@ -48,7 +48,7 @@ class Config(Section):
         self._check_unit()
         self._check_pooled_noise()
         cohort = self.mechanism.cohort
-        if self.mechanism.groups is not None:
+        if self.mechanism.described.releases is Releases.GROUPS:
             self._check_partition()
         elif self._draws_a_cohort and not self._says_how_many:
             instead = ", or sampling_probability" if self.mechanism.sampling is SamplingKind.POISSON else ""
@@ -99,6 +99,8 @@ class Config(Section):
                     f"mechanism.pooled = false must be true for kind = '{kind}' and "
                     "threat.unit = 'instance': nobody trains on one instance alone"
                 )
+            if unit is Unit.INSTANCE and "groups" in known_keys(kind) and self.mechanism.groups is None:
+                raise ValueError("mechanism.groups is missing: threat.unit = 'instance' needs it")
             return
         needed = self.mechanism.described.unit
         if unit != needed:

@@ -23,6 +23,7 @@ from fedproof.mechanisms import (
     SamplingKind,
 )
 from fedproof.mechanisms.codec import KINDS, trainable_kinds
+from fedproof.mechanisms.contract import STEP_OPTIONS
 from fedproof.threat import Unit
 
 # Keys that together describe a field of a mechanism, and fields that other sections, or the data, describe.
@@ -51,7 +52,8 @@ class MechanismSection(Section):
         sampling_probability: of `sampling = "poisson"`, instead of `cohort`: the chance of each unit.
         population: declared number of units (users, or instances where these are drawn), which chances and
             divisors are made from, so that whoever joins changes neither; `data.users` if not given.
-        groups: of `partition`: how many, each with a model of its own.
+        groups: of `partition`: how many, each with a model of its own; if not given, every user is a group of
+            its own, with one vote.
         clip: how updates are bounded; `median` and `per-layer-median` are not private, and say so.
         clip_norm: longest update, or gradient of an instance, that enters a sum unchanged.
         quantile: of `clip = "quantile"`: share of updates that should not be clipped.
@@ -72,6 +74,10 @@ class MechanismSection(Section):
         shift: pixels by which images are moved at random, for augmentation.
         flip: whether images are mirrored at random, for augmentation.
         balanced: whether a user's classes weigh alike.
+        solver: of `bagging` and `partition`: a linear model may be fitted in closed form to the pooled
+            instances, in one round, by `ridge` or multinomial `logistic` regression; `sgd` takes steps.
+        penalty: of `ridge` and `logistic`: cost of the squared norm of weights and intercepts beside the sum
+            of the losses, whatever their number; `logistic` takes half of it.
         pooled: of `cohort-once`, `bagging` and `partition`: train on the members' instances as one data set.
         shuffled: of `instance-fedavg`: batches are parts of shuffled passes, which the accounting does not
             cover; the certificate then says that it is not sound.
@@ -103,6 +109,8 @@ class MechanismSection(Section):
     shift: Annotated[int, Field(ge=0)] = 0
     flip: bool = False
     balanced: bool = False
+    solver: Literal["sgd", "ridge", "logistic"] = "sgd"
+    penalty: Positive = 1.0
     pooled: bool = False
     shuffled: bool = False
     keep_momentum: bool = False
@@ -115,9 +123,11 @@ class MechanismSection(Section):
         self._check_keys()
         self._check_needed()
         self._check_rates()
+        self._check_solver()
         if self.keep_momentum and self.sampling is not SamplingKind.NONE:
             raise ValueError(f"sampling = '{self.sampling}' must be none where keep_momentum = true")
-        if self.described.once and self.groups is None and self.sampling is SamplingKind.NONE:
+        drawn = self.described.once and "sampling" in known_keys(self.kind)
+        if drawn and self.sampling is SamplingKind.NONE:
             raise ValueError(f"sampling = 'none' must be poisson or fixed for kind = '{self.kind}'")
         if self.kind == "instance-fedsgd" and self.sampling is SamplingKind.POISSON:
             raise ValueError("sampling = 'poisson' must be fixed or none for kind = 'instance-fedsgd'")
@@ -155,7 +165,7 @@ class MechanismSection(Section):
                 "without noise use kind = 'fedavg'"
             )
         for key in ("local_steps", "groups"):
-            if key in names and getattr(self, key) is None:
+            if key in names and not hasattr(kind, key) and getattr(self, key) is None:  # without a default
                 raise ValueError(f"{key} is missing: kind = '{self.kind}' needs it")
 
     def _check_rates(self) -> None:
@@ -176,6 +186,14 @@ class MechanismSection(Section):
                 "thing twice: leave out one of them"
             )
 
+    def _check_solver(self) -> None:
+        """Refuse steps and fits in closed form beside each other."""
+        self.local_training.check_solver(rounds=self.rounds, pooled=self.pooled)
+        idle = {"penalty"} if self.solver == "sgd" else STEP_OPTIONS - {"balanced"}
+        for key in sorted(idle & self.model_fields_set):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key} = {getattr(self, key)} is not used by solver = '{self.solver}'")
+
     @property
     def varied(self) -> bool:
         """Whether steps differ in more than their instances, which DP-SGD does not know."""
@@ -194,6 +212,8 @@ class MechanismSection(Section):
             shift=self.shift,
             flip=self.flip,
             balanced=self.balanced,
+            solver=self.solver,
+            penalty=self.penalty,
         )
 
     def clipping(self, num_layers: int) -> Clipping:

@@ -29,6 +29,7 @@ STEP_OPTIONS = frozenset(
         "cosine", "shift", "flip", "balanced",
     )
 )  # fmt: skip
+SOLVER_OPTIONS = STEP_OPTIONS | {"solver", "penalty"}
 
 
 class Releases(StrEnum):
@@ -115,10 +116,14 @@ class Mechanism:
         drawn = "once, before the first round" if self.once else "in each round"
         return counted(self.rounds, "round"), f"{drawn}, {self.sampling.in_words(self.draws)}"
 
-    @property
-    def replicas(self) -> int | None:
-        """How many models there are, where the mechanism says so."""
+    def models(self, num_units: int) -> int | None:
+        """How many models `num_units` make; None where there may be as many as somebody wants."""
         return None
+
+    @property
+    def apart(self) -> bool:
+        """Whether every unit is a group of its own, and its model known by its identity."""
+        return False
 
     @property
     def draws(self) -> Unit:
