@@ -29,7 +29,7 @@ class NoisyPartition(Mechanism):
 
     Guarantee: all models together cost what one costs, `rounds` Gaussian queries without sampling. Proof
     (parallel composition): model g is a function of group g and of noise of its own. A unit's group follows
-    from its identity and the public seed, so two data sets that differ in one unit, which is there or not, or
+    from its identity and the seed, so two data sets that differ in one unit, which is there or not, or
     holds something else under the same identity, differ in one group. All other models have the same law on
     both, and are independent of the one that differs: the likelihood ratio of all models is that of this one.
     Reference: McSherry 2009, Theorem 4.
