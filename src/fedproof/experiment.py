@@ -217,8 +217,7 @@ def ensemble_size(config: Config, task: Task) -> int:
         kind = config.mechanism.kind
         raise ValueError(f"ensemble.max_epsilon needs a mechanism with noise: {kind} has no finite epsilon")
     known = task.mechanism.models(task.units.num_users)
-    if known is not None:
-        return known
+    wanted = wanted if known is None else known
     if budget is None:
         return wanted
     most = Ledger.of(task.mechanism, config.mechanism.delta).affordable(budget, wanted)
@@ -332,16 +331,17 @@ def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve,
     mechanism, delta = task.mechanism, config.mechanism.delta
     if not is_private(mechanism):
         return {}
-    exact, sure = (curve.accuracy for curve in curves if curve.method == "paper")
     relation = natural_relation(mechanism)
+    paper = [curve.accuracy for curve in curves if curve.method == "paper"]  # of replicas: exact, and sure
+    sure = {str(size): share for size, share in enumerate(paper[1])} if paper else None
     return {
         "epsilon": account(mechanism, delta),
         "ensemble_epsilon": ensemble_account(mechanism, delta, num_replicas),
         "delta": delta,
         "epsilon_relation": relation.value,
         "epsilon_reasons": (*sentences(mechanism.caveats(relation)), *sentences(caveats_of(task, relation))),
-        "paper_largest_size": len(exact) - 2,
-        "paper_certified_accuracy": {str(size): share for size, share in enumerate(sure)},
+        "paper_largest_size": len(paper[0]) - 2 if paper else None,
+        "paper_certified_accuracy": sure,
     }
 
 

@@ -42,6 +42,7 @@ KEYS = {
     "cohort-once": "cohort = 4\nnoise_multiplier = 2.0",
     "bagging": "cohort = 4\nsampling = 'fixed'",
     "partition": "groups = 3",
+    "noisy-partition": "groups = 3\nnoise_multiplier = 2.0\nrounds = 2",
     "fedavg": "cohort = 4",
     "halved": "rounds = 2\nnoise_multiplier = 3.0",
 }
@@ -57,7 +58,7 @@ def _one_line(monkeypatch):
 def config_of(kind):
     unit = codec.KINDS[kind].unit
     text = BASE.format(kind=kind, keys=KEYS[kind], unit=unit)
-    return parse_config(text, kind, ["certificate.method=vote"] if kind == "partition" else [])
+    return parse_config(text, kind, ["certificate.method=vote"] if "partition" in kind else [])
 
 
 def described(kind) -> Mechanism:

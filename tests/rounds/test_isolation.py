@@ -29,6 +29,7 @@ from fedproof.mechanisms import (
     InstanceFedAvg,
     InstanceFedSGD,
     LocalTraining,
+    NoisyPartition,
     Partition,
     PerLayer,
     Poisson,
@@ -110,6 +111,10 @@ CASES = {
     "one vote each, module": Case(mechanism=Partition(), model="module", local=SGD),
     "one vote each, ridge": Case(mechanism=Partition(pooled=True), local=RIDGE),
     "one vote each, logistic": Case(mechanism=Partition(pooled=True), model="logistic", local=LOGISTIC),
+    "noisy partition": Case(mechanism=NoisyPartition(groups=4, **NOISY, population=2 * USERS), local=SGD),
+    "noisy partition of instances": Case(
+        mechanism=NoisyPartition(groups=4, **NOISY, population=100, pooled=True, unit="instance"), model="mlp"
+    ),
     "bagging": Case(mechanism=Bagging(rounds=1, sampling=HALF, pooled=True, unit="instance"), local=SGD),
     "bagging, noise": Case(
         mechanism=CohortOnce(**NOISY, sampling=HALF, population=100, pooled=True, unit="instance"),

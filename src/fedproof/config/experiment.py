@@ -117,8 +117,8 @@ class Config(Section):
             )
         if section.varied:
             raise ValueError(
-                "mechanism.cosine, shift, flip and balanced are not used by kind = 'cohort-once' with noise "
-                "and threat.unit = 'instance'"
+                "mechanism.cosine, shift, flip and balanced are not used by kind = "
+                f"'{section.kind}' with noise and threat.unit = 'instance'"
             )
 
     def _check_enough_users(self, key: str, count: int | None) -> None:

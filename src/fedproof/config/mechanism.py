@@ -19,6 +19,7 @@ from fedproof.mechanisms import (
     LocalTraining,
     Mechanism,
     Poisson,
+    Releases,
     Sampling,
     SamplingKind,
 )
@@ -43,7 +44,7 @@ class MechanismSection(Section):
 
     Attributes:
         kind: what is executed: `user-fedavg`, `instance-fedsgd`, `instance-fedavg`, `cohort-once`,
-            `bagging`, `partition`, `fedavg`; the page on choosing tells which is for whom.
+            `bagging`, `partition`, `noisy-partition`, `fedavg`; the page on choosing tells which is for whom.
         rounds: of training.
         sampling: who takes part in a round: everybody by itself with the same chance, a cohort of fixed size,
             or all.
@@ -52,8 +53,8 @@ class MechanismSection(Section):
         sampling_probability: of `sampling = "poisson"`, instead of `cohort`: the chance of each unit.
         population: declared number of units (users, or instances where these are drawn), which chances and
             divisors are made from, so that whoever joins changes neither; `data.users` if not given.
-        groups: of `partition`: how many, each with a model of its own; if not given, every user is a group of
-            its own, with one vote.
+        groups: of `partition` and `noisy-partition`: how many, each with a model of its own; a `partition`
+            without them makes every user a group of its own, with one vote.
         clip: how updates are bounded; `median` and `per-layer-median` are not private, and say so.
         clip_norm: longest update, or gradient of an instance, that enters a sum unchanged.
         quantile: of `clip = "quantile"`: share of updates that should not be clipped.
@@ -78,7 +79,8 @@ class MechanismSection(Section):
             instances, in one round, by `ridge` or multinomial `logistic` regression; `sgd` takes steps.
         penalty: of `ridge` and `logistic`: cost of the squared norm of weights and intercepts beside the sum
             of the losses, whatever their number; `logistic` takes half of it.
-        pooled: of `cohort-once`, `bagging` and `partition`: train on the members' instances as one data set.
+        pooled: of `cohort-once`, `bagging`, `partition` and `noisy-partition`: train on the instances of all
+            members as one data set.
         shuffled: of `instance-fedavg`: batches are parts of shuffled passes, which the accounting does not
             cover; the certificate then says that it is not sound.
         keep_momentum: of `instance-fedavg`: users keep their momentum from round to round.
@@ -160,9 +162,10 @@ class MechanismSection(Section):
         kind = self.described
         names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
         if "noise_multiplier" in names and not self.noise_multiplier:
+            instead = "partition" if kind.releases is Releases.GROUPS else "fedavg"
             raise ValueError(
                 f"noise_multiplier = 0 must be positive for kind = '{self.kind}'; "
-                "without noise use kind = 'fedavg'"
+                f"without noise use kind = '{instead}'"
             )
         for key in ("local_steps", "groups"):
             if key in names and not hasattr(kind, key) and getattr(self, key) is None:  # without a default

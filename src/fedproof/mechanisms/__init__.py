@@ -16,6 +16,7 @@ from fedproof.mechanisms.fedavg import FedAvg
 from fedproof.mechanisms.instance_fedavg import InstanceFedAvg
 from fedproof.mechanisms.instance_fedsgd import InstanceFedSGD
 from fedproof.mechanisms.local_training import LocalTraining
+from fedproof.mechanisms.noisy_partition import NoisyPartition
 from fedproof.mechanisms.partition import Partition
 from fedproof.mechanisms.queries import Queries
 from fedproof.mechanisms.query import Query
@@ -38,6 +39,7 @@ __all__ = [
     "LocalTraining",
     "Mechanism",
     "Median",
+    "NoisyPartition",
     "Partition",
     "PerLayer",
     "PerLayerMedian",

@@ -17,6 +17,7 @@ from fedproof.mechanisms.contract import Mechanism
 from fedproof.mechanisms.fedavg import FedAvg
 from fedproof.mechanisms.instance_fedavg import InstanceFedAvg
 from fedproof.mechanisms.instance_fedsgd import InstanceFedSGD
+from fedproof.mechanisms.noisy_partition import NoisyPartition
 from fedproof.mechanisms.partition import Partition
 from fedproof.mechanisms.queries import Queries
 from fedproof.mechanisms.query import Query
@@ -37,7 +38,8 @@ def register(kind: Kind) -> Kind:
     return kind
 
 
-for _kind in (UserFedAvg, InstanceFedSGD, InstanceFedAvg, CohortOnce, Bagging, Partition, FedAvg, Queries):
+_DRAWN = (UserFedAvg, InstanceFedSGD, InstanceFedAvg, CohortOnce, Bagging)
+for _kind in (*_DRAWN, Partition, NoisyPartition, FedAvg, Queries):
     register(_kind)
 for _part in (Query, Poisson, FixedSize, Everyone, Flat, PerLayer, Median, PerLayerMedian, Quantile):
     register(_part)

@@ -53,6 +53,7 @@ class Mechanism:
         releases: what is trained and kept.
         unit: whose poisoning, and whose privacy, it is about.
         unaccounted: why there is no finite ε; empty where there is one.
+        parallel: how many models are of disjoint units, and cost together what one costs.
 
     What the engine asks:
 
@@ -77,6 +78,7 @@ class Mechanism:
     step_options: ClassVar[frozenset[str]] = STEP_OPTIONS
 
     unit: Unit = Unit.USER
+    parallel: int = 1
     population: int | None = None
     pooled: bool = False
     clip_norm: float = 1.0
@@ -205,4 +207,13 @@ def check_drawn_unit(mechanism: Any) -> None:
         raise ValueError(
             "pooled = False must be True for unit = 'instance': instances of many users are trained on "
             "together, nobody trains on one alone"
+        )
+
+
+def check_pooled_noise(mechanism: Mechanism) -> None:
+    """Raise ValueError where a noisy step is taken on whole users' instances, whose sum nothing bounds."""
+    if mechanism.pooled and mechanism.unit is Unit.USER:
+        raise ValueError(
+            f"noise_multiplier = {mechanism.noise_multiplier!r} must be 0 for pooled training of users, "
+            "which does not bound what one user adds to a step"
         )
