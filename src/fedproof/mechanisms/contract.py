@@ -137,15 +137,6 @@ class Mechanism:
         """
         return self.sampling.expected(self.population or num_units)
 
-    @property
-    def chance(self) -> float | None:
-        """The chance of one unit to enter a noisy sum, which a planner may vary; None: there is none."""
-        return None
-
-    def with_chance(self, chance: float) -> Self:
-        """The same mechanism with another `chance`, or the nearest that is possible."""
-        raise NotImplementedError(f"{type(self).__name__} has no chance to vary")
-
     def altered(self, **fields: Any) -> Self:
         """The same mechanism with other values of some fields."""
         return replace(self, **fields)  # type: ignore[type-var]  # all kinds are dataclasses

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, size_caveats
@@ -61,15 +61,6 @@ class InstanceFedSGD(Mechanism):
                 selection_probability=self.sampling.probability,
             ),
         )
-
-    @property
-    def chance(self) -> float:
-        """Of an instance to enter a batch."""
-        return self.batch_probability
-
-    def with_chance(self, chance: float) -> Self:
-        """The same with other batches."""
-        return self.altered(batch_probability=chance)
 
     @property
     def shares_first_round(self) -> bool:
