@@ -127,8 +127,11 @@ class Mechanism:
 
     @property
     def shares_first_round(self) -> bool:
-        """Whether a user's update in round one is the same in all replicas that start alike."""
-        return not self.pooled
+        """Whether a user's update in round one is the same in all replicas that start alike.
+
+        Not where it trains on others' data too, nor where its own instances are the unit: it adds noise then.
+        """
+        return not self.pooled and self.draws is self.unit
 
     def divisor(self, num_units: int) -> float:
         """What a sum over the cohort is divided by, where `num_units` take part and none are declared.

@@ -74,11 +74,6 @@ class InstanceFedAvg(Mechanism):
             ),
         )
 
-    @property
-    def shares_first_round(self) -> bool:
-        """No: users add the noise."""
-        return False
-
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
         """Batches may be shuffled, and chances may follow from sizes."""
         by_size = self.by_size and relation is Relation.JOIN

@@ -62,11 +62,6 @@ class InstanceFedSGD(Mechanism):
             ),
         )
 
-    @property
-    def shares_first_round(self) -> bool:
-        """No: users add the noise."""
-        return False
-
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
         """A rule other than the sum may be used, and chances may follow from sizes."""
         found = size_caveats() if self.by_size and relation is Relation.JOIN else ()
