@@ -15,7 +15,7 @@ from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, sentences
 from fedproof.mechanisms.clipping import Clipping, Flat
 from fedproof.mechanisms.query import Query
-from fedproof.mechanisms.sampling import Draw, digits
+from fedproof.mechanisms.sampling import Draw, FixedSize, digits
 from fedproof.threat import Relation, Unit, as_unit
 
 _EXECUTED = "training was executed exactly as the mechanism is described here"
@@ -181,9 +181,9 @@ def check_population(mechanism: Mechanism) -> None:
     if mechanism.population is None:
         return
     check.count(population=mechanism.population)
-    users = getattr(mechanism.sampling, "users", mechanism.population)
-    if users != mechanism.population:
-        raise ValueError(f"population = {mechanism.population} must be sampling.users = {users}")
+    sampling = mechanism.sampling
+    if isinstance(sampling, FixedSize) and sampling.users != mechanism.population:
+        raise ValueError(f"population = {mechanism.population} must be sampling.users = {sampling.users}")
 
 
 def check_drawn_unit(mechanism: Any) -> None:
