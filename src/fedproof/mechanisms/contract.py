@@ -15,7 +15,7 @@ from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, sentences
 from fedproof.mechanisms.clipping import Clipping, Flat
 from fedproof.mechanisms.query import Query
-from fedproof.mechanisms.sampling import Draw, FixedSize, digits
+from fedproof.mechanisms.sampling import AnySampling, FixedSize, digits
 from fedproof.threat import Relation, Unit, as_unit
 
 _EXECUTED = "training was executed exactly as the mechanism is described here"
@@ -92,7 +92,7 @@ class Mechanism:
         @property
         def rounds(self) -> int: ...  # noqa: D102
         @property
-        def sampling(self) -> Draw: ...  # noqa: D102
+        def sampling(self) -> AnySampling: ...  # noqa: D102
         @property
         def noise_multiplier(self) -> float: ...  # noqa: D102
 

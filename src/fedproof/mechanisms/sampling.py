@@ -160,4 +160,4 @@ class Groups:
 
 
 Sampling = Poisson | FixedSize | Everyone
-Draw = Sampling | Groups
+AnySampling = Sampling | Groups
