@@ -54,10 +54,8 @@ def load(
 ) -> Federation:
     """Users with their training instances, and the test inputs nobody trains on; all arrays are read-only.
 
-    `fedproof.load` does the same, knows encoders by their names, and says what the other arguments are.
-
-    Args:
-        encode: makes features of inputs before anything is dealt out, in the order of the data.
+    `fedproof.load` does the same, knows encoders by their names, and says what the arguments are; `encode`
+    makes features of inputs before anything is dealt out, in the order of the data.
 
     >>> federation = load("digits", classes=[0, 1], users=96)
     >>> federation.features.shape, federation.test_features.shape, int(federation.sizes.max())
