@@ -71,7 +71,7 @@ def compare(
     share it soundly.
     """
     if mechanism.releases is Releases.GROUPS:
-        return (_counted(scores, labels, max_size),)
+        return _counted(scores, labels, mechanism, max_size)
     exact = exact_bounds(scores.mean(axis=0, dtype=np.float64), rounded=False)  # as if O were infinite
     num_classes = scores.shape[2]
     sure = class_bounds(scores, Bound.BETTING, share(failure_probability, num_classes, Spending.SOUND))
@@ -117,15 +117,15 @@ def _accuracies(correct: Integers, max_size: int) -> tuple[float, ...]:
     return tuple(float(np.mean(correct >= size)) for size in range(min(top + 1, max_size) + 1))
 
 
-def _counted(scores: Array, labels: Integers, max_size: int) -> Curve:
-    top, sizes = partition_sizes(vote_counts(scores))
-    correct = np.where(top == labels, np.minimum(sizes, max_size), -1)
-    return Curve(
-        method="vote",
-        relation=Relation.REPLACE,
-        failure_probability=None,
-        accuracy=_accuracies(correct, max_size),
-    )
+def _counted(scores: Array, labels: Integers, mechanism: Mechanism, max_size: int) -> tuple[Curve, ...]:
+    """One curve, and one more where units that come or go matter less than those that are replaced."""
+    counts, curves = vote_counts(scores), []
+    for relation in (Relation.REPLACE, Relation.JOIN)[: 1 + mechanism.apart]:
+        top, sizes = partition_sizes(counts, own_vote=relation is Relation.JOIN)
+        correct = np.where(top == labels, np.minimum(sizes, max_size), -1)
+        accuracy = _accuracies(correct, max_size)
+        curves.append(Curve(method="vote", relation=relation, failure_probability=None, accuracy=accuracy))
+    return tuple(curves)
 
 
 def _paper(bounds: ClassBounds, epsilon: float, delta: float, max_size: int) -> Integers:

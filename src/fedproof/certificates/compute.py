@@ -22,6 +22,7 @@ from fedproof.certificates.tight import (
     served_gap,
     vote_counts,
 )
+from fedproof.threat import Relation
 
 
 def certified_sizes(settings: Settings, scores: Array) -> CertifiedSizes:
@@ -59,10 +60,12 @@ def _most(settings: Settings) -> int:
 
 
 def _counted(settings: Settings, scores: Array) -> CertifiedSizes:
-    groups = settings.mechanism.replicas if settings.mechanism else None
+    assert settings.mechanism is not None
+    groups = settings.mechanism.models(len(scores))
     if len(scores) != groups:
         raise ValueError(f"scores are of {len(scores)} models, must be of groups = {groups}")
-    top, sizes = partition_sizes(vote_counts(scores))
+    own_vote = settings.mechanism.apart and settings.threat.relation is Relation.JOIN
+    top, sizes = partition_sizes(vote_counts(scores), own_vote=own_vote)
     tied = np.zeros(len(top), dtype=np.bool_)  # the first of equal classes wins
     return CertifiedSizes(top=top, leader=top, tied=tied, sizes=np.minimum(sizes, settings.max_size))
 

@@ -204,8 +204,7 @@ def _accountants(run: RunData) -> Markup:
         return tag("p", "There is no noise, hence no privacy: no ε is finite.", class_="note")
     note = (
         f"δ = {summary.delta:g}, for one {run.unit}{_moved(run)}. Every ε is rounded up. The certified "
-        "predictor is the whole ensemble: loss distributions compose all its rounds, the paper multiplies by "
-        "the number of models."
+        f"predictor is the whole ensemble: {_together(run)}."
     )
     if summary.secure_noise:
         note += " Cohorts and noise came from the operating system: no seed gives them away or repeats them."
@@ -230,6 +229,14 @@ def epsilons(one: Mapping[str, float], together: Mapping[str, float], models: in
         for name in names
     ]
     return table(("Accountant", "ε of one model", f"ε of all {models:,} models"), rows)
+
+
+def _together(run: RunData) -> str:
+    """Why all models cost what they cost."""
+    mechanism = run.certificate.mechanism if run.certificate else None
+    if mechanism is not None and mechanism.parallel > 1:
+        return f"one {run.unit} is behind one model alone, so all of them cost together what one costs"
+    return "loss distributions compose all its rounds, the paper multiplies by the number of models"
 
 
 def _moved(run: RunData) -> str:
