@@ -43,7 +43,9 @@ def pages(make_run, page, attack_rows, sweep_rows, compare_rows, tmp_path_factor
         "heuristic": write_report(make_run("mechanism.clip=median")),
         "nothing": write_report(make_run("mechanism.kind=fedavg")),
         "certificate": write_certificate_page(
-            loads((page.parent / "certificate.json").read_bytes()), folder / "certificate.html"
+            loads((page.parent / "certificate.json").read_bytes()),
+            folder / "certificate.html",
+            command="fedproof verify certificate.json",
         ),
         "attack": write_attack_page(attack_rows(), folder / "attack.html"),
         "inefficacy": write_inefficacy_page(bounds, folder / "inefficacy.html", cost=0.4, cost_bound=0.5),

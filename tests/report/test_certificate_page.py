@@ -18,6 +18,7 @@ from fedproof.report.words import percent
 
 MECHANISM = fp.UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=fp.Poisson(probability=0.1))
 RIGHT = [0, 1, 1, 0]
+COMMAND = "fedproof verify mine.json --scores scores.npy"
 
 
 def scores(replicas=400):
@@ -45,7 +46,9 @@ def text_of(page):
 
 def test_the_page_has_the_certificates_numbers(tmp_path):
     found = certificate()
-    text = text_of(write_certificate_page(found, tmp_path / "page.html", file="mine.json"))
+    text = text_of(
+        write_certificate_page(found, tmp_path / "page.html", command=f"{COMMAND} --labels mine.npy")
+    )
     assert percent(found.accuracy).replace("\u00a0", " ") in text
     assert "abstains on 1 of 4 inputs" in text
     assert (
@@ -56,15 +59,14 @@ def test_the_page_has_the_certificates_numbers(tmp_path):
         "Sound if the training did exactly this: 400 independent trainings on the same data, each of 3 rounds"
         in text
     )
-    assert "fedproof verify mine.json --scores scores.npy --labels labels.npy" in text
+    assert "fedproof verify mine.json --scores scores.npy --labels mine.npy" in text
     assert found.scores_sha256 in text
 
 
 def test_without_labels_nothing_is_called_correct(tmp_path):
-    text = text_of(write_certificate_page(certificate(None), tmp_path / "page.html"))
+    text = text_of(write_certificate_page(certificate(None), tmp_path / "page.html", command=COMMAND))
     assert "75.0 % of the test inputs keep their label whatever" in text
     assert "correct" not in text
-    assert "--labels" not in text
     assert [chart.name for chart in certificate_charts(certificate(None))] == ["certified-sizes"]
 
 
@@ -72,7 +74,9 @@ def test_what_is_not_met_stands_beside_what_was_executed(tmp_path):
     median = fp.UserFedAvg(
         rounds=3, noise_multiplier=1.8, sampling=fp.Poisson(probability=0.1), clipping=fp.Median()
     )
-    text = text_of(write_certificate_page(certificate(mechanism=median), tmp_path / "page.html"))
+    text = text_of(
+        write_certificate_page(certificate(mechanism=median), tmp_path / "page.html", command=COMMAND)
+    )
     assert "Heuristic, not a proof" in text
     assert "Sound if" not in text
     assert "would keep" in text
@@ -94,7 +98,7 @@ def test_what_is_not_met_stands_beside_what_was_executed(tmp_path):
     ids=str,
 )
 def test_every_kind_of_certificate_has_a_page(tmp_path, settings):
-    text = text_of(write_certificate_page(certificate(**settings), tmp_path / "page.html"))
+    text = text_of(write_certificate_page(certificate(**settings), tmp_path / "page.html", command=COMMAND))
     assert "Sound if the training did exactly this" in text
     assert ("400 independent trainings" in text) == (not isinstance(settings.get("mechanism"), fp.Partition))
 

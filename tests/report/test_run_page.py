@@ -111,6 +111,18 @@ def test_the_gallery_shows_the_extremes(make_run):
     assert [certificate.certified_size[i] for i in smallest.inputs] == sorted(sizes)[:3]
 
 
+def test_nothing_is_hardest_where_all_sizes_are_equal(make_run):
+    certificate = loads((make_run() / "certificate.json").read_bytes())
+    count = certificate.num_inputs
+    equal = replace(certificate, certified_size=(2,) * count, prediction=(0,) * count)
+    assert choices(equal) == ()
+    some = replace(
+        equal, certified_size=(None,) + (2,) * (count - 1), prediction=(None,) + (0,) * (count - 1)
+    )
+    assert [choice.title for choice in choices(some)] == ["Abstained on"]
+    assert gallery(replace(read_run(make_run()), certificate=equal)) is None
+
+
 def test_a_report_without_its_data_has_no_gallery(make_run):
     run = replace(read_run(make_run()), federation=None)
     assert gallery(run) is None

@@ -156,10 +156,12 @@ def certify(
     words = executed(source, threat, replicas=certificate.num_replicas)
     if out is not None:
         replace_file(out, dumps(certificate).encode())
+    with_labels = "" if labels is None else f" --labels {labels}"
+    command = f"fedproof verify {out or 'certificate.json'} --scores {scores}{with_labels}"
     if page is not None:
         from fedproof.report import write_certificate_page
 
-        write_certificate_page(certificate, page, file="certificate.json" if out is None else out.name)
+        write_certificate_page(certificate, page, command=command)
     if json:
         told = {"executed": words, "assumptions": list(certificate.assumptions)}
         print_json(summary_of(certificate) | told)
@@ -169,8 +171,7 @@ def certify(
         votes = chosen in (Method.VOTE, Method.RENYI)
         say(_READING.format(label="most probable vote" if votes else "label of highest expected confidence"))
     if out is not None:
-        with_labels = "" if labels is None else f" --labels {labels}"
-        say(f"written to {out}; check it with: fedproof verify {out} --scores {scores}{with_labels}")
+        say(f"written to {out}; check it with: {command}")
     if page is not None:
         say(f"the page to look at is {page}")
 

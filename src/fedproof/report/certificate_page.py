@@ -47,21 +47,23 @@ def write_certificate_report(path: Path) -> Path:
     page = path / "report.html" if path.is_dir() else path.with_suffix(".html")
     ledger = file.parent / _LEDGER
     spent = load_ledger(ledger) if ledger.is_file() else None
-    return write_certificate_page(read_certificate(file), page, file=file.name, ledger=spent)
+    labels = " --labels labels.npy" if file.with_name("labels.npy").is_file() else ""
+    command = f"fedproof verify {file.name} --scores scores.npy{labels}"
+    return write_certificate_page(read_certificate(file), page, command=command, ledger=spent)
 
 
 def write_certificate_page(
-    certificate: Certificate, path: Path, *, file: str = _FILE, ledger: Ledger | None = None
+    certificate: Certificate, path: Path, *, command: str, ledger: Ledger | None = None
 ) -> Path:
     """Write the page of a certificate whose models were trained elsewhere; return its path.
 
     Args:
         certificate: what is certified.
         path: the page to write.
-        file: name of the certificate's file, for the command that checks it.
+        command: checks the certificate's file.
         ledger: what was released and what it cost, where it is known.
     """
-    parts = (_heading(certificate), *_parts(certificate, file, ledger))
+    parts = (_heading(certificate), *_parts(certificate, command, ledger))
     return write_page(path, title="fedproof: certificate", body=tag("main", *parts, id="main"))
 
 
@@ -72,7 +74,7 @@ def certificate_charts(certificate: Certificate) -> Iterator[Chart]:
     yield sizes_chart(certificate)
 
 
-def _parts(certificate: Certificate, file: str, ledger: Ledger | None) -> Iterator[Markup]:
+def _parts(certificate: Certificate, command: str, ledger: Ledger | None) -> Iterator[Markup]:
     if certificate.labels is not None:
         yield accuracy(certificate)
     yield _soundness(certificate)
@@ -81,7 +83,7 @@ def _parts(certificate: Certificate, file: str, ledger: Ledger | None) -> Iterat
         yield classes(certificate, tuple(map(str, range(certificate.num_classes))))
     if ledger is not None and ledger.replicas:
         yield _privacy(ledger, certificate.threat.unit)
-    yield _verification(certificate, file)
+    yield _verification(certificate, command)
 
 
 def _heading(certificate: Certificate) -> Markup:
@@ -145,13 +147,8 @@ def _privacy(ledger: Ledger, unit: str) -> Markup:
     )
 
 
-def _verification(certificate: Certificate, file: str) -> Markup:
-    labels = "" if certificate.labels is None else " --labels labels.npy"
+def _verification(certificate: Certificate, command: str) -> Markup:
     does = "re-derives every number of the certificate from the replicas' scores"
     prints = [("Scores", certificate.scores_sha256)]
     prints += [("Labels", certificate.labels_sha256)] if certificate.labels_sha256 is not None else []
-    return checks(
-        "With the scores" + (" and labels" if labels else "") + " it was made from:",
-        {f"fedproof verify {file} --scores scores.npy{labels}": does},
-        prints,
-    )
+    return checks("With the scores it was made from:", {command: does}, prints)
