@@ -167,9 +167,6 @@ def certify(
         print_json(summary_of(certificate) | told)
         return
     show(certificate, words)
-    if served is None:
-        votes = chosen in (Method.VOTE, Method.RENYI)
-        say(_READING.format(label="most probable vote" if votes else "label of highest expected confidence"))
     if out is not None:
         say(f"written to {out}; check it with: {command}")
     if page is not None:
@@ -233,6 +230,11 @@ def show(certificate: Certificate, words: str) -> None:
     rows.append(("certified size, median / largest", f"{size['median']} / {size['max']}"))
     print_table(title, ("", ""), rows)
     say_soundness(certificate.sound, certificate.reasons, words)
+    if certificate.settings.served is None:
+        expected = (
+            "most probable vote" if certificate.settings.votes else "label of highest expected confidence"
+        )
+        say(_READING.format(label=expected))
 
 
 def _confidence(certificate: Certificate) -> str:
