@@ -137,8 +137,7 @@ def certify(
     check_written("--out", out)
     check_written("--page", page)
     check.open_probability(**{"--failure-probability": failure_probability})
-    if served is not None:
-        check.open_probability(**{"--served": served})
+    check.open_probability(**({} if served is None else {"--served": served}))
     threat = ThreatModel(unit=options.unit, relation=relation)
     source = _source_of_guarantee(options, kinds, epsilon, delta, epsilon_relation)
     certificate = certify_scores(
@@ -156,21 +155,27 @@ def certify(
     words = executed(source, threat, replicas=certificate.num_replicas)
     if out is not None:
         replace_file(out, dumps(certificate).encode())
-    with_labels = "" if labels is None else f" --labels {labels}"
-    command = f"fedproof verify {out or 'certificate.json'} --scores {scores}{with_labels}"
+    command = _checking(out, scores, labels)
     if page is not None:
         from fedproof.report import write_certificate_page
 
         write_certificate_page(certificate, page, command=command)
     if json:
-        told = {"executed": words, "assumptions": list(certificate.assumptions)}
-        print_json(summary_of(certificate) | told)
+        print_json(
+            summary_of(certificate) | {"executed": words, "assumptions": list(certificate.assumptions)}
+        )
         return
     show(certificate, words)
     if out is not None:
         say(f"written to {out}; check it with: {command}")
     if page is not None:
         say(f"the page to look at is {page}")
+
+
+def _checking(out: Path | None, scores: Path, labels: Path | None) -> str:
+    """The command that derives the certificate again."""
+    with_labels = "" if labels is None else f" --labels {labels}"
+    return f"fedproof verify {out or 'certificate.json'} --scores {scores}{with_labels}"
 
 
 def _guarantee_kinds(options: MechanismOptions, given: Given, method: Method | CostMethod) -> list[Kind]:
