@@ -8,7 +8,8 @@ from fedproof.mechanisms import Mechanism, is_private
 from fedproof.seeds import FRESH, KNOWN, NO_SEED
 
 UNCOVERED = (
-    "ε does not cover these numbers: no noise hides them. They are for whoever trained, not to publish."
+    "ε does not cover these numbers: no noise hides them. They are for whoever trained, and must not be "
+    "published."
 )
 
 _COVERED = """\

@@ -141,7 +141,7 @@ def test_what_was_there_before_stays(tmp_path):
 def test_a_run_that_trained_is_gone_on_with_after_a_refusal(tmp_path):
     assert CliRunner().invoke(MAIN, shlex.split(BASE)).exit_code == 0
     kept = sorted(path.name for path in (tmp_path / "run").iterdir())
-    assert "go on with --resume" in said("")
+    assert "continue with --resume" in said("")
     said("--resume --device gpu")
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == kept
 
