@@ -41,7 +41,7 @@ from fedproof.models.registry import build
 from fedproof.progress import Progress, peak_memory, silent
 from fedproof.publishing import notice, secret_of
 from fedproof.seeds import common_half, fresh_seed
-from fedproof.summary import CertifiedSizes, RunSummary, Traffic, read_summary, write_summary
+from fedproof.summary import RunSummary, SizeSummary, Traffic, read_summary, write_summary
 from fedproof.threat import Unit
 from fedproof.training import certify_task, check_certifiable
 
@@ -313,7 +313,7 @@ def _summary(
     if certificate is None:
         return summary
     found = certificate.headline
-    found["certified_size"] = CertifiedSizes(**found["certified_size"])
+    found["certified_size"] = SizeSummary(**found["certified_size"])
     found["reasons"] = certificate.reasons
     return replace(summary, **found, **_privacy(config, task, len(scores), curves), threat=certificate.threat)
 

@@ -246,12 +246,10 @@ def _forget_old_kind(section: dict[str, Any], said: Sequence[str]) -> None:
 
 def _forget_defaults(section: dict[str, Any]) -> None:
     """Leave out what says nothing: keys that the kind does not have, at their defaults."""
-    known = known_keys(str(section.get("kind", MechanismSection.model_fields["kind"].default)))
+    defaults = {key: field.default for key, field in MechanismSection.model_fields.items()}
+    known = known_keys(str(section.get("kind", defaults["kind"])))
     for key in [key for key in section if known and key not in known]:
-        if (
-            key in MechanismSection.model_fields
-            and section[key] == MechanismSection.model_fields[key].default
-        ):
+        if key in defaults and section[key] == defaults[key]:
             del section[key]
 
 

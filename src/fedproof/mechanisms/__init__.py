@@ -20,15 +20,23 @@ from fedproof.mechanisms.noisy_partition import NoisyPartition
 from fedproof.mechanisms.partition import Partition
 from fedproof.mechanisms.queries import Queries
 from fedproof.mechanisms.query import Query
-from fedproof.mechanisms.sampling import Draw, Everyone, FixedSize, Groups, Poisson, Sampling, SamplingKind
+from fedproof.mechanisms.sampling import (
+    AnySampling,
+    Everyone,
+    FixedSize,
+    Groups,
+    Poisson,
+    Sampling,
+    SamplingKind,
+)
 from fedproof.mechanisms.user_fedavg import UserFedAvg
 
 __all__ = [
+    "AnySampling",
     "Bagging",
     "Caveat",
     "Clipping",
     "CohortOnce",
-    "Draw",
     "Everyone",
     "FedAvg",
     "FixedSize",

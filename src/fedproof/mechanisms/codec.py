@@ -29,7 +29,7 @@ Kind = TypeVar("Kind", bound=type)
 
 KINDS: dict[str, Any] = {}
 # Fields that files of version 1 lack: not written while they say nothing, so that old files stay as they are.
-_LATER = frozenset({"population", "by_size", "adversaries"})
+_LATER = frozenset({"population", "by_size", "adversaries", "relation"})
 
 
 def register(kind: Kind) -> Kind:
@@ -65,8 +65,7 @@ def describe(value: Any) -> Any:
         return {"kind": name} | {
             field.name: describe(getattr(value, field.name))
             for field in fields(value)
-            if field.name not in _LATER | getattr(type(value), "later", frozenset())
-            or getattr(value, field.name) not in (None, False, 0)
+            if field.name not in _LATER or getattr(value, field.name) not in (None, False, 0)
         }
     if isinstance(value, tuple):
         return [describe(part) for part in value]

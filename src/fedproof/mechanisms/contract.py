@@ -15,7 +15,7 @@ from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, sentences
 from fedproof.mechanisms.clipping import Clipping, Flat
 from fedproof.mechanisms.query import Query
-from fedproof.mechanisms.sampling import Draw, digits
+from fedproof.mechanisms.sampling import AnySampling, FixedSize, digits
 from fedproof.threat import Relation, Unit, as_unit
 
 _EXECUTED = "training was executed exactly as the mechanism is described here"
@@ -95,7 +95,7 @@ class Mechanism:
         @property
         def rounds(self) -> int: ...  # noqa: D102
         @property
-        def sampling(self) -> Draw: ...  # noqa: D102
+        def sampling(self) -> AnySampling: ...  # noqa: D102
         @property
         def noise_multiplier(self) -> float: ...  # noqa: D102
 
@@ -134,8 +134,11 @@ class Mechanism:
 
     @property
     def shares_first_round(self) -> bool:
-        """Whether a user's update in round one is the same in all replicas that start alike."""
-        return not self.pooled
+        """Whether a user's update in round one is the same in all replicas that start alike.
+
+        Not where it trains on others' data too, nor where its own instances are the unit: it adds noise then.
+        """
+        return not self.pooled and self.draws is self.unit
 
     def divisor(self, num_units: int) -> float:
         """What a sum over the cohort is divided by, where `num_units` take part and none are declared.
@@ -143,15 +146,6 @@ class Mechanism:
         Guarantee: it depends on nobody's data, and with a declared population on nobody's presence.
         """
         return self.sampling.expected(self.population or num_units)
-
-    @property
-    def chance(self) -> float | None:
-        """The chance of one unit to enter a noisy sum, which a planner may vary; None: there is none."""
-        return None
-
-    def with_chance(self, chance: float) -> Self:
-        """The same mechanism with another `chance`, or the nearest that is possible."""
-        raise NotImplementedError(f"{type(self).__name__} has no chance to vary")
 
     def altered(self, **fields: Any) -> Self:
         """The same mechanism with other values of some fields."""
@@ -194,9 +188,9 @@ def check_population(mechanism: Mechanism) -> None:
     if mechanism.population is None:
         return
     check.count(population=mechanism.population)
-    users = getattr(mechanism.sampling, "users", mechanism.population)
-    if users != mechanism.population:
-        raise ValueError(f"population = {mechanism.population} must be sampling.users = {users}")
+    sampling = mechanism.sampling
+    if isinstance(sampling, FixedSize) and sampling.users != mechanism.population:
+        raise ValueError(f"population = {mechanism.population} must be sampling.users = {sampling.users}")
 
 
 def check_drawn_unit(mechanism: Any) -> None:

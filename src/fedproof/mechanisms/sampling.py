@@ -167,4 +167,4 @@ class Groups:
 
 
 Sampling = Poisson | FixedSize | Everyone
-Draw = Sampling | Groups
+AnySampling = Sampling | Groups
