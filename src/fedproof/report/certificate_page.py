@@ -131,7 +131,7 @@ def _soundness(certificate: Certificate) -> Markup:
     settings = certificate.settings
     source = settings.mechanism or settings.privacy
     assert source is not None, "checked by the settings"
-    replicas = None if settings.counted else certificate.num_replicas
+    replicas = None if settings.certain else certificate.num_replicas
     training = executed(source, settings.threat, replicas=replicas)
     caveats = caveats_of(settings, exact=certificate.num_replicas is None) if certificate.reasons else ()
     taken = tag("p", f"Taken to have been executed: {training}.") if caveats else ""

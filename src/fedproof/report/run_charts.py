@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedproof.accounting import account
 from fedproof.certificates import Certificate, Method
-from fedproof.mechanisms import is_private
+from fedproof.mechanisms import Releases, is_private
 from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, numbers
 from fedproof.report.figures import write_charts
 from fedproof.report.run_data import Row, RunData, read_run
@@ -94,7 +94,8 @@ def _tone(method: str, relation: str) -> Tone:
 def _other_lines(metrics: tuple[Row, ...], certificate: Certificate) -> Iterator[Line]:
     """The other curves of `metrics.csv`, without the one that is the certificate's own."""
     settings = certificate.settings
-    own = (str(settings.method), str(settings.threat.relation), str(settings.failure_probability))
+    failure = "" if settings.certain else str(settings.failure_probability)
+    own = (str(settings.method), str(settings.threat.relation), failure)
     # The paper's relation is not written down; its curve uses Hoeffding's bound.
     own_paper = ("paper", "", own[2])
     for key, rows in _grouped(metrics).items():
@@ -109,6 +110,7 @@ def _line(key: _Key, rows: list[Row], unit: str, *, named: bool) -> Line:
     method, relation, failure = key
     words = {"join": f"{unit}s join", "replace": f"{unit}s replaced"}
     sure = how_sure(float(failure)) if failure else "exact means"
+    sure = how_sure(0.0) if method in (Method.EXACT, Method.VOTE) else sure
     name = "the paper" if method == "paper" else words[relation]
     return Line(
         label=f"{name}, {sure}",
@@ -170,6 +172,8 @@ def spent_after(run: RunData, certificate: Certificate) -> dict[int, dict[str, f
     """ε of one model after some of its rounds, the last among them, by accountant; empty if not known."""
     mechanism, delta = certificate.mechanism, run.config.mechanism.delta
     if mechanism is None or mechanism.executor is None or not is_private(mechanism):
+        return {}
+    if mechanism.releases is Releases.MODEL:  # there is nothing to see before it
         return {}
     return {
         count: account(mechanism.altered(rounds=count), delta, ["pld", "paper"])

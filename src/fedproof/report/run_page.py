@@ -82,8 +82,10 @@ def _parts(run: RunData, *, private: bool) -> Iterator[Markup]:
 def heading(run: RunData) -> Markup:
     """The result in words, whether it is a proof, and the numbers most asked for."""
     summary = run.summary
-    counts = ((summary.users, "user"), (summary.replicas, "replica"), (summary.inputs, "test input"))
-    about = " · ".join([summary.data, *(plural(count, noun) for count, noun in counts)])
+    trained = "one release" if summary.released else plural(summary.replicas, "replica")
+    about = " · ".join(
+        [summary.data, plural(summary.users, "user"), trained, plural(summary.inputs, "test input")]
+    )
     word = "Sound" if summary.sound else "Heuristic" if run.certificate else "No certificate"
     return header(words.headline(summary), about, tiles(run), word=word, sound=summary.sound)
 
@@ -103,8 +105,9 @@ def header(sentence: str, about: str, shown: Iterable[Markup], *, word: str, sou
 def tiles(run: RunData) -> Iterator[Markup]:
     """The numbers most asked for."""
     summary = run.summary
-    single = percent(summary.replica_accuracy)
-    yield tile("accuracy", "Accuracy", percent(summary.accuracy), f"one replica alone: {single}")
+    single = f"one replica alone: {percent(summary.replica_accuracy)}"
+    note = "of the model that is released" if summary.released else single
+    yield tile("accuracy", "Accuracy", percent(summary.accuracy), note)
     size, epsilon = summary.certified_size, summary.epsilon
     if size is None:
         return
@@ -112,6 +115,14 @@ def tiles(run: RunData) -> Iterator[Markup]:
     yield size_tile(size.median, size.max, share)
     if epsilon is None or summary.ensemble_epsilon is None:
         yield tile("epsilon", "Privacy", "none", "no noise is added, so no ε is finite")
+        return
+    if summary.epsilon_if_replaced is not None:
+        for key, value, done in (
+            ("epsilon", epsilon["pld"], "added or removed"),
+            ("epsilon-replaced", summary.epsilon_if_replaced, "replaced"),
+        ):
+            about = f"one {run.unit} {done}, δ = {summary.delta:g}"
+            yield tile(key, "Privacy of all that is released", f"ε = {rounded_up(value, 3)}", about)
         return
     one = f"ε = {rounded_up(epsilon['pld'], 3)}"
     yield tile("epsilon", "Privacy of one model", one, f"at δ = {summary.delta:g}")
@@ -145,13 +156,16 @@ def accuracy(certificate: Certificate, metrics: tuple[Row, ...] = ()) -> Markup:
     settings = certificate.settings
     done = "join" if settings.threat.relation is Relation.JOIN else "are replaced"
     bound = "no confidence bound" if settings.bound is Bound.NONE else f"{settings.bound} bound"
-    means = "votes counted" if settings.counted else f"{settings.method} method, {bound}"
-    how = f"{means}, {settings.threat.unit}s {done}"
-    curves = (
-        "Solid curves hold with the stated confidence for each input. Dotted ones take the means over the "
-        "replicas as exact: what infinitely many replicas would certify. "
+    how = (
+        f"{settings.method} method{'' if settings.certain else f', {bound}'}, {settings.threat.unit}s {done}"
     )
-    note = tag("p", f"{curves if metrics else ''}This certificate: {how}.", class_="note")
+    dotted = (
+        "Solid curves hold with the stated confidence for each input. Dotted ones take the means over "
+        "the replicas as exact: what infinitely many replicas would certify. "
+    )
+    certain = "Nothing is estimated: all curves hold with certainty, for all inputs at once. "
+    reading = certain if settings.certain else dotted if metrics else ""
+    note = tag("p", f"{reading}This certificate: {how}.", class_="note")
     chart = accuracy_chart(certificate, metrics)
     return section("accuracy", chart.title, figure(chart, note=note))
 
@@ -202,20 +216,24 @@ def _accountants(run: RunData) -> Markup:
     summary = run.summary
     if summary.epsilon is None or summary.ensemble_epsilon is None:
         return tag("p", "There is no noise, hence no privacy: no ε is finite.", class_="note")
-    note = (
-        f"δ = {summary.delta:g}, for one {run.unit}{_moved(run)}. Every ε is rounded up. The certified "
-        f"predictor is the whole ensemble: {_together(run)}."
+    note = f"δ = {summary.delta:g}, for one {run.unit}{_moved(run)}. Every ε is rounded up. "
+    note += (
+        f"It covers all that is released; for one {run.unit} replaced it is "
+        f"{rounded_up(summary.epsilon_if_replaced)}."
+        if summary.epsilon_if_replaced is not None
+        else f"The certified predictor is the whole ensemble: {_together(run)}."
     )
     if summary.secure_noise:
         note += " Cohorts and noise came from the operating system: no seed gives them away or repeats them."
     if run.certificate is not None and run.certificate.mechanism and run.certificate.mechanism.reasons:
         note += " It is no guarantee here: see above what is not met."
-    shown = epsilons(summary.epsilon, summary.ensemble_epsilon, summary.replicas)
+    models = None if summary.released else summary.replicas  # of one model there is nothing to add up
+    shown = epsilons(summary.epsilon, summary.ensemble_epsilon, models)
     return join([shown, tag("p", note, class_="note")])
 
 
-def epsilons(one: Mapping[str, float], together: Mapping[str, float], models: int) -> Markup:
-    """ε of one model and of all `models` together, by accountant."""
+def epsilons(one: Mapping[str, float], together: Mapping[str, float], models: int | None) -> Markup:
+    """ε of one model and, unless that is None, of all `models` together, by accountant."""
     names = [
         *(name for name in _ACCOUNTANTS if name in one),
         *(name for name in one if name not in _ACCOUNTANTS),
@@ -228,7 +246,9 @@ def epsilons(one: Mapping[str, float], together: Mapping[str, float], models: in
         )
         for name in names
     ]
-    return table(("Accountant", "ε of one model", f"ε of all {models:,} models"), rows)
+    header = ("Accountant", "ε of one model", f"ε of all {models or 1:,} models")
+    shown = 2 if models is None else 3
+    return table(header[:shown], [row[:shown] for row in rows])
 
 
 def _together(run: RunData) -> str:
@@ -351,7 +371,7 @@ def verification(run: RunData) -> Markup:
     prints = [("Configuration", run.config.fingerprint())]
     if run.certificate is not None:
         commands["fedproof verify certificate.json --scores scores.npy"] = (
-            "re-derives every number of the certificate from the replicas' scores"
+            "re-derives every number of the certificate from the models' scores"
         )
         prints.insert(0, ("Scores", run.certificate.scores_sha256))
     if run.config.ensemble.seed is not None and not run.config.ensemble.secure_noise:

@@ -90,9 +90,9 @@ def how_sure(failure_probability: float) -> str:
     """The same in a legend; what is counted rather than estimated cannot fail.
 
     >>> how_sure(0.01).replace(SPACE, " "), how_sure(0)
-    ('99 % confidence', 'certain')
+    ('99 % confidence', 'with certainty')
     """
-    return f"{confidence(failure_probability)} confidence" if failure_probability else "certain"
+    return f"{confidence(failure_probability)} confidence" if failure_probability else "with certainty"
 
 
 def chosen_size(curve: Mapping[str, float]) -> int:
