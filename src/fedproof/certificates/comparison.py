@@ -18,6 +18,7 @@ from fedproof.certificates.scores import Array
 from fedproof.certificates.tight import (
     ClassBounds,
     class_bounds,
+    exact_sizes,
     mean_sizes,
     partition_sizes,
     vote_counts,
@@ -72,6 +73,8 @@ def compare(
     """
     if mechanism.releases is Releases.GROUPS:
         return _counted(scores, labels, mechanism, max_size)
+    if mechanism.releases is Releases.MODEL:
+        return _exact(scores, labels, max_size)
     exact = exact_bounds(scores.mean(axis=0, dtype=np.float64), rounded=False)  # as if O were infinite
     num_classes = scores.shape[2]
     sure = class_bounds(scores, Bound.BETTING, share(failure_probability, num_classes, Spending.SOUND))
@@ -125,6 +128,15 @@ def _counted(scores: Array, labels: Integers, mechanism: Mechanism, max_size: in
         correct = np.where(top == labels, np.minimum(sizes, max_size), -1)
         accuracy = _accuracies(correct, max_size)
         curves.append(Curve(method="vote", relation=relation, failure_probability=None, accuracy=accuracy))
+    return tuple(curves)
+
+
+def _exact(scores: Array, labels: Integers, max_size: int) -> tuple[Curve, ...]:
+    curves = []
+    for relation in (Relation.REPLACE, Relation.JOIN):
+        top, sizes = exact_sizes(scores[0], relation)
+        accuracy = _accuracies(np.where(top == labels, np.minimum(sizes, max_size), -1), max_size)
+        curves.append(Curve(method="exact", relation=relation, failure_probability=None, accuracy=accuracy))
     return tuple(curves)
 
 
