@@ -19,6 +19,7 @@ from fedproof.certificates.paper_theorems import Group
 from fedproof.certificates.privacy import ApproximateDP, Source, check_relation, curve_of_units, epsilon_delta
 from fedproof.certificates.scores import (
     Array,
+    check_counted,
     check_labels,
     check_means,
     check_scores,
@@ -38,6 +39,7 @@ _DEFAULT_BOUND = {
     Method.MEAN: Bound.BETTING,
     Method.MARGIN: Bound.BETTING,
     Method.VOTE: Bound.CLOPPER_PEARSON,
+    Method.EXACT: Bound.NONE,
 }
 
 
@@ -96,8 +98,16 @@ def certify(
         assumptions=assumptions,
     )
     array = load(scores, "scores")
-    check_scores(array)
+    check_any(settings, array)
     return certificate_of_scores(settings, array, labels)
+
+
+def check_any(settings: Settings, scores: Array) -> None:
+    """Raise ValueError unless these are scores of the kind that the settings speak of."""
+    if settings.exact:
+        check_counted(scores)
+    else:
+        check_scores(scores)
 
 
 def certify_means(
@@ -165,11 +175,11 @@ def settings_for(
     """Settings with everything that follows from what was asked for; `exact`: for means."""
     chosen = Method(method)
     described_as, threat = described(mechanism, threat)
-    counted = described_as is not None and described_as.releases is Releases.GROUPS  # nothing is estimated
+    counted = described_as is not None and described_as.releases is not Releases.REPLICAS  # not estimated
     if exact and chosen is Method.MARGIN:
         raise ValueError("method = 'margin' needs the scores of every replica, not means: use method mean")
     if exact and counted:
-        raise ValueError("a partition's votes are counted: give the scores of its groups, not means")
+        raise ValueError("nothing is estimated here: give the scores of the models themselves, not means")
     if chosen is not Method.PAPER:  # whose relation is that of its accounting
         check_relation(described_as, threat.relation)
     if not exact and not counted:

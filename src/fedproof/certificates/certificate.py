@@ -28,6 +28,7 @@ class Method(StrEnum):
     RENYI: the paper's Rényi certificate, from the RDP curve and vote shares.
     MEAN, MARGIN, VOTE: tight, from the trade-off curve and the mean confidences, the distribution of the
     margins, or the vote shares.
+    EXACT: of the one model of a single release, from how far one unit can move its scores.
     """
 
     PAPER = "paper"
@@ -35,6 +36,7 @@ class Method(StrEnum):
     MEAN = "mean"
     MARGIN = "margin"
     VOTE = "vote"
+    EXACT = "exact"
 
 
 class CostMethod(StrEnum):
@@ -94,6 +96,16 @@ class Settings:
         return self.mechanism is not None and self.mechanism.releases is Releases.GROUPS
 
     @property
+    def exact(self) -> bool:
+        """Whether one model is released whose scores are counted in units: nothing is estimated here, too."""
+        return self.mechanism is not None and self.mechanism.releases is Releases.MODEL
+
+    @property
+    def certain(self) -> bool:
+        """Whether nothing is estimated."""
+        return self.counted or self.exact
+
+    @property
     def votes(self) -> bool:
         """Whether the predictor is the most probable vote, not the largest mean confidence."""
         return self.method in (Method.VOTE, Method.RENYI)
@@ -112,9 +124,10 @@ class Settings:
         """A served ensemble needs a lead, which not every method bounds."""
         if self.served is None:
             return
-        if self.counted:
+        if self.certain:
             raise ValueError(
-                "served must be None for a partition: its certificate is about the very models it serves"
+                "served must be None where nothing is estimated: the certificate is about the very models "
+                "that are served"
             )
         if self.method not in (Method.MEAN, Method.MARGIN, Method.VOTE):
             raise ValueError(f"served needs method mean, margin or vote: {self.method} bounds no lead")
@@ -124,6 +137,11 @@ class Settings:
         """Not every bound serves every method."""
         if self.counted and self.method is not Method.VOTE:
             raise ValueError(f"method = '{self.method}' must be vote for a partition: its votes are counted")
+        if self.exact != (self.method is Method.EXACT):
+            raise ValueError(
+                f"method = '{self.method}' does not fit: exact is for mechanisms that release one model, and "
+                "they take no other"
+            )
         if self.method is Method.MARGIN and self.bound not in (Bound.BETTING, Bound.LEVELS):
             raise ValueError(f"bound = '{self.bound}' must be betting or levels for method margin")
         if self.method is not Method.MARGIN and self.bound is Bound.LEVELS:

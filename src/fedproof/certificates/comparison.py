@@ -18,6 +18,7 @@ from fedproof.certificates.scores import Array
 from fedproof.certificates.tight import (
     ClassBounds,
     class_bounds,
+    exact_sizes,
     mean_sizes,
     partition_sizes,
     vote_counts,
@@ -71,7 +72,9 @@ def compare(
     share it soundly.
     """
     if mechanism.releases is Releases.GROUPS:
-        return (_counted(scores, labels, max_size),)
+        return _counted(scores, labels, mechanism, max_size)
+    if mechanism.releases is Releases.MODEL:
+        return _exact(scores, labels, max_size)
     exact = exact_bounds(scores.mean(axis=0, dtype=np.float64), rounded=False)  # as if O were infinite
     num_classes = scores.shape[2]
     sure = class_bounds(scores, Bound.BETTING, share(failure_probability, num_classes, Spending.SOUND))
@@ -117,15 +120,24 @@ def _accuracies(correct: Integers, max_size: int) -> tuple[float, ...]:
     return tuple(float(np.mean(correct >= size)) for size in range(min(top + 1, max_size) + 1))
 
 
-def _counted(scores: Array, labels: Integers, max_size: int) -> Curve:
-    top, sizes = partition_sizes(vote_counts(scores))
-    correct = np.where(top == labels, np.minimum(sizes, max_size), -1)
-    return Curve(
-        method="vote",
-        relation=Relation.REPLACE,
-        failure_probability=None,
-        accuracy=_accuracies(correct, max_size),
-    )
+def _counted(scores: Array, labels: Integers, mechanism: Mechanism, max_size: int) -> tuple[Curve, ...]:
+    """One curve, and one more where units that come or go matter less than those that are replaced."""
+    counts, curves = vote_counts(scores), []
+    for relation in (Relation.REPLACE, Relation.JOIN)[: 1 + mechanism.apart]:
+        top, sizes = partition_sizes(counts, own_vote=relation is Relation.JOIN)
+        correct = np.where(top == labels, np.minimum(sizes, max_size), -1)
+        accuracy = _accuracies(correct, max_size)
+        curves.append(Curve(method="vote", relation=relation, failure_probability=None, accuracy=accuracy))
+    return tuple(curves)
+
+
+def _exact(scores: Array, labels: Integers, max_size: int) -> tuple[Curve, ...]:
+    curves = []
+    for relation in (Relation.REPLACE, Relation.JOIN):
+        top, sizes = exact_sizes(scores[0], relation)
+        accuracy = _accuracies(np.where(top == labels, np.minimum(sizes, max_size), -1), max_size)
+        curves.append(Curve(method="exact", relation=relation, failure_probability=None, accuracy=accuracy))
+    return tuple(curves)
 
 
 def _paper(bounds: ClassBounds, epsilon: float, delta: float, max_size: int) -> Integers:

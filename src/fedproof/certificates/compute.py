@@ -16,12 +16,14 @@ from fedproof.certificates.tight import (
     CertifiedSizes,
     ClassBounds,
     class_bounds,
+    exact_sizes,
     mean_sizes,
     partition_sizes,
     ranking,
     served_gap,
     vote_counts,
 )
+from fedproof.threat import Relation
 
 
 def certified_sizes(settings: Settings, scores: Array) -> CertifiedSizes:
@@ -29,6 +31,10 @@ def certified_sizes(settings: Settings, scores: Array) -> CertifiedSizes:
     mechanism = settings.mechanism
     if settings.counted:
         return _counted(settings, scores)
+    if settings.exact:
+        top, sizes = exact_sizes(scores[0], settings.threat.relation)
+        sizes = np.minimum(sizes, settings.max_size)
+        return CertifiedSizes(top=top, leader=top, tied=sizes < 0, sizes=sizes)
     if scores.ndim == 3:
         check_copies(scores)
     if settings.method is Method.MARGIN:
@@ -59,10 +65,12 @@ def _most(settings: Settings) -> int:
 
 
 def _counted(settings: Settings, scores: Array) -> CertifiedSizes:
-    groups = settings.mechanism.replicas if settings.mechanism else None
+    assert settings.mechanism is not None
+    groups = settings.mechanism.models(len(scores))
     if len(scores) != groups:
         raise ValueError(f"scores are of {len(scores)} models, must be of groups = {groups}")
-    top, sizes = partition_sizes(vote_counts(scores))
+    own_vote = settings.mechanism.apart and settings.threat.relation is Relation.JOIN
+    top, sizes = partition_sizes(vote_counts(scores), own_vote=own_vote)
     tied = np.zeros(len(top), dtype=np.bool_)  # the first of equal classes wins
     return CertifiedSizes(top=top, leader=top, tied=tied, sizes=np.minimum(sizes, settings.max_size))
 

@@ -47,6 +47,7 @@ _OWNERS = Caveat(
 )
 
 _COUNTED = "the certified predictor is the class with most votes, the first of equal ones"
+_RELEASED = "the certified predictor is the released model itself; its scores count units"
 _INDEPENDENT = (
     "the replicas are independent trainings by the same mechanism on the same data; what an adversary does "
     "in one does not depend on another"
@@ -65,7 +66,7 @@ def caveats_of(settings: Settings, *, exact: bool = False) -> tuple[Caveat, ...]
         found += _paper_accounting(mechanism, settings.threat)
     if mechanism and settings.method is Method.RENYI and settings.group is Group.PAPER:
         found += _paper_group(mechanism, settings.threat)
-    if not exact and not settings.counted:
+    if not exact and not settings.certain:
         if settings.bound is Bound.NONE:
             found.append(_NO_BOUND)
         elif settings.spending is Spending.PAPER:
@@ -87,6 +88,8 @@ def assumptions_of(settings: Settings, *, numbers: str, num_replicas: int | None
     if settings.mechanism is not None and settings.counted:
         alone, group = settings.mechanism.assumptions
         stated = [alone, _COUNTED, _stored(settings, numbers), group]
+    elif settings.mechanism is not None and settings.exact:
+        stated = [_RELEASED, *settings.mechanism.assumptions]
     else:
         stated = [
             *_measured(settings, numbers, num_replicas),

@@ -29,6 +29,7 @@ STEP_OPTIONS = frozenset(
         "cosine", "shift", "flip", "balanced",
     )
 )  # fmt: skip
+SOLVER_OPTIONS = STEP_OPTIONS | {"solver", "penalty"}
 
 
 class Releases(StrEnum):
@@ -36,10 +37,12 @@ class Releases(StrEnum):
 
     REPLICAS: many trainings with randomness of their own; expectations over them are estimated.
     GROUPS: one model for each of several disjoint groups; their votes are counted, nothing is estimated.
+    MODEL: one model, from one sum; how far a unit moves its scores is known, nothing is estimated.
     """
 
     REPLICAS = "replicas"
     GROUPS = "groups"
+    MODEL = "model"
 
 
 class Mechanism:
@@ -52,14 +55,17 @@ class Mechanism:
         releases: what is trained and kept.
         unit: whose poisoning, and whose privacy, it is about.
         unaccounted: why there is no finite ε; empty where there is one.
+        parallel: how many models are of disjoint units, and cost together what one costs.
 
     What the engine asks:
 
     Attributes:
-        executor: module with the function `play` that executes a round; None: only described.
+        executor: module with the function `play` that executes a round, or `release` where there is only one
+            model; None: only described.
         rounds: of training.
         sampling: who takes part.
         once: whether they are drawn once, before the first round, and not in each.
+        divides: whether a sum is divided by the expected number of units in it.
         population: declared number of units; None: however many there are.
         pooled: whether a replica trains on its members' instances as one data set.
         noise_multiplier, clip_norm, clipping: of what is summed; noise 0: nothing is clipped.
@@ -73,9 +79,11 @@ class Mechanism:
     unaccounted: ClassVar[str] = ""
     executor: ClassVar[str | None] = None
     once: ClassVar[bool] = False
+    divides: ClassVar[bool] = True
     step_options: ClassVar[frozenset[str]] = STEP_OPTIONS
 
     unit: Unit = Unit.USER
+    parallel: int = 1
     population: int | None = None
     pooled: bool = False
     clip_norm: float = 1.0
@@ -96,6 +104,11 @@ class Mechanism:
         @property
         def noise_multiplier(self) -> float: ...  # noqa: D102
 
+    @property
+    def replaced(self) -> tuple[Query, ...]:
+        """What an observer sees where one unit is replaced; as a rule its vector moves by two norms."""
+        return self.queries
+
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
         """Why the guarantee would only be heuristic under one relation; empty if it is sound."""
         return ()
@@ -115,10 +128,14 @@ class Mechanism:
         drawn = "once, before the first round" if self.once else "in each round"
         return counted(self.rounds, "round"), f"{drawn}, {self.sampling.in_words(self.draws)}"
 
-    @property
-    def replicas(self) -> int | None:
-        """How many models there are, where the mechanism says so."""
+    def models(self, num_units: int) -> int | None:
+        """How many models `num_units` make; None where there may be as many as somebody wants."""
         return None
+
+    @property
+    def apart(self) -> bool:
+        """Whether every unit is a group of its own, and its model known by its identity."""
+        return False
 
     @property
     def draws(self) -> Unit:
@@ -143,6 +160,10 @@ class Mechanism:
     def altered(self, **fields: Any) -> Self:
         """The same mechanism with other values of some fields."""
         return replace(self, **fields)  # type: ignore[type-var]  # all kinds are dataclasses
+
+    def upload_bytes(self, dim: int, bytes_each: int) -> int:
+        """Size of what one unit sends in a round, for a model of `dim` numbers of `bytes_each`."""
+        return dim * bytes_each
 
     def check_users(self, sizes: NDArray[np.int64], batch_size: int) -> None:
         """Raise ValueError if users of these sizes, with batches of this size, cannot be trained as told."""
@@ -173,7 +194,7 @@ def is_private(mechanism: Mechanism) -> bool:
 
 def is_certified(mechanism: Mechanism) -> bool:
     """Whether anything at all can be proved about poisoning."""
-    return bool(mechanism.queries) or mechanism.releases is Releases.GROUPS
+    return bool(mechanism.queries) or mechanism.releases is not Releases.REPLICAS
 
 
 def check_population(mechanism: Mechanism) -> None:
@@ -194,4 +215,13 @@ def check_drawn_unit(mechanism: Any) -> None:
         raise ValueError(
             "pooled = False must be True for unit = 'instance': instances of many users are trained on "
             "together, nobody trains on one alone"
+        )
+
+
+def check_pooled_noise(mechanism: Mechanism) -> None:
+    """Raise ValueError where a noisy step is taken on whole users' instances, whose sum nothing bounds."""
+    if mechanism.pooled and mechanism.unit is Unit.USER:
+        raise ValueError(
+            f"noise_multiplier = {mechanism.noise_multiplier!r} must be 0 for pooled training of users, "
+            "which does not bound what one user adds to a step"
         )
