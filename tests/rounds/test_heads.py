@@ -88,6 +88,13 @@ def test_a_head_depends_on_its_own_group_alone(solver, seed, cores, hostile):
         assert not together[victim].any()
 
 
+def test_arrays_that_cannot_be_written_to_are_taken_as_they_are():
+    features, labels = data(20)
+    found = heads(features, labels, np.array([0, 20]), 3, solver="ridge", penalty=1.0)
+    features.flags.writeable = labels.flags.writeable = False
+    assert torch.equal(found, heads(features, labels, np.array([0, 20]), 3, solver="ridge", penalty=1.0))
+
+
 def test_threads_of_the_host_change_no_bit():
     features, labels = data(400, features=300)
     asked = {"offsets": np.array([0, 100, 400]), "num_classes": 3, "penalty": 1.0}
