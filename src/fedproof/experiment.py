@@ -233,8 +233,8 @@ def ensemble_size(config: Config, task: Task) -> int:
     least = known or 2
     if most < least:
         raise ValueError(
-            f"ensemble.max_epsilon = {budget} pays for {most} replicas, at least {least} are needed: raise it, "
-            "or raise mechanism.noise_multiplier"
+            f"ensemble.max_epsilon = {budget} pays for {most} replicas, at least {least} are needed: raise "
+            "it, or raise mechanism.noise_multiplier"
         )
     return most
 
