@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# The tests of a file share what is dear to make, so they go to one worker.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# The tests of a file share what is dear to make, so they go to one worker, in the order that conftest.py gives.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Tests start hundreds of processes, none of which should compile what another has compiled.
+unexport PYTHONDONTWRITEBYTECODE
 # What `make test-busy` runs, and how often.
 TESTS ?= tests src
 TIMES ?= 1 2 3
@@ -40,6 +42,7 @@ docs: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/fedproof bench --json
+	FEDPROOF_SPEED_INPUTS=10000 $(BIN)/python -m pytest -s tests/certificates/test_speed.py
 
 # A million hostile inputs for all readers together, more than a million adversaries, tests and certificates, and
 # twenty thousand hostile federations whose other models must not change by one bit.

@@ -29,6 +29,8 @@ collect_ignore_glob = [] if find_spec("flwr") else ["src/fedproof/integrations/f
 # whatever needs something that takes seconds to make.
 SLOW = frozenset(Path(__file__).with_name("tests").joinpath("slow.txt").read_text().split())
 DEAR = frozenset({"browser", "real_data"})
+# Files that take longest, longest first: one of them begun last would leave the other worker idle.
+LONGEST = Path(__file__).with_name("tests").joinpath("longest.txt").read_text().split()
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -59,17 +61,19 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before what is slow is left out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the slow ones. Shuffle files and the tests of each, which stay together: they share fixtures."""
+    """Mark the slow ones. Order or shuffle files; the tests of each stay together, they share fixtures."""
     for item in items:
         if getattr(item, "originalname", None) in SLOW or DEAR & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
-    if config.option.shuffle is None:
-        return
-    rng = random.Random(config.option.shuffle)
     files = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
-    rng.shuffle(files)
-    for tests in files:
-        rng.shuffle(tests)
+    if config.option.shuffle is None:
+        place = {config.rootpath / name: number for number, name in enumerate(LONGEST)}
+        files.sort(key=lambda tests: place.get(tests[0].path, len(place)))
+    else:
+        rng = random.Random(config.option.shuffle)
+        rng.shuffle(files)
+        for tests in files:
+            rng.shuffle(tests)
     items[:] = [item for tests in files for item in tests]
 
 

@@ -104,7 +104,7 @@ def test_predict_refuses_inputs_of_another_shape(finished):
 
 def test_a_finished_run_is_not_done_again_unless_resumed(finished):
     before = outputs(finished.folder)
-    with pytest.raises(ValueError, match="go on with --resume"):
+    with pytest.raises(ValueError, match="continue with --resume"):
         run(tiny(), finished.folder)
     run(tiny(), finished.folder, resume=True)
     assert outputs(finished.folder) == before

@@ -233,8 +233,8 @@ def ensemble_size(config: Config, task: Task) -> int:
     least = known or 2
     if most < least:
         raise ValueError(
-            f"ensemble.max_epsilon = {budget} pays for {most} replicas, at least {least} are needed: raise "
-            "it, or raise mechanism.noise_multiplier"
+            f"ensemble.max_epsilon = {budget} pays for {most} replicas, {least} or more are needed: raise it "
+            "or mechanism.noise_multiplier"
         )
     return most
 
@@ -324,12 +324,13 @@ def _summary(
     """The headline numbers."""
     labels, sent = task.federation.test_labels, round(len(scores) * uploads(task))
     caveats = _caveats(config, task, certificate)
+    votes = certificate is not None and certificate.settings.votes
     summary = RunSummary(
         data=task.federation.name,
         users=task.federation.num_users,
         inputs=len(labels),
         replicas=len(scores),
-        accuracy=ensemble_accuracy(scores, labels),
+        accuracy=ensemble_accuracy(scores, labels, votes=votes),
         replica_accuracy=float(replica_accuracies(scores, labels).mean()),
         secure_noise=task.secure_noise,
         class_names=task.federation.class_names,

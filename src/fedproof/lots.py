@@ -111,6 +111,9 @@ def _mixed(state: Any) -> Any:
     return state ^ ((state >> 31) & (2**33 - 1))
 
 
+_AT_ONCE = 2**16  # numbers: enough for speed, and half a megabyte
+
+
 def draw_cohorts(
     sampling: Sampling,
     ids: NDArray[np.int64],
@@ -129,10 +132,13 @@ def draw_cohorts(
     chosen = np.ones((len(replicas), rounds, len(ids)), dtype=np.bool_)
     if isinstance(sampling, Everyone):
         return chosen
-    lots, draws = Lots(seed, Purpose.COHORT, replicas, secure=secure), np.arange(rounds)
-    for row in range(len(replicas)):
-        numbers = lots.draw(draws, np.full(rounds, row), ids[None].repeat(rounds, axis=0))
-        chosen[row] = _chosen(sampling, numbers)
+    lots = Lots(seed, Purpose.COHORT, replicas, secure=secure)
+    drawn = chosen.reshape(-1, len(ids))  # a row for each round of each replica
+    step = max(1, _AT_ONCE // max(1, len(ids)))
+    for begin in range(0, len(drawn), step):
+        row = np.arange(begin, min(begin + step, len(drawn)))
+        numbers = lots.draw(row % rounds, row // rounds, np.broadcast_to(ids, (len(row), len(ids))))
+        drawn[row] = _chosen(sampling, numbers)
     return chosen
 
 

@@ -40,7 +40,7 @@ class RunSummary:
     Attributes:
         data: name of the data set.
         users, inputs, replicas: how many there are.
-        accuracy: of the ensemble.
+        accuracy: of the ensemble, as its certificate reads it: by mean confidence, or by votes.
         replica_accuracy: of one replica, on average.
         secure_noise: whether random numbers came from the operating system.
         class_names: of the labels.

@@ -1,3 +1,5 @@
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -41,9 +43,14 @@ def random_federation(shape, *, tokens=False, classes=3, users=12, test_inputs=2
     return Federation(**arrays, class_names=tuple("abcdefghij"[:classes]), name="random")
 
 
+@cache
+def digits():
+    return data.load("digits", classes=[0, 1], users=96)
+
+
 def demo_task(*, rounds=2, noise_multiplier=6.0, **changes):
     """The task of `demo.toml`, two classes of digits for 96 users."""
-    federation = data.load("digits", classes=[0, 1], users=96)
+    federation = changes.get("federation") or digits()
     mechanism = UserFedAvg(
         rounds=rounds, noise_multiplier=noise_multiplier, sampling=Poisson(probability=0.25), clip_norm=1.0
     )

@@ -27,6 +27,7 @@ from fedproof.mechanisms import (
     FixedSize,
     InstanceFedAvg,
     InstanceFedSGD,
+    LocalTraining,
     Partition,
     PerLayer,
     Poisson,
@@ -496,7 +497,8 @@ def test_every_attack_on_every_layout(variant, layout):
 
 def small_task():
     federation = random_federation((8, 8))
-    return demo_task(federation=federation, model=build("mlp", federation, hidden=(5,)))
+    local = LocalTraining(epochs=2, batch_size=3, learning_rate=0.5)
+    return demo_task(federation=federation, model=build("mlp", federation, hidden=(5,)), local=local)
 
 
 def handed_in(task, *, shared):

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -241,6 +243,24 @@ def test_inefficacy_as_a_page(files, tmp_path):
     done = fedproof("inefficacy", *bound, *MECHANISM, "--page", tmp_path / "cost.html")
     assert "at least" in done.stdout
     assert "<svg" in (tmp_path / "cost.html").read_text()
+
+
+def test_a_certificate_from_elsewhere_as_a_page(files, tmp_path):
+    given = ("--scores", files / "scores.npy", "--labels", files / "labels.npy")
+    page = tmp_path / "page.html"
+    told = fedproof(
+        "certify", *given, *MECHANISM, "--page", page, "--out", tmp_path / "certificate.json"
+    ).stdout
+    assert f"the page to look at is {page}" in " ".join(told.split())
+    again = as_json("report", tmp_path)
+    assert again == {"report": str(tmp_path / "report.html"), "figures": []}
+    command = re.search(r"check it with: (fedproof verify .*?\.npy --labels \S+)", " ".join(told.split()))[1]
+    assert command in page.read_text()
+    fedproof(*command.split()[1:])
+    beside = as_json("report", tmp_path / "certificate.json")["report"]
+    assert Path(beside).read_text() == (tmp_path / "report.html").read_text()
+    refused = fedproof("report", tmp_path, "--private", status=1).stderr
+    assert "is a certificate alone, it holds no norms" in " ".join(refused.split())
 
 
 def test_tables_for_people(files):

@@ -111,6 +111,8 @@ MISTAKES = [
     (f"{CERTIFY} {TENTH} --out nowhere/c.json", "--out nowhere/c.json: there is no folder nowhere"),
     (f"{CERTIFY} {TENTH} --out .", "--out . is a folder, must be a file"),
     (f"{COST} --page .", "--page . is a folder, must be a file"),
+    (f"{CERTIFY} {TENTH} --page nowhere/p.html", "--page nowhere/p.html: there is no folder nowhere"),
+    ("report note.txt", "note.txt: certificate is not a JSON document"),
     ("verify note.txt", "note.txt: certificate is not a JSON document"),
     ("verify nowhere.json", "nowhere.json: cannot be read: No such file or directory"),
     # costs

@@ -36,11 +36,12 @@ from fedproof.threat import Unit
 
 REPLICAS = 2
 SIZES = (1, 4, 7, 3, 5)  # unequal, smaller and larger than a batch of 3
+FEW = (1, 4, 2, 3, 2)  # for the largest network
 
 
-def federation(shape: tuple[int, ...], *, tokens: bool = False) -> Federation:
+def federation(shape: tuple[int, ...], *, tokens: bool = False, sizes: tuple[int, ...] = SIZES) -> Federation:
     rng = np.random.default_rng(0)
-    offsets = np.concatenate([[0], np.cumsum(SIZES)])
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
     make = (lambda n: rng.integers(0, 9, (n, *shape))) if tokens else (lambda n: rng.normal(size=(n, *shape)))
     return Federation(
         features=make(int(offsets[-1])) if tokens else make(int(offsets[-1])).astype(np.float32),
@@ -65,7 +66,7 @@ DATA = {
     "mlp": federation((2, 3)),
     "mnist-cnn": federation((1, 28, 28)),
     "lenet": federation((28, 28)),
-    "cifar-cnn": federation((3, 32, 32)),
+    "cifar-cnn": federation((3, 32, 32), sizes=FEW),
     "lstm": federation((5,), tokens=True),
     "brought": federation((1, 6, 6)),
 }
@@ -102,7 +103,7 @@ def mechanisms(name: str) -> dict[str, object]:
     found["cohort-once-noise"] = CohortOnce(rounds=2, sampling=fixed, noise_multiplier=0.05, clip_norm=0.1)
     found["partition"] = Partition(groups=3, rounds=2)
     found["partition-pooled"] = Partition(groups=3, rounds=2, pooled=True)
-    bag = FixedSize(cohort=7, users=sum(SIZES))
+    bag = FixedSize(cohort=7, users=len(DATA[name].labels))
     found["bagging"] = Bagging(rounds=2, sampling=bag, pooled=True, unit=Unit.INSTANCE)
     for key, drawn, noise in (
         ("fixed", bag, 0.05),

@@ -9,6 +9,7 @@ from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.paper_theorems import Group
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.mechanisms import Caveat, Mechanism
+from fedproof.mechanisms.sampling import digits
 from fedproof.threat import Relation, ThreatModel
 
 _TIGHT = 'Set certificate.method = "margin" or "mean"'
@@ -194,3 +195,36 @@ def _paper_group(mechanism: Mechanism, threat: ThreatModel) -> list[Caveat]:
     """The paper counts one step per unit, whatever the Rényi curve is for."""
     fixed = any(query.sampling.closed for query in queries_of(mechanism))
     return [_RELATION] if threat.relation is Relation.REPLACE and not fixed else []
+
+
+# --- the half of a guarantee that nobody can check ----------------------------------------------------------
+
+
+def executed(source: Mechanism | ApproximateDP, threat: ThreatModel, *, replicas: int | None = None) -> str:
+    """What is taken to have been executed, in one sentence to hold beside the code of the training.
+
+    Of one model, or of `replicas`.
+
+    >>> from fedproof.mechanisms import Poisson, UserFedAvg
+    >>> tenth = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
+    >>> executed(tenth, ThreatModel()).split("; ")[1]
+    'in each round, every user takes part independently with probability 0.1'
+    """
+    trainings = "" if replicas is None else f"{replicas} independent trainings on the same data, each "
+    if isinstance(source, ApproximateDP):
+        return trainings + _known_by_epsilon(source, threat)
+    joining = [f"none of these numbers changes when {threat.unit}s join"]
+    parts = [*source.in_words(), *(joining if threat.relation is Relation.JOIN else [])]
+    return f"{trainings}{'of ' * bool(trainings)}{'; '.join(parts)}"
+
+
+def _known_by_epsilon(privacy: ApproximateDP, threat: ThreatModel) -> str:
+    unit = threat.unit
+    stated = "added or removed" if privacy.relation is Relation.JOIN else "replaced by another"
+    text = (
+        f"({digits(privacy.epsilon)}, {digits(privacy.delta)})-differentially private for one {unit} "
+        f"{stated}, in everything by which one {unit} can influence the model"
+    )
+    if privacy.relation is Relation.JOIN and threat.relation is Relation.REPLACE:
+        text += f"; each {unit} that is replaced counts as one removed and one added"
+    return text

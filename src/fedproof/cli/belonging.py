@@ -122,7 +122,7 @@ RULES = {
     ),
     "certify": Rules(
         uses=_GUARANTEE
-        | dict.fromkeys(("scores", "labels", "bound", "max_size", "served"), ALWAYS)
+        | dict.fromkeys(("scores", "labels", "bound", "max_size", "served", "page"), ALWAYS)
         | {"failure_probability": (Kind.MARGIN, Kind.BOUNDED), "spending": (Kind.BOUNDED,)},
         needs=_GUARANTEE_NEEDS,
     ),

@@ -18,7 +18,7 @@ from fedproof.certificates import (
 )
 from fedproof.certificates import certify as certify_scores
 from fedproof.certificates import inefficacy as certify_costs
-from fedproof.certificates.soundness import cost_caveats
+from fedproof.certificates.soundness import cost_caveats, executed
 from fedproof.cli.belonging import Kind, check_options
 from fedproof.cli.common import Json, check_written, print_json, print_table, say, sizes_of
 from fedproof.cli.mechanism import (
@@ -26,7 +26,6 @@ from fedproof.cli.mechanism import (
     MechanismOptions,
     RelationOption,
     check_relation,
-    executed,
     mechanism_kinds,
     mechanism_of,
     unfolded,
@@ -121,6 +120,7 @@ def certify(
     ] = None,
     max_size: MaxSize = 100,
     out: Out = None,
+    page: Annotated[Path | None, typer.Option(help="Also write a page to look at, an .html file.")] = None,
     json: Json = False,
 ) -> None:
     """Certify anybody's retrained models from their class confidences.
@@ -135,9 +135,9 @@ def certify(
     check_options("certify", given, kinds)
     check_relation(relation, kinds)
     check_written("--out", out)
+    check_written("--page", page)
     check.open_probability(**{"--failure-probability": failure_probability})
-    if served is not None:
-        check.open_probability(**{"--served": served})
+    check.open_probability(**({} if served is None else {"--served": served}))
     threat = ThreatModel(unit=options.unit, relation=relation)
     source = _source_of_guarantee(options, kinds, epsilon, delta, epsilon_relation)
     certificate = certify_scores(
@@ -155,17 +155,27 @@ def certify(
     words = executed(source, threat, replicas=certificate.num_replicas)
     if out is not None:
         replace_file(out, dumps(certificate).encode())
+    command = _checking(out, scores, labels)
+    if page is not None:
+        from fedproof.report import write_certificate_page
+
+        write_certificate_page(certificate, page, command=command)
     if json:
-        told = {"executed": words, "assumptions": list(certificate.assumptions)}
-        print_json(summary_of(certificate) | told)
+        print_json(
+            summary_of(certificate) | {"executed": words, "assumptions": list(certificate.assumptions)}
+        )
         return
     show(certificate, words)
-    if served is None:
-        votes = chosen in (Method.VOTE, Method.RENYI)
-        say(_READING.format(label="most probable vote" if votes else "label of highest expected confidence"))
     if out is not None:
-        with_labels = "" if labels is None else f" --labels {labels}"
-        say(f"written to {out}; check it with: fedproof verify {out} --scores {scores}{with_labels}")
+        say(f"written to {out}; check it with: {command}")
+    if page is not None:
+        say(f"the page to look at is {page}")
+
+
+def _checking(out: Path | None, scores: Path, labels: Path | None) -> str:
+    """The command that derives the certificate again."""
+    with_labels = "" if labels is None else f" --labels {labels}"
+    return f"fedproof verify {out or 'certificate.json'} --scores {scores}{with_labels}"
 
 
 def _guarantee_kinds(options: MechanismOptions, given: Given, method: Method | CostMethod) -> list[Kind]:
@@ -225,6 +235,11 @@ def show(certificate: Certificate, words: str) -> None:
     rows.append(("certified size, median / largest", f"{size['median']} / {size['max']}"))
     print_table(title, ("", ""), rows)
     say_soundness(certificate.sound, certificate.reasons, words)
+    if certificate.settings.served is None:
+        expected = (
+            "most probable vote" if certificate.settings.votes else "label of highest expected confidence"
+        )
+        say(_READING.format(label=expected))
 
 
 def _confidence(certificate: Certificate) -> str:

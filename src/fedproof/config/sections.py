@@ -23,7 +23,8 @@ class DataSection(Section):
     """`[data]`: which data set, which of its classes, and how users hold it.
 
     Attributes:
-        name: `digits`, `mnist`, `cifar10`, `cifar100`, `leaf/FOLDER`, `sent140`, `sent140-pseudo`, or a
+        name: `digits`, `mnist`, `cifar10`, `cifar100`, `leaf/FOLDER`, `idx/FOLDER` (four files like MNIST's),
+            `sent140`, `sent140-pseudo`, or a
             function of yours as `package.module:function`.
         classes: numbers of the classes that are kept, which become 0, 1, ... in this order; all if not given.
         users: how many there are; the paper's number, or everybody the data come with, if not given.
@@ -180,7 +181,8 @@ class AttackSection(Section):
         spread: at instance level: users that poisoned instances are dealt out to; one if not given.
         user_instances: at user level: instances that each adversary holds, up to the public limit; as many as
             it has if not given.
-        cost_bound: C̄, to which the attacker's loss is clipped.
+        cost_bound: C̄, to which the attacker's loss is clipped: 10 is the loss where what it wants has a
+            confidence of e⁻¹⁰.
     """
 
     kind: str = "none"
@@ -196,7 +198,7 @@ class AttackSection(Section):
     gain: Positive | None = None
     spread: Count | None = None
     user_instances: Count | None = None
-    cost_bound: Positive = 0.5
+    cost_bound: Positive = 10.0
 
 
 class PublicDataSection(Section):

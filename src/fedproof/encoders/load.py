@@ -58,7 +58,8 @@ def load(
 
     Args:
         name: `digits`, `mnist`, `cifar10`, `cifar100`, `leaf` (the data folder is a LEAF folder),
-            `leaf/FOLDER`, `sent140`, `sent140-pseudo` (synthetic users) or `my_package.module:function`.
+            `leaf/FOLDER`, `idx/FOLDER` (files like MNIST's), `sent140`, `sent140-pseudo` (synthetic users) or
+            `my_package.module:function`.
         classes: numbers or names of classes, which become 0, 1, ... in this order; None: all.
         users: number of users; None: the paper's number, or everybody the data come with.
         partition: `iid`, `dirichlet`, `degree` or `natural`; None: natural where the data come with

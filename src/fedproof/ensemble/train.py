@@ -205,9 +205,10 @@ def _train_block(task: Task, block: range, setting: Setting, shared: Tensor | No
 def replica_accuracies(scores: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[np.float64]:
     """Share of the inputs that each replica of scores (replicas, inputs, classes) labels correctly.
 
-    One replica after the other: scores may lie in a file that is larger than the memory.
+    Some replicas after the others: scores may lie in a file that is larger than the memory.
     """
-    return np.array([np.mean(one.argmax(axis=-1) == labels) for one in scores])
+    parts = [scores[begin : begin + 32] for begin in range(0, len(scores), 32)]
+    return np.concatenate([(part.argmax(axis=-1) == labels).mean(axis=1) for part in parts])
 
 
 def ensemble_accuracy(

@@ -79,11 +79,6 @@ class OneRound(Mechanism):
         return 1
 
     @property
-    def shares_first_round(self) -> bool:
-        """There are no replicas to share it."""
-        return False
-
-    @property
     def assumptions(self) -> tuple[str, ...]:
         """What is taken for granted of the release."""
         unit = self.unit

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.arrays import Floats, votes_of
-from fedproof.certificates import Bound, Certificate, Method
+from fedproof.certificates import Bound, Certificate
 from fedproof.certificates.confidence import mean_lower, mean_upper
 from fedproof.certificates.tight import partition_sizes, vote_counts
 
@@ -25,11 +25,6 @@ class Verdict:
     certified: int
     kept: int
     contradicted: int
-
-
-def by_votes(certificate: Certificate) -> bool:
-    """Whether the certificate is about the class with most votes, not with the highest mean confidence."""
-    return certificate.settings.method in (Method.VOTE, Method.RENYI)
 
 
 def certified_at(certificate: Certificate, size: int) -> NDArray[np.int64]:
@@ -51,7 +46,7 @@ def verdict(
         return Verdict(certified=0, kept=0, contradicted=0)
     if certificate.settings.counted:
         return _counted(scores, certificate, rows)
-    mine = votes_of(scores[:, rows]) if by_votes(certificate) else scores[:, rows]
+    mine = votes_of(scores[:, rows]) if certificate.settings.votes else scores[:, rows]
     wanted = np.array([certificate.prediction[row] for row in rows])
     margins = _margins(mine, wanted)
     lost = margins.mean(axis=0) <= 0  # columns: each rival of each input
