@@ -16,6 +16,7 @@ from fedproof.cli.training import show
 from fedproof.config import parse_config
 from fedproof.experiment import run
 from fedproof.report import write_report
+from fedproof.report.run_data import read_run
 from fedproof.serving import predict
 from fedproof.summary import read_summary
 from fedproof.threat import ThreatModel
@@ -389,8 +390,15 @@ def without_cohort(*overrides):
     return parse_config(TINY.replace("cohort = 8\n", ""), "tiny", overrides)
 
 
-def test_a_partition_is_certified_with_certainty(tmp_path):
-    result = run(without_cohort(*PARTITION, "mechanism.pooled=true"), tmp_path / "run")
+@pytest.mark.parametrize("rule", ["plurality", "pairwise", "run-off"])
+def test_a_partition_is_certified_with_certainty(tmp_path, rule):
+    config = without_cohort(*PARTITION, "mechanism.pooled=true", f"certificate.rule={rule}")
+    result = run(config, tmp_path / "run")
+    assert result.summary.rule == (None if rule == "plurality" else rule)
+    own = [result.certificate.curve[size] for size in (0, 1)]
+    assert [float(row["certified_accuracy"]) for row in read_run(tmp_path / "run").metrics][:2] == own
+    again = predict(tmp_path / "run", result.federation.test_features[:5])
+    assert again.certified_size == result.certificate.certified_size[:5]
     assert result.summary.sound
     assert result.summary.replicas == 8
     assert result.summary.failure_probability == 0
@@ -407,6 +415,7 @@ def test_a_partition_is_certified_with_certainty(tmp_path):
         (("certificate.method=margin",), "certificate.method = 'margin' must be vote for a partition"),
         (("mechanism.kind=user-fedavg", "mechanism.cohort=3"), "groups = 8 belongs to kind = 'partition'"),
         (("mechanism.cohort=3",), "mechanism.cohort = 3 is not used"),
+        (("certificate.rule=dictator",), "certificate.rule"),
     ],
 )
 def test_bad_partitions_are_refused(overrides, message):

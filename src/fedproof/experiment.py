@@ -258,6 +258,7 @@ def _certify(
         delta=config.mechanism.delta,
         failure_probability=section.failure_probability,
         max_size=section.max_size,
+        rule=section.rule,
     )
     return certificate, curves
 
@@ -276,6 +277,7 @@ def _asked_for(config: Config) -> dict[str, Any]:
     section = config.certificate
     return {
         "method": section.method,
+        "rule": section.rule,
         "bound": section.bound,
         "failure_probability": section.failure_probability,
         "max_size": section.max_size,

@@ -17,6 +17,7 @@ from fedproof.certificates.compute import certified_sizes
 from fedproof.certificates.confidence import Bound, Spending, share
 from fedproof.certificates.paper_theorems import Group
 from fedproof.certificates.privacy import ApproximateDP, Source, check_relation, curve_of_units, epsilon_delta
+from fedproof.certificates.rules import Rule
 from fedproof.certificates.scores import (
     Array,
     check_labels,
@@ -57,6 +58,7 @@ def certify(
     sequential: bool = False,
     delta: float | None = None,
     served: float | None = None,
+    rule: Rule | str = Rule.PLURALITY,
     caveats: Sequence[str] = (),
     assumptions: Sequence[str] = (),
 ) -> Certificate:
@@ -68,7 +70,8 @@ def certify(
     neither a bound nor a failure probability. `bound` defaults to the method's own. `sequential` says that
     replicas were added until enough was decided, which bound betting allows for methods mean, vote and paper.
     `served` is the failure probability of an ensemble of as many replicas that is retrained under attack and
-    must give the certified label itself. `caveats` are reasons why nothing is proved, `assumptions` what is
+    must give the certified label itself. `rule` is how the models elect a class, chosen before the scores
+    were seen. `caveats` are reasons why nothing is proved, `assumptions` what is
     taken for granted besides: words of whoever trained, kept in the file.
 
     Guarantee: see `Certificate`.
@@ -92,6 +95,7 @@ def certify(
         sequential=sequential,
         delta=delta,
         served=served,
+        rule=rule,
         caveats=caveats,
         assumptions=assumptions,
     )
@@ -159,6 +163,7 @@ def settings_for(
     spending: Spending | str = Spending.SOUND,
     sequential: bool = False,
     served: float | None = None,
+    rule: Rule | str = Rule.PLURALITY,
     exact: bool = False,
     version: int = VERSION,
 ) -> Settings:
@@ -168,6 +173,8 @@ def settings_for(
     counted = described_as is not None and described_as.releases is Releases.GROUPS  # nothing is estimated
     if exact and chosen is Method.MARGIN:
         raise ValueError("method = 'margin' needs the scores of every replica, not means: use method mean")
+    if exact and rule != Rule.PLURALITY:
+        raise ValueError(f"rule = '{rule}' needs the scores of every replica, not means")
     if exact and counted:
         raise ValueError("a partition's votes are counted: give the scores of its groups, not means")
     if chosen is not Method.PAPER:  # whose relation is that of its accounting
@@ -188,6 +195,7 @@ def settings_for(
         max_size=max_size,
         sequential=sequential,
         served=served,
+        rule=rule,  # type: ignore[arg-type]  # a name becomes a member
         caveats=stated(caveats, "caveats"),
         stated_assumptions=stated(assumptions, "assumptions"),
         version=version,

@@ -17,6 +17,7 @@ from fedproof.accounting.tradeoff import check_units
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.paper_theorems import Group, check_tau
 from fedproof.certificates.privacy import ApproximateDP
+from fedproof.certificates.rules import Rule
 from fedproof.mechanisms import Mechanism, Releases
 from fedproof.threat import ThreatModel
 
@@ -55,7 +56,8 @@ class Settings:
     `mechanism` is what was executed, `privacy` the (ε, δ) of one unit where that is all that is known or all
     that the method uses. `spending` and `group` matter to some methods only. `sequential` says that replicas
     were added until enough was decided. `served` is the failure probability ψ₂ of an ensemble of as many
-    replicas that is retrained under attack; None: the certificate is about expected confidences alone.
+    replicas that is retrained under attack; None: the certificate is about expected confidences alone. `rule`
+    is how the models elect a class.
 
     `caveats` and `stated_assumptions` are what whoever trained has to say: the first are reasons why nothing
     is proved, the second are taken for granted besides what the theorem needs. Neither follows from scores.
@@ -74,12 +76,14 @@ class Settings:
     max_size: int
     sequential: bool
     served: float | None = None
+    rule: Rule = Rule.PLURALITY
     caveats: tuple[str, ...] = ()
     stated_assumptions: tuple[str, ...] = ()
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        _become_members(self, {"method": Method, "bound": Bound, "spending": Spending, "group": Group})
+        names = {"method": Method, "bound": Bound, "spending": Spending, "group": Group, "rule": Rule}
+        _become_members(self, names)
         if self.failure_probability != 0 or self.bound is not Bound.NONE:  # zero: exact means
             check.open_probability(failure_probability=self.failure_probability)
         check_units(max_size=self.max_size)
@@ -87,11 +91,17 @@ class Settings:
         check_sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
         self._check_combination()
         self._check_served()
+        self._check_rule()
 
     @property
     def counted(self) -> bool:
         """Whether the votes of disjoint groups are counted: nothing is estimated, nothing can fail."""
         return self.mechanism is not None and self.mechanism.releases is Releases.GROUPS
+
+    @property
+    def unusual(self) -> dict[str, Any]:
+        """Fields that are not in every file, where they say something: older files lack them."""
+        return {"rule": self.rule.value} if self.rule is not Rule.PLURALITY else {}
 
     @property
     def votes(self) -> bool:
@@ -119,6 +129,19 @@ class Settings:
         if self.method not in (Method.MEAN, Method.MARGIN, Method.VOTE):
             raise ValueError(f"served needs method mean, margin or vote: {self.method} bounds no lead")
         check.open_probability(served=self.served)
+
+    def _check_rule(self) -> None:
+        """Not every method asks the models for their order of two classes."""
+        if self.rule is Rule.PLURALITY:
+            return
+        if self.rule is Rule.PAIRWISE and self.method in (Method.MEAN, Method.MARGIN):
+            raise ValueError(
+                "rule = 'pairwise' compares votes: use method vote (means are in the same order by pairs)"
+            )
+        if self.method not in (Method.VOTE, Method.MEAN):
+            raise ValueError(f"rule = '{self.rule}' is not defined for method {self.method}: use vote")
+        if self.sequential:
+            raise ValueError(f"sequential = True needs rule plurality, not {self.rule}")
 
     def _check_combination(self) -> None:
         """Not every bound serves every method."""
@@ -275,6 +298,7 @@ class Certificate:
             "bound": self.settings.bound.value,
             "sound": self.sound,
             "reasons": list(self.reasons),
+            **self.settings.unusual,
         }
 
     @property

@@ -14,13 +14,12 @@ from fedproof.arrays import Integers
 from fedproof.certificates.compute import exact_bounds
 from fedproof.certificates.confidence import Bound, Spending, share
 from fedproof.certificates.paper_theorems import certified_size
+from fedproof.certificates.rules import Rule, counted_sizes
 from fedproof.certificates.scores import Array
 from fedproof.certificates.tight import (
     ClassBounds,
     class_bounds,
     mean_sizes,
-    partition_sizes,
-    vote_counts,
 )
 from fedproof.mechanisms import Mechanism, Releases, is_private
 from fedproof.threat import Relation, ThreatModel
@@ -62,16 +61,17 @@ def compare(
     delta: float,
     failure_probability: float = 0.01,
     max_size: int = 100,
+    rule: Rule = Rule.PLURALITY,
 ) -> tuple[Curve, ...]:
     """The paper's formula and the tight mean certificates, without and with Monte-Carlo confidence.
 
     A mechanism without privacy has the tight ones only.
 
     The paper's bounds are Hoeffding's, each at the full failure probability; ours are betting bounds that
-    share it soundly.
+    share it soundly. The groups of a partition elect by `rule`.
     """
     if mechanism.releases is Releases.GROUPS:
-        return (_counted(scores, labels, max_size),)
+        return (_counted(scores, labels, max_size, rule),)
     exact = exact_bounds(scores.mean(axis=0, dtype=np.float64), rounded=False)  # as if O were infinite
     num_classes = scores.shape[2]
     sure = class_bounds(scores, Bound.BETTING, share(failure_probability, num_classes, Spending.SOUND))
@@ -117,9 +117,9 @@ def _accuracies(correct: Integers, max_size: int) -> tuple[float, ...]:
     return tuple(float(np.mean(correct >= size)) for size in range(min(top + 1, max_size) + 1))
 
 
-def _counted(scores: Array, labels: Integers, max_size: int) -> Curve:
-    top, sizes = partition_sizes(vote_counts(scores))
-    correct = np.where(top == labels, np.minimum(sizes, max_size), -1)
+def _counted(scores: Array, labels: Integers, max_size: int, rule: Rule) -> Curve:
+    top, sizes = counted_sizes(rule, scores, max_size)
+    correct = np.where(top == labels, sizes, -1)
     return Curve(
         method="vote",
         relation=Relation.REPLACE,

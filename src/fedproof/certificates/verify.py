@@ -159,6 +159,7 @@ def _recompute_sizes(
         spending=settings.spending,
         sequential=settings.sequential,
         served=settings.served,
+        rule=settings.rule,
         exact=exact,
         **common,
     )

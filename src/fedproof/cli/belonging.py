@@ -123,7 +123,11 @@ RULES = {
     "certify": Rules(
         uses=_GUARANTEE
         | dict.fromkeys(("scores", "labels", "bound", "max_size", "served"), ALWAYS)
-        | {"failure_probability": (Kind.MARGIN, Kind.BOUNDED), "spending": (Kind.BOUNDED,)},
+        | {
+            "failure_probability": (Kind.MARGIN, Kind.BOUNDED),
+            "spending": (Kind.BOUNDED,),
+            "rule": (Kind.VOTE, Kind.MEAN),
+        },
         needs=_GUARANTEE_NEEDS,
     ),
     "inefficacy": Rules(

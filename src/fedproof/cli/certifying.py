@@ -13,6 +13,7 @@ from fedproof.certificates import (
     CostMethod,
     Inefficacy,
     Method,
+    Rule,
     Spending,
     dumps,
 )
@@ -93,6 +94,14 @@ def certify(
             "the published ones. [default: margin; with --epsilon: paper]"
         ),
     ] = None,
+    rule: Annotated[
+        Rule,
+        typer.Option(
+            help="How the models elect a class: plurality (most votes, or the highest mean confidence), "
+            "pairwise (the class that is preferred to each other one), run-off (between the two with most "
+            "votes). Decide before you look at scores."
+        ),
+    ] = Rule.PLURALITY,
     bound: Annotated[
         Bound | None,
         typer.Option(
@@ -145,6 +154,7 @@ def certify(
         labels,
         threat=threat,
         method=chosen,
+        rule=rule,
         bound=bound,
         failure_probability=failure_probability,
         spending=spending,
@@ -162,7 +172,8 @@ def certify(
     show(certificate, words)
     if served is None:
         votes = chosen in (Method.VOTE, Method.RENYI)
-        say(_READING.format(label="most probable vote" if votes else "label of highest expected confidence"))
+        label = "most probable vote" if votes else "label of highest expected confidence"
+        say(_READING.format(label=label if rule is Rule.PLURALITY else f"label that wins by {rule}"))
     if out is not None:
         with_labels = "" if labels is None else f" --labels {labels}"
         say(f"written to {out}; check it with: fedproof verify {out} --scores {scores}{with_labels}")

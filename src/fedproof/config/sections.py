@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedproof.certificates import Bound, Method
+from fedproof.certificates import Bound, Method, Rule
 from fedproof.threat import Relation, Unit
 
 Count = Annotated[int, Field(ge=1)]
@@ -132,12 +132,14 @@ class CertificateSection(Section):
 
     Attributes:
         method: which theorem; all but `paper` and `renyi` are tight.
+        rule: how models elect a class, `plurality`, `pairwise` or `run-off`; chosen before looking at scores.
         bound: how means are bounded from the replicas; the method's own if not given.
         failure_probability: for each input, that its certificate does not hold.
         max_size: largest number of poisoned units that is looked at.
     """
 
     method: Method = Field(default=Method.MARGIN, strict=False)
+    rule: Rule = Field(default=Rule.PLURALITY, strict=False)
     bound: Bound | None = Field(default=None, strict=False)
     failure_probability: Open = 0.01
     max_size: Count = 100
