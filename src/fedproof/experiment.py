@@ -280,6 +280,7 @@ def _asked_for(config: Config) -> dict[str, Any]:
         "rule": section.rule,
         "bound": section.bound,
         "failure_probability": section.failure_probability,
+        "simultaneous": section.simultaneous,
         "max_size": section.max_size,
         "delta": config.mechanism.delta,
     }

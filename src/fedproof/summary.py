@@ -51,6 +51,7 @@ class RunSummary:
         certified_size: over the test inputs.
         failure_probability, served, method, bound: of the certificate.
         rule: by which models elect a class, where it is not plurality.
+        simultaneous: true where the failure probability is for all inputs together.
         sound, reasons, remedies: whether it is a proof, why not, and what would help.
         epsilon, ensemble_epsilon: of one model and of all, by accountant; this and what follows is None if
             there is no privacy.
@@ -78,6 +79,7 @@ class RunSummary:
     method: str | None = None
     bound: str | None = None
     rule: str | None = None
+    simultaneous: bool | None = None
     sound: bool
     reasons: tuple[str, ...]
     remedies: tuple[str | None, ...] = ()

@@ -59,6 +59,7 @@ def certify(
     delta: float | None = None,
     served: float | None = None,
     rule: Rule | str = Rule.PLURALITY,
+    simultaneous: bool = False,
     caveats: Sequence[str] = (),
     assumptions: Sequence[str] = (),
 ) -> Certificate:
@@ -71,8 +72,9 @@ def certify(
     replicas were added until enough was decided, which bound betting allows for methods mean, vote and paper.
     `served` is the failure probability of an ensemble of as many replicas that is retrained under attack and
     must give the certified label itself. `rule` is how the models elect a class, chosen before the scores
-    were seen. `caveats` are reasons why nothing is proved, `assumptions` what is
-    taken for granted besides: words of whoever trained, kept in the file.
+    were seen. `simultaneous` spends both failure probabilities over all inputs. `caveats` are reasons why
+    nothing is proved, `assumptions` what is taken for granted besides: words of whoever trained, kept in the
+    file.
 
     Guarantee: see `Certificate`.
 
@@ -96,6 +98,7 @@ def certify(
         delta=delta,
         served=served,
         rule=rule,
+        simultaneous=simultaneous,
         caveats=caveats,
         assumptions=assumptions,
     )
@@ -164,6 +167,7 @@ def settings_for(
     sequential: bool = False,
     served: float | None = None,
     rule: Rule | str = Rule.PLURALITY,
+    simultaneous: bool = False,
     exact: bool = False,
     version: int = VERSION,
 ) -> Settings:
@@ -196,6 +200,7 @@ def settings_for(
         sequential=sequential,
         served=served,
         rule=rule,  # type: ignore[arg-type]  # a name becomes a member
+        simultaneous=simultaneous,
         caveats=stated(caveats, "caveats"),
         stated_assumptions=stated(assumptions, "assumptions"),
         version=version,
@@ -313,7 +318,7 @@ def certify_sequentially(
 def decided(certificate: Certificate, scores: Array, size: int) -> NDArray[np.bool_]:
     """Which inputs are certified for `size`, or shown to be beyond this method at that size."""
     certified = np.array([found is not None and found >= size for found in certificate.certified_size])
-    settings = certificate.settings
+    settings = certificate.settings.for_each(certificate.num_inputs)
     tradeoff = curve_of_units(settings.mechanism, settings.privacy, settings.threat)(size)
     open_inputs = np.flatnonzero(~certified)
     if not open_inputs.size:

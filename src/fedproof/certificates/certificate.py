@@ -3,7 +3,7 @@
 import statistics
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from types import NoneType
@@ -57,7 +57,8 @@ class Settings:
     that the method uses. `spending` and `group` matter to some methods only. `sequential` says that replicas
     were added until enough was decided. `served` is the failure probability ψ₂ of an ensemble of as many
     replicas that is retrained under attack; None: the certificate is about expected confidences alone. `rule`
-    is how the models elect a class.
+    is how the models elect a class. `simultaneous` says that both failure probabilities are for all inputs
+    together, not for each by itself.
 
     `caveats` and `stated_assumptions` are what whoever trained has to say: the first are reasons why nothing
     is proved, the second are taken for granted besides what the theorem needs. Neither follows from scores.
@@ -77,6 +78,7 @@ class Settings:
     sequential: bool
     served: float | None = None
     rule: Rule = Rule.PLURALITY
+    simultaneous: bool = False
     caveats: tuple[str, ...] = ()
     stated_assumptions: tuple[str, ...] = ()
     version: int = VERSION
@@ -87,7 +89,7 @@ class Settings:
         if self.failure_probability != 0 or self.bound is not Bound.NONE:  # zero: exact means
             check.open_probability(failure_probability=self.failure_probability)
         check_units(max_size=self.max_size)
-        _check_types(self, sequential=(bool,))
+        _check_types(self, sequential=(bool,), simultaneous=(bool,))
         check_sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
         self._check_combination()
         self._check_served()
@@ -101,7 +103,19 @@ class Settings:
     @property
     def unusual(self) -> dict[str, Any]:
         """Fields that are not in every file, where they say something: older files lack them."""
-        return {"rule": self.rule.value} if self.rule is not Rule.PLURALITY else {}
+        found: dict[str, Any] = {} if self.rule is Rule.PLURALITY else {"rule": self.rule.value}
+        return found | ({"simultaneous": True} if self.simultaneous else {})
+
+    def for_each(self, num_inputs: int) -> "Settings":
+        """The settings of one input by itself, with its share of the failure probabilities.
+
+        Guarantee: if each of n inputs fails with at most ψ/n, any of them fails with at most ψ (Boole),
+        however they depend on each other; they share the replicas.
+        """
+        if not self.simultaneous:
+            return self
+        served = None if self.served is None else self.served / num_inputs
+        return replace(self, failure_probability=self.failure_probability / num_inputs, served=served)
 
     @property
     def votes(self) -> bool:
@@ -204,9 +218,10 @@ class CostSettings:
 class Certificate:
     """How many poisoned units provably cannot change each prediction of the ensemble mean.
 
-    Guarantee: for each input, with probability at least 1 - `failure_probability` over the training of the
-    replicas, no adversary of `threat` with at most `certified_size` units changes `prediction`, the class
-    with the highest expected confidence (for votes: the most probable class), if `reasons` is empty and the
+    Guarantee: for each input (if `simultaneous`, for all together), with probability at least
+    1 - `failure_probability` over the training of the replicas, no adversary of `threat` with at most
+    `certified_size` units changes `prediction`, the class with the highest expected confidence (for votes:
+    the most probable class; by another `rule`: the class elected), if `reasons` is empty and the
     `assumptions` hold. Read backwards: trained on data that may hold so many poisoned units, the prediction
     is the one that the clean data's expectation gives. If a finite ensemble is `served`, as many replicas
     retrained under attack predict it as well, which may fail once more; both failures are in the sum
@@ -251,7 +266,10 @@ class Certificate:
 
     @property
     def failure_probability(self) -> float:
-        """Chance per input that the statement is wrong: ψ, and ψ₂ where a finite ensemble is served."""
+        """Chance that the statement is wrong: ψ, and ψ₂ where a finite ensemble is served.
+
+        For each input by itself; for all of them together if the certificate is `simultaneous`.
+        """
         return self.settings.failure_probability + (self.settings.served or 0.0)
 
     @property

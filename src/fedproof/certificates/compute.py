@@ -25,6 +25,7 @@ from fedproof.certificates.tight import (
 
 def certified_sizes(settings: Settings, scores: Array) -> CertifiedSizes:
     """The certified sizes for scores (replicas, inputs, classes) or exact means (inputs, classes)."""
+    settings = settings.for_each(scores.shape[-2])
     mechanism = settings.mechanism
     if settings.counted:
         return _counted(settings, scores)

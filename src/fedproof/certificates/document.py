@@ -71,7 +71,7 @@ _KINDS = {
             result=Certificate,
             derived={"sound": "sound", "certified_accuracy": "curve"},
             later=frozenset({"served", "caveats", "stated_assumptions"}),
-            unusual=frozenset({"rule"}),
+            unusual=frozenset({"rule", "simultaneous"}),
         ),
         _Kind(
             schema="fedproof/inefficacy",

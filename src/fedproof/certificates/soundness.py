@@ -175,6 +175,10 @@ def _reading(settings: Settings, num_replicas: int | None) -> list[str]:
         f"the statement is about {expected}: trained on data that may hold the poisoned units, the certified "
         "label is the one that the clean data's expectation gives"
     ]
+    if settings.simultaneous:
+        found.append(
+            "it is one statement about all inputs: its failure probability is that any of them is wrong"
+        )
     if settings.served is not None:
         together = settings.failure_probability + settings.served
         found.append(

@@ -160,6 +160,7 @@ def _recompute_sizes(
         sequential=settings.sequential,
         served=settings.served,
         rule=settings.rule,
+        simultaneous=settings.simultaneous,
         exact=exact,
         **common,
     )

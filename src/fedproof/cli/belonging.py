@@ -126,6 +126,7 @@ RULES = {
         | {
             "failure_probability": (Kind.MARGIN, Kind.BOUNDED),
             "spending": (Kind.BOUNDED,),
+            "simultaneous": (Kind.MARGIN, Kind.BOUNDED),
             "rule": (Kind.VOTE, Kind.MEAN),
         },
         needs=_GUARANTEE_NEEDS,

@@ -113,6 +113,13 @@ def certify(
         float,
         typer.Option(help="Chance, for each input by itself, that what is certified for it is wrong."),
     ] = 0.01,
+    simultaneous: Annotated[
+        bool,
+        typer.Option(
+            help="The failure probabilities are for all inputs together, not for each by itself; certified "
+            "sizes shrink a little."
+        ),
+    ] = False,
     spending: Annotated[
         Spending,
         typer.Option(
@@ -157,6 +164,7 @@ def certify(
         rule=rule,
         bound=bound,
         failure_probability=failure_probability,
+        simultaneous=simultaneous,
         spending=spending,
         max_size=max_size,
         served=served,
@@ -241,7 +249,8 @@ def show(certificate: Certificate, words: str) -> None:
 def _confidence(certificate: Certificate) -> str:
     if certificate.settings.bound is Bound.NONE:
         return ""
-    return f"; {100 * (1 - certificate.failure_probability):.4g}% confidence for each input"
+    whom = "all inputs together" if certificate.settings.simultaneous else "each input"
+    return f"; {100 * (1 - certificate.failure_probability):.4g}% confidence for {whom}"
 
 
 def thinned(count: int) -> list[int]:

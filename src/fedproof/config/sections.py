@@ -135,6 +135,7 @@ class CertificateSection(Section):
         rule: how models elect a class, `plurality`, `pairwise` or `run-off`; chosen before looking at scores.
         bound: how means are bounded from the replicas; the method's own if not given.
         failure_probability: for each input, that its certificate does not hold.
+        simultaneous: whether it is for all inputs together, which needs more replicas for the same sizes.
         max_size: largest number of poisoned units that is looked at.
     """
 
@@ -142,6 +143,7 @@ class CertificateSection(Section):
     rule: Rule = Field(default=Rule.PLURALITY, strict=False)
     bound: Bound | None = Field(default=None, strict=False)
     failure_probability: Open = 0.01
+    simultaneous: bool = False
     max_size: Count = 100
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedproof.accounting.epsilon import natural_relation
-from fedproof.certificates import Certificate
+from fedproof.certificates import Certificate, Settings
 from fedproof.federation import Federation
 from fedproof.folder import PRIVATE, ROUNDS
 from fedproof.publishing import UNCOVERED
@@ -151,12 +151,17 @@ def accuracy(run: RunData, certificate: Certificate) -> Markup:
     how = f"{settings.method} method, {settings.bound} bound, {settings.threat.unit}s {done}"
     note = tag(
         "p",
-        "Solid curves hold with the stated confidence for each input. Dotted ones take the means over the "
-        "replicas as exact: what infinitely many replicas would certify. "
+        f"Solid curves hold with the stated confidence {_for_whom(settings)}. Dotted ones take the means "
+        "over the replicas as exact: what infinitely many replicas would certify. "
         f"This certificate: {how}.",
         class_="note",
     )
     return section("accuracy", "Certified accuracy", figure(accuracy_chart(run, certificate), note=note))
+
+
+def _for_whom(settings: Settings) -> str:
+    together = "for each input, this certificate's for all inputs together"
+    return together if settings.simultaneous else "for each input"
 
 
 def sizes(run: RunData, certificate: Certificate) -> Markup:

@@ -114,7 +114,8 @@ def headline(summary: RunSummary) -> str:
     verb = "keep" if summary.sound else "would keep"
     who = _whatever(threat, summary.users, size)
     claim = f"{share} of the test inputs {verb} their correct label {who}"
-    return f"{claim}, with certainty." if certain else f"With {sure} confidence for each input, {claim}."
+    whom = "all inputs together" if summary.simultaneous else "each input"
+    return f"{claim}, with certainty." if certain else f"With {sure} confidence for {whom}, {claim}."
 
 
 def picked(count: int) -> str:
