@@ -8,7 +8,7 @@ exciting, stem and head of one width for all. Sides of images (224, 260) and `(b
 import io
 import math
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -91,13 +91,24 @@ class EfficientNetLite(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """What the network's classifier was trained on."""
-        colours = images.expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
-        size = (self.side, self.side)
-        resized = F.interpolate(colours, size, mode="bicubic", antialias=True)
-        inner = F.relu6(self._bn0(self._conv_stem((resized - MEAN) / STD)))
+        colours = images.expand(-1, 3, -1, -1)
+        inner = F.relu6(self._bn0(self._conv_stem((resized(colours, self.side) - MEAN) / STD)))
         for block in self._blocks:
             inner = block(inner)
         return F.relu6(self._bn1(self._conv_head(inner))).mean((2, 3))
+
+
+def resized(images: Tensor, side: int) -> Tensor:
+    """Square images of so many pixels a side, bicubic: `rows @ image @ columns`, which a GPU does in no time."""
+    height, width = images.shape[-2:]
+    rows, columns = (_resizing(size, side).to(images.device) for size in (height, width))
+    return (rows @ images @ columns.T).contiguous(memory_format=torch.channels_last)
+
+
+@cache
+def _resizing(size: int, side: int) -> Tensor:
+    """The matrix `(side, size)` that resizes a column of pixels."""
+    return F.interpolate(torch.eye(size)[None, None], (side, size), mode="bicubic", antialias=True)[0, 0]
 
 
 def _blocks(width: float, depth: float) -> Iterator[Block]:

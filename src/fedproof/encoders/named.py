@@ -60,7 +60,10 @@ PUBLISHED = {
         depth=1.2,
     ),
 }
-NAMES = ("hog", "glove-mean", *PUBLISHED, "package.module:function")
+MIRRORED = "-mirrored"
+"""Ends the name of a network whose features are the mean of those of an image and its mirror image."""
+
+NAMES = ("hog", "glove-mean", *(name + end for name in PUBLISHED for end in ("", MIRRORED)))
 
 
 def encoder_named(
@@ -69,7 +72,7 @@ def encoder_named(
     """The encoder called `name` for these inputs.
 
     Args:
-        name: one of `NAMES`.
+        name: one of `NAMES`, or a function of the user's.
         inputs: what it is to encode.
         vectors: of words, or where to find them; None unless inputs are text.
         device: where networks compute.
@@ -86,9 +89,9 @@ def encoder_named(
         )
     if name == "glove-mean":
         return _mean_of_words(name, inputs, vectors)
-    if name in PUBLISHED:
+    if name in NAMES:
         return _network(name, device)
-    raise ValueError(f"encoder = {name!r} must be one of {', '.join(NAMES)}")
+    raise ValueError(f"encoder = {name!r} must be one of {', '.join(NAMES)}, or package.module:function")
 
 
 def read_weights(name: str, published: Published) -> bytes:
@@ -118,19 +121,24 @@ def read_weights(name: str, published: Published) -> bytes:
 
 
 def _network(name: str, device: str) -> Encoder:
+    published = name.removesuffix(MIRRORED)
+
     def prepare() -> Function:
         _need_torch(name)
         from fedproof.encoders.efficientnet import network
         from fedproof.encoders.modules import function_of
 
-        return _from_0_to_1(name, function_of(network(name), name, device))
+        function = _from_0_to_1(name, function_of(network(published), name, device))
+        if name == published:
+            return function
+        return lambda rows: np.mean([function(rows), function(rows[..., ::-1])], axis=0)
 
     return Encoder(
         name=name,
         prepare=prepare,
         batch=_batch(device),
-        version="1",
-        weights_sha256=PUBLISHED[name].sha256,
+        version="2",
+        weights_sha256=PUBLISHED[published].sha256,
         check=partial(_check_images, name),
     )
 
