@@ -94,7 +94,8 @@ MISTAKES = [
     ),
     (f"{CERTIFY} {TENTH} --method mean --bound levels", "--bound = 'levels' belongs to method margin"),
     (
-        f"{CERTIFY} --noise-multiplier 1 --sampling fixed --cohort 2 --users 10 --relation join",
+        f"{CERTIFY} --noise-multiplier 1 --sampling fixed --cohort 2 --users 10 --relation join "
+        "--method renyi",
         "--relation = 'join' is not defined for cohorts of fixed size",
     ),
     # files

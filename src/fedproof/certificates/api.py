@@ -181,7 +181,7 @@ def settings_for(
         raise ValueError(f"rule = '{rule}' needs the scores of every replica, not means")
     if exact and counted:
         raise ValueError("a partition's votes are counted: give the scores of its groups, not means")
-    if chosen is not Method.PAPER:  # whose relation is that of its accounting
+    if chosen is Method.RENYI:
         check_relation(described_as, threat.relation)
     if not exact and not counted:
         check.open_probability(failure_probability=failure_probability)

@@ -84,11 +84,11 @@ class Config(Section):
         described = section.described
         draws_units = described.once or described.unit is Unit.USER
         noisy_cohorts = draws_units and not described.unaccounted
-        joins = self.threat.relation is Relation.JOIN and method is not Method.PAPER
+        joins = self.threat.relation is Relation.JOIN and method is Method.RENYI
         if noisy_cohorts and joins and section.sampling is SamplingKind.FIXED:
             raise ValueError(
-                "threat.relation = 'join' is not defined for cohorts of fixed size, which would change it: "
-                "use replace, or sampling = 'poisson'"
+                "threat.relation = 'join' is not defined for cohorts of fixed size and method renyi: use "
+                "replace, sampling = 'poisson', or another method"
             )
 
     def _check_unit(self) -> None:
