@@ -6,36 +6,19 @@ from pathlib import Path
 import pytest
 
 from fedproof.comparison import check_same_data, compare
-from fedproof.config import load_config, parse_config
+from fedproof.config import load_config
 from fedproof.ensemble.task import update_bytes, uploads
 from fedproof.experiment import make_task
+from tests import tiny as shared
 from tests.commands import fedproof
 
-TINY = """
-[data]
-classes = [0, 1]
-users = 24
-[mechanism]
-cohort = 8
-noise_multiplier = 3.0
-delta = 0.01
-local_epochs = 2
-batch_size = 4
-learning_rate = 0.5
-[ensemble]
-seed = 0
-replicas = 20
-[certificate]
-method = "mean"
-"""
 SAMPLED = ("mechanism.noise_multiplier=0", "mechanism.pooled=true", "certificate.method=vote")
 ONCE = ("mechanism.kind=cohort-once", "mechanism.sampling=fixed", "mechanism.cohort=2", *SAMPLED)
 GROUPS = ("mechanism.kind=partition", "mechanism.groups=8", *SAMPLED)
 
 
 def tiny(*overrides):
-    text = TINY.replace("cohort = 8\n", "") if overrides[:1] == GROUPS[:1] else TINY
-    return parse_config(text, "tiny", overrides)
+    return shared.tiny("mechanism.rounds=1", "mechanism.local_epochs=2", "ensemble.replicas=20", *overrides)
 
 
 def test_every_mechanism_has_a_row_and_privacy_has_the_papers_too(tmp_path):

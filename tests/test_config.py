@@ -233,3 +233,41 @@ def test_another_kind_leaves_behind_what_the_file_said_for_the_old_one():
             "mechanism.groups=3",
             "certificate.method=vote",
         )
+
+
+PARTITION = ("mechanism.kind=partition", "mechanism.pooled=true", "certificate.method=vote")
+
+
+def test_a_partition_without_groups_is_one_user_one_vote():
+    config = parse("[mechanism]", *PARTITION, "mechanism.solver=ridge", "mechanism.penalty=3")
+    mechanism = config.build_mechanism(user_sizes=[4, 5, 6], num_layers=1)
+    assert (mechanism.groups, mechanism.models(3)) == (None, 3)
+    local = config.mechanism.local_training
+    assert (local.solver, local.penalty) == ("ridge", 3.0)
+    assert parse(config.to_toml()) == config
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["threat.unit=instance"], r"mechanism\.groups is missing: threat\.unit = 'instance' needs it"),
+        (["mechanism.solver=newton"], "solver"),
+        (["mechanism.solver=ridge", "mechanism.penalty=0"], "penalty"),
+        (["mechanism.solver=ridge", "mechanism.rounds=2"], "rounds = 2 must be 1 for solver = 'ridge'"),
+        (["mechanism.solver=ridge", "mechanism.pooled=false"], "pooled = false must be true for solver"),
+        (
+            ["mechanism.solver=ridge", "mechanism.learning_rate=0.5"],
+            "learning_rate = 0.5 is not used by solver = 'ridge'",
+        ),
+        (["mechanism.penalty=2"], r"penalty = 2\.0 is not used by solver = 'sgd'"),
+        (["certificate.method=margin"], "must be vote for a partition"),
+    ],
+)
+def test_what_does_not_go_with_one_vote_each_or_a_solver_is_said(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        parse("[mechanism]", *PARTITION, *overrides)
+
+
+def test_a_solver_belongs_to_those_who_pool():
+    with pytest.raises(ValueError, match=r"solver = 'ridge' .*not 'user-fedavg'"):
+        parse(MINIMAL, "mechanism.solver=ridge")

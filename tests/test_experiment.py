@@ -21,43 +21,7 @@ from fedproof.serving import predict
 from fedproof.summary import read_summary
 from fedproof.threat import ThreatModel
 from tests.patience import finish, until
-
-TINY = """
-[data]
-name = "digits"
-classes = [0, 1]
-users = 24
-[mechanism]
-rounds = 2
-cohort = 8
-noise_multiplier = 3.0
-delta = 0.01
-local_epochs = 2
-batch_size = 4
-learning_rate = 0.5
-[ensemble]
-seed = 0
-replicas = 40
-part_size = 10
-[certificate]
-method = "mean"
-"""
-OUTPUTS = (
-    "scores.npy",
-    "certificate.json",
-    "metrics.csv",
-    "ledger.json",
-    "config.toml",
-    "private/rounds.csv",
-)
-
-
-def tiny(*overrides):
-    return parse_config(TINY, "tiny", overrides)
-
-
-def outputs(folder):
-    return {name: (folder / name).read_bytes() for name in OUTPUTS}
+from tests.tiny import TINY, outputs, tiny
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +55,7 @@ def test_secure_noise_is_stated_kept_and_not_repeated(finished, tmp_path):
     before = np.load(tmp_path / "one" / "scores.npy")
     run(secure, tmp_path / "one", resume=True)
     after = np.load(tmp_path / "one" / "scores.npy")
-    kept = np.arange(40) // 10 != 2
+    kept = np.arange(40) // 4 != 2
     np.testing.assert_array_equal(after[kept], before[kept])
     assert not np.array_equal(after[~kept], before[~kept])
     text = (tmp_path / "one" / "certificate.json").read_text()
@@ -210,7 +174,7 @@ def start(config: Path, folder: Path) -> subprocess.Popen:
 
 
 def test_a_killed_run_resumes_to_the_same_bytes(tmp_path):
-    many = TINY.replace("replicas = 40", "replicas = 400")
+    many = TINY.replace("replicas = 40\npart_size = 4", "replicas = 400\npart_size = 10")
     config = tmp_path / "tiny.toml"
     config.write_text(many)
     folder = tmp_path / "killed"
@@ -387,14 +351,9 @@ def test_bad_configurations_of_cohorts_drawn_once_are_refused(overrides, message
 PARTITION = ("mechanism.kind=partition", "mechanism.groups=8", "certificate.method=vote")
 
 
-def without_cohort(*overrides):
-    return parse_config(TINY.replace("cohort = 8\n", ""), "tiny", overrides)
-
-
 @pytest.mark.parametrize("rule", ["plurality", "pairwise", "run-off"])
 def test_a_partition_is_certified_with_certainty(tmp_path, rule):
-    config = without_cohort(*PARTITION, "mechanism.pooled=true", f"certificate.rule={rule}")
-    result = run(config, tmp_path / "run")
+    result = run(tiny(*PARTITION, "mechanism.pooled=true", f"certificate.rule={rule}"), tmp_path / "run")
     assert result.summary.rule == (None if rule == "plurality" else rule)
     own = [result.certificate.curve[size] for size in (0, 1)]
     assert [float(row["certified_accuracy"]) for row in read_run(tmp_path / "run").metrics][:2] == own
@@ -421,7 +380,7 @@ def test_a_partition_is_certified_with_certainty(tmp_path, rule):
 )
 def test_bad_partitions_are_refused(overrides, message):
     with pytest.raises(ValueError, match=message):
-        without_cohort(*PARTITION, *overrides)
+        tiny(*PARTITION, *overrides)
 
 
 INSTANCES = ("threat.unit=instance", "mechanism.pooled=true", "mechanism.noise_multiplier=0")
@@ -433,8 +392,7 @@ INSTANCES = ("threat.unit=instance", "mechanism.pooled=true", "mechanism.noise_m
     ids=["deep partition", "bagging"],
 )
 def test_instances_are_a_unit_of_their_own(tmp_path, overrides, units):
-    make = without_cohort if overrides == PARTITION else tiny
-    result = run(make(*overrides, *INSTANCES), tmp_path / "run")
+    result = run(tiny(*overrides, *INSTANCES), tmp_path / "run")
     assert result.summary.sound
     assert result.summary.users == 24
     assert result.summary.threat.unit == "instance"
@@ -497,9 +455,9 @@ def test_a_rule_has_no_updates_of_drawn_instances_to_work_on(tmp_path):
 
 def test_instances_need_pooled_training_and_enough_of_them(tmp_path):
     with pytest.raises(ValueError, match="pooled = false must be true for kind = 'partition'"):
-        without_cohort(*PARTITION, "threat.unit=instance")
+        tiny(*PARTITION, "threat.unit=instance")
     with pytest.raises(ValueError, match=r"groups = 9999 must be at most the number of instances = \d+"):
-        run(without_cohort(*PARTITION, *INSTANCES, "mechanism.groups=9999"), tmp_path / "groups")
+        run(tiny(*PARTITION, *INSTANCES, "mechanism.groups=9999"), tmp_path / "groups")
     for name, drawn in {"bagging": (*ONCE, *INSTANCES), "hybrid": DRAWN}.items():
         with pytest.raises(ValueError, match=r"cohort = 9999 must be at most the number of instances = \d+"):
             run(tiny(*drawn, "mechanism.cohort=9999"), tmp_path / name)

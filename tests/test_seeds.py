@@ -30,24 +30,9 @@ from fedproof.sweep import points, sweep
 from paper import load_studies
 from paper.study import points_of
 from tests.commands import fedproof
+from tests.tiny import FRESH
 
-TINY = """
-[data]
-classes = [0, 1]
-users = 24
-[mechanism]
-rounds = 2
-cohort = 8
-noise_multiplier = 3.0
-delta = 0.01
-batch_size = 4
-learning_rate = 0.5
-[ensemble]
-replicas = 12
-part_size = 4
-[certificate]
-method = "mean"
-"""
+TINY = FRESH.replace("replicas = 40", "replicas = 12")
 ONCE = ("mechanism.kind=cohort-once", "mechanism.sampling=fixed", "mechanism.cohort=3")
 
 
@@ -389,9 +374,8 @@ def test_a_certificate_says_what_corrupted_units_must_not_know(tmp_path, changes
 @pytest.mark.parametrize("seed", [(), ("ensemble.seed=0",)], ids=["fresh", "named"])
 def test_a_partition_keeps_no_secret(tmp_path, seed):
     # Votes of groups are counted: whoever knows who is in which group still touches one for each unit.
-    text = TINY.replace("cohort = 8\n", "")
     changes = ("mechanism.kind=partition", "mechanism.groups=4", "certificate.method=vote", *seed)
-    done = run(parse_config(text, "tiny", changes), tmp_path / "run")
+    done = run(tiny(*changes), tmp_path / "run")
     assert not {seeds.FRESH, seeds.KNOWN, seeds.NO_SEED} & set(done.certificate.settings.stated_assumptions)
     assert verify((done.folder / "certificate.json").read_text(), done.folder / "scores.npy") == ()
 

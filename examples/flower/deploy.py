@@ -260,7 +260,7 @@ SETTINGS: dict[str, object] = {
     "rounds": 1,
     "probability": 0.5,
     "noise-multiplier": 1.0,
-    "replicas": 60,
+    "replicas": 48,
     "part-size": 12,
     "timeout": 60.0,
     "connect-timeout": 600.0,

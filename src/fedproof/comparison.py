@@ -76,13 +76,13 @@ def _compared(name: str, config: Config, summary: RunSummary) -> list[ComparedRu
         sound=summary.sound,
         reasons=summary.reasons,
     )
-    if summary.epsilon is None or own.certificate == "paper":
+    if summary.epsilon is None or summary.paper_certified_accuracy is None or own.certificate == "paper":
         return [own]
     paper = replace(
         own,
         certificate="paper",
         epsilon=summary.epsilon["paper"],
-        certified_accuracy=dict(summary.paper_certified_accuracy or {}),
+        certified_accuracy=dict(summary.paper_certified_accuracy),
         sound=False,
         reasons=(_PAPER_REASON,),
     )

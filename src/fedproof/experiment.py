@@ -41,7 +41,7 @@ from fedproof.models.registry import build
 from fedproof.progress import Progress, peak_memory, silent
 from fedproof.publishing import notice, secret_of
 from fedproof.seeds import common_half, fresh_seed
-from fedproof.summary import CertifiedSizes, RunSummary, Traffic, read_summary, write_summary
+from fedproof.summary import RunSummary, SizeSummary, Traffic, read_summary, write_summary
 from fedproof.threat import Unit
 from fedproof.training import certify_task, check_certifiable
 
@@ -216,8 +216,8 @@ def ensemble_size(config: Config, task: Task) -> int:
     if budget is not None and not is_private(task.mechanism):
         kind = config.mechanism.kind
         raise ValueError(f"ensemble.max_epsilon needs a mechanism with noise: {kind} has no finite epsilon")
-    if task.mechanism.replicas is not None:
-        return task.mechanism.replicas
+    known = task.mechanism.models(task.units.num_users)
+    wanted = wanted if known is None else known
     if budget is None:
         return wanted
     most = Ledger.of(task.mechanism, config.mechanism.delta).affordable(budget, wanted)
@@ -316,7 +316,7 @@ def _summary(
     if certificate is None:
         return summary
     found = certificate.headline
-    found["certified_size"] = CertifiedSizes(**found["certified_size"])
+    found["certified_size"] = SizeSummary(**found["certified_size"])
     found["reasons"] = certificate.reasons
     return replace(summary, **found, **_privacy(config, task, len(scores), curves), threat=certificate.threat)
 
@@ -334,16 +334,17 @@ def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve,
     mechanism, delta = task.mechanism, config.mechanism.delta
     if not is_private(mechanism):
         return {}
-    exact, sure = (curve.accuracy for curve in curves if curve.method == "paper")
     relation = natural_relation(mechanism)
+    paper = [curve.accuracy for curve in curves if curve.method == "paper"]  # of replicas: exact, and sure
+    sure = {str(size): share for size, share in enumerate(paper[1])} if paper else None
     return {
         "epsilon": account(mechanism, delta),
         "ensemble_epsilon": ensemble_account(mechanism, delta, num_replicas),
         "delta": delta,
         "epsilon_relation": relation.value,
         "epsilon_reasons": (*sentences(mechanism.caveats(relation)), *sentences(caveats_of(task, relation))),
-        "paper_largest_size": len(exact) - 2,
-        "paper_certified_accuracy": {str(size): share for size, share in enumerate(sure)},
+        "paper_largest_size": len(paper[0]) - 2 if paper else None,
+        "paper_certified_accuracy": sure,
     }
 
 

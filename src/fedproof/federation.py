@@ -21,13 +21,15 @@ class EncodedBy:
         name: of the encoder; None: inputs are as published.
         weights_sha256: of what the encoder learned elsewhere; None if it holds no weights.
         public: public instances, which belong to no user.
-        project: principal directions of the public instances that are kept; None: no projection.
+        project: coordinates that features were projected onto; None: no projection.
+        projection: where these come from, see `fedproof.encoders.load`.
     """
 
     name: str | None = None
     weights_sha256: str | None = None
     public: int = 0
     project: int | None = None
+    projection: str = "principal"
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -41,7 +43,8 @@ class EncodedBy:
         weights = self.weights_sha256 and f" (sha256 of its weights {self.weights_sha256})"
         # Whatever code of somebody's own does, it may have learned from data that somebody poisoned.
         learned = self.name is not None and (weights is not None or ":" in self.name)
-        use = f", which give the centre and {self.project} directions" if self.project else ""
+        kind = "" if self.projection == "principal" else f" ({self.projection})"
+        use = f", which give the centre and {self.project} directions{kind}" if self.project else ""
         public = f"{self.public} instances of no user{use}"
         if learned and self.public:
             return (

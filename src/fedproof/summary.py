@@ -25,7 +25,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CertifiedSizes:
+class SizeSummary:
     """Certified sizes over the test inputs; None where the ensemble abstains on all of them."""
 
     median: int | None
@@ -73,7 +73,7 @@ class RunSummary:
     seconds: Mapping[str, float]
     peak_memory_bytes: int | None = None
     certified_accuracy: Mapping[str, float] | None = None
-    certified_size: CertifiedSizes | None = None
+    certified_size: SizeSummary | None = None
     failure_probability: float | None = None
     served: float | None = None
     method: str | None = None

@@ -53,7 +53,7 @@ def train(task: Task, replicas: int | None = None) -> Trained:
     `replicas` may be left out where the mechanism says how many there are: one for each group of a partition.
     For ensembles that do not fit into memory, or must survive a crash, use `fedproof.run`.
     """
-    known = task.mechanism.replicas
+    known = task.mechanism.models(task.units.num_users)
     wanted = known if replicas is None else replicas
     if wanted is None:
         raise ValueError("replicas = None: say how many, a certificate gets tighter with more of them")

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.ledger import Ledger, load_ledger, resumed_ledger, save_ledger
-from fedproof.mechanisms import FixedSize, InstanceFedSGD, Poisson, UserFedAvg
+from fedproof.mechanisms import FixedSize, InstanceFedSGD, NoisyPartition, Poisson, UserFedAvg
 
 MECHANISM = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
 
@@ -64,3 +65,25 @@ def test_a_file_that_is_no_ledger_is_named(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ValueError, match=r"ledger\.json is not a ledger"):
         load_ledger(path)
+
+
+def test_models_of_disjoint_units_cost_what_one_costs_once_for_each_training(tmp_path):
+    mechanism, path = NoisyPartition(groups=50, rounds=3, noise_multiplier=4.0), tmp_path / "ledger.json"
+    one = account(mechanism, 0.0029)
+    ledger = Ledger.of(mechanism, delta=0.0029).spend(50)
+    assert (
+        ledger.epsilon
+        == ensemble_account(mechanism, 0.0029, 50)
+        == {name: one[name] for name in ("paper", "pld")}
+    )
+    save_ledger(ledger, path)
+    assert load_ledger(path) == resumed_ledger(Ledger.of(mechanism, delta=0.0029), path) == ledger
+    again = replace(mechanism, rounds=6)  # two trainings of three rounds
+    assert ledger.spend(50).epsilon["pld"] == pytest.approx(account(again, 0.0029)["pld"])
+    assert ledger.affordable(one["pld"], 120) == 50
+    assert ledger.affordable(one["pld"] / 2, 120) == 0
+    alone = Ledger(queries=ledger.queries, delta=0.0029).spend(50)
+    assert alone.epsilon["pld"] > 5 * one["pld"]
+    assert "parallel" not in alone.document()
+    with pytest.raises(ValueError, match="counts another mechanism or δ"):
+        resumed_ledger(alone, path)

@@ -8,6 +8,7 @@ from dp_accounting import UnsupportedEventError
 
 from fedproof.accounting import account, tradeoff
 from fedproof.certificates import certify, certify_means, dumps, loads, verify
+from fedproof.certificates.comparison import compare
 from fedproof.certificates.tight import partition_costs, partition_sizes
 from fedproof.mechanisms import Partition
 from fedproof.rounds.randomness import groups_of
@@ -26,6 +27,56 @@ def test_the_certificate_equals_enumerating_every_change_of_votes(groups, classe
         assert top == winner(votes, classes)
         changing = [int((votes != other).sum()) for other in outcomes if winner(other, classes) != top]
         assert size == min(changing) - 1
+
+
+def count_vectors(voters, classes):
+    """All ways in which so many voters may vote, as votes of each class."""
+    for cuts in itertools.combinations(range(voters + classes - 1), classes - 1):
+        yield np.diff([-1, *cuts, voters + classes - 1]) - 1
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("voters", range(1, 7))
+def test_with_a_vote_of_ones_own_the_size_is_what_any_mix_of_coming_and_going_needs(voters, classes):
+    for counts in count_vectors(voters, classes):
+        (top,), (size,) = partition_sizes(counts[None], own_vote=True)
+        assert top == counts.argmax()
+        assert size == fewest_to_change(counts) - 1
+        assert size >= partition_sizes(counts[None])[1][0]
+
+
+def fewest_to_change(counts):
+    """By trying: any leavers among the votes that are there, any joiners, k of them together."""
+    return next(
+        k for k in itertools.count(1) if any(after.argmax() != counts.argmax() for after in moved(counts, k))
+    )
+
+
+def moved(counts, k):
+    for leavers in range(k + 1):
+        for left in count_vectors(leavers, len(counts)):
+            for came in count_vectors(k - leavers, len(counts)):
+                if (left <= counts).all():
+                    yield counts - left + came
+
+
+@pytest.mark.parametrize("relation", ["replace", "join"])
+def test_one_user_one_vote_is_certified_for_what_happens_to_users(scores, relation):
+    threat, mechanism = ThreatModel(relation=relation), Partition(pooled=True)
+    certificate = certify(scores, [0] * 5, mechanism=mechanism, threat=threat, method="vote")
+    counts = (scores.argmax(2)[..., None] == np.arange(3)).sum(0)
+    expected = partition_sizes(counts, own_vote=relation == "join")[1]
+    assert certificate.sound
+    assert certificate.certified_size == tuple(expected.tolist())
+    assert "which group one user belongs to is its own" in certificate.assumptions[-1]
+    text = dumps(certificate)
+    assert '"groups": null' in text
+    assert loads(text) == certificate
+    assert verify(text, scores) == ()
+    curves = compare(scores, np.zeros(5, dtype=np.int64), mechanism=mechanism, delta=1e-5)
+    assert [curve.relation for curve in curves] == ["replace", "join"]
+    same = certificate.certified_accuracy(range(3))
+    assert list(curves[relation == "join"].accuracy[:3]) == same
 
 
 @pytest.mark.parametrize("relation", ["replace", "join"])
@@ -101,6 +152,8 @@ def test_certificates_are_certain_and_verify(scores, relation, unit):
 def test_bad_questions_are_refused(scores):
     with pytest.raises(ValueError, match="groups = 1 must be at least 2"):
         Partition(groups=1)
+    with pytest.raises(ValueError, match="groups = None must be a number for unit = 'instance'"):
+        Partition(unit="instance", pooled=True)
     with pytest.raises(ValueError, match="scores are of 21 models, must be of groups = 20"):
         certify(scores, mechanism=Partition(groups=20), method="vote")
     with pytest.raises(ValueError, match="method = 'mean' must be vote for a partition"):

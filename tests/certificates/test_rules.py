@@ -123,6 +123,28 @@ def test_two_classes_get_ahead_of_the_winner_with_as_many_groups_as_said():
     assert winner(Rule.RUN_OFF, ballots.tolist()) != 0
 
 
+@pytest.mark.parametrize("rule", list(Rule))
+@pytest.mark.parametrize(
+    ("groups", "classes", "most"), [(3, 2, 3), (5, 2, 2), (2, 3, 2), (3, 3, 2), (4, 3, 1)]
+)
+def test_nobody_who_comes_or_goes_with_an_own_vote_changes_the_label(rule, groups, classes, most):
+    orders = weak_orders(classes)
+    rows, _ = sampled(groups, classes, 60)
+    top, sizes = counted_sizes(rule, scores_of(rows, classes), most, own_vote=True)
+    broken = 0
+    for row, label, size in zip(rows, top, sizes, strict=True):
+        ballots = [orders[i] for i in row]
+        for gone, come in itertools.product(range(groups), range(most + 2)):
+            if gone + come > min(size + 1, most):
+                continue
+            for left in itertools.combinations(ballots, groups - gone):
+                for added in itertools.combinations_with_replacement(orders, come):
+                    after = winner(rule, [*left, *added])
+                    assert after == label or gone + come > size
+                    broken += after != label
+    assert broken > 0
+
+
 def test_wrong_certificates_are_caught_by_the_search():
     """One unit more than certified changes labels, for every rule: the search is not blind."""
     for rule in Rule:

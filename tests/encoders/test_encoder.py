@@ -129,6 +129,7 @@ def test_a_module_is_frozen_and_its_weights_are_known(module):
         ("words", "gives features of type <U1, must be numbers"),
         ("pair", "gives tuple, must be a tensor of features"),
         ("nothing", "returned NoneType; it must return an nn.Module, or a function of an array"),
+        ("burning", "failed with RuntimeError: disk on fire"),
         ("value", "has no function 'value'"),
         ("missing", "has no function 'missing'"),
     ],

@@ -7,7 +7,7 @@ import pytest
 
 from fedproof.data import load as load_raw
 from fedproof.encoders import load
-from fedproof.encoders.projection import projection_of
+from fedproof.encoders.projection import neighbourhood_of, projection_of
 
 
 def test_public_instances_belong_to_nobody_and_others_keep_their_identities():
@@ -166,3 +166,65 @@ def test_projecting_what_is_not_public_is_refused(module):
         ValueError, match=r"project = 2 needs public instances.*give the Federation public_fea"
     ):
         load(f"{module}:images", users=5, project=2)
+
+
+def clusters(rng, count):
+    """Unit vectors around five centres of a space of thirty dimensions, and whose they are."""
+    centres = np.random.default_rng(5).normal(size=(5, 30))
+    labels = rng.integers(5, size=count)
+    return centres[labels] + 0.8 * rng.normal(size=(count, 30)), labels
+
+
+def test_a_map_of_neighbours_makes_points_of_clusters():
+    rng = np.random.default_rng(1)
+    (public, _), (others, labels) = clusters(rng, 400), clusters(rng, 200)
+    found = neighbourhood_of(public, 4)(others).astype(np.float64)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
+    cosines = found @ found.T
+    same = labels[:, None] == labels
+    raw = others / np.linalg.norm(others, axis=1, keepdims=True)
+    assert cosines[same].mean() > 0.97 > (raw @ raw.T)[same].mean()
+    assert cosines[~same].max() < cosines[same].min()
+
+
+def test_a_map_of_neighbours_is_the_eigenproblem_it_says():
+    public, _ = clusters(np.random.default_rng(2), 60)
+    found = neighbourhood_of(public, 3, beside=True)
+    places = public - public.mean(axis=0)
+    places /= np.linalg.norm(places, axis=1, keepdims=True)
+    cosines = places @ places.T
+    weights = np.zeros_like(cosines)
+    for row in range(60):
+        nearest = [other for other in np.argsort(-cosines[row]) if other != row][:20]
+        weights[row, nearest] = np.exp(8 * (cosines[row, nearest] - 1))
+    weights = (weights + weights.T) / 2
+    degrees = weights.sum(axis=1)
+    values = np.linalg.eigvals(weights / degrees[:, None])  # as D^-1/2 v is an eigenvector of D^-1 W
+    for place, value in enumerate(np.sort(values.real)[::-1][1:4]):
+        one = found.coordinates[:, place]
+        np.testing.assert_allclose(weights @ one / degrees, value * one, atol=1e-9)
+    assert found(public).shape == (60, 3 + 30)
+
+
+def test_who_holds_no_number_changes_no_other_place_on_the_map():
+    public, _ = clusters(np.random.default_rng(3), 100)
+    project = neighbourhood_of(public, 5, beside=True)
+    rows = clusters(np.random.default_rng(4), 1500)[0].astype(np.float32)
+    hostile = rows.copy()
+    hostile[[0, 700]] = [[np.nan] * 30, [3e38] * 30]
+    others = np.setdiff1d(np.arange(1500), [0, 700])
+    np.testing.assert_array_equal(project(rows)[others], project(hostile)[others])
+    np.testing.assert_array_equal(project(rows[1234:1235]), project(rows)[1234:1235])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"projection": "spectral"}, "projection = 'spectral' needs project, the number of its coordinates"),
+        ({"project": 4, "public": 9, "projection": "fourier"}, "must be one of principal, spectral, both"),
+        ({"project": 4, "public": 9, "projection": "both"}, "needs at least 21 public instances"),
+    ],
+)
+def test_projections_that_cannot_be(options, message):
+    with pytest.raises(ValueError, match=message):
+        load("digits", users=10, **options)

@@ -15,7 +15,7 @@ import torch
 
 from fedproof.certificates import loads, verify
 from fedproof.experiment import run
-from tests.faults.tiny import outputs, tiny
+from tests.tiny import outputs, tiny
 
 
 def forked(folder):

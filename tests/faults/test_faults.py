@@ -15,8 +15,8 @@ import pytest
 from fedproof import files
 from fedproof.config import parse_config
 from fedproof.experiment import run
-from tests.faults.tiny import FRESH, TINY, outputs, seeded, tiny
 from tests.patience import finish, finished, until
+from tests.tiny import FRESH, TINY, outputs, seeded, tiny
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("FEDPROOF_KILLED_RUNS", "5"))

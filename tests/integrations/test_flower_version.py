@@ -22,6 +22,17 @@ def test_nothing_else_imports_flower_or_ray():
     assert done.returncode == 0, done.stderr
 
 
+def test_a_node_loads_nothing_that_only_its_server_needs():
+    pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedproof[flower]'")
+    code = (
+        "import sys\n"
+        "from fedproof.integrations.flower import answer_partition, replicas_mod\n"
+        "sys.exit(' '.join({'dp_accounting', 'pydantic', 'scipy', 'torch'} & set(sys.modules)) or None)"
+    )
+    done = finished([sys.executable, "-c", code])
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("found", "message"),
     [

@@ -42,6 +42,7 @@ KEYS = {
     "cohort-once": "cohort = 4\nnoise_multiplier = 2.0",
     "bagging": "cohort = 4\nsampling = 'fixed'",
     "partition": "groups = 3",
+    "noisy-partition": "groups = 3\nnoise_multiplier = 2.0\nrounds = 2",
     "fedavg": "cohort = 4",
     "halved": "rounds = 2\nnoise_multiplier = 3.0",
 }
@@ -57,7 +58,7 @@ def _one_line(monkeypatch):
 def config_of(kind):
     unit = codec.KINDS[kind].unit
     text = BASE.format(kind=kind, keys=KEYS[kind], unit=unit)
-    return parse_config(text, kind, ["certificate.method=vote"] if kind == "partition" else [])
+    return parse_config(text, kind, ["certificate.method=vote"] if "partition" in kind else [])
 
 
 def described(kind) -> Mechanism:
@@ -94,7 +95,7 @@ def test_it_answers_for_itself(kind):
     for relation in Relation:
         caveats = mechanism.caveats(relation)
         assert all(isinstance(caveat, Caveat) and caveat.code and caveat.sentence for caveat in caveats)
-    assert (mechanism.replicas is None) == (mechanism.releases is not Releases.GROUPS)
+    assert (mechanism.models(12) is None) == (mechanism.releases is not Releases.GROUPS)
 
 
 @pytest.mark.parametrize("kind", KEYS)
@@ -114,7 +115,7 @@ def test_accounting_asks_it_alone(kind):
 @pytest.mark.parametrize("kind", KEYS)
 def test_engine_certificate_file_and_report_ask_it_alone(kind, tmp_path):
     result = run(config_of(kind), tmp_path / "run")
-    assert result.summary.replicas == (described(kind).replicas or 6)
+    assert result.summary.replicas == (described(kind).models(12) or 6)
     assert read_summary(tmp_path / "run") == result.summary
     assert write_report(tmp_path / "run").exists()
     if not is_certified(described(kind)):

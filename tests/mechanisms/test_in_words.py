@@ -12,6 +12,7 @@ from fedproof.mechanisms import (
     InstanceFedSGD,
     Mechanism,
     Median,
+    NoisyPartition,
     Partition,
     PerLayerMedian,
     Poisson,
@@ -67,6 +68,19 @@ ALL = {
         "1 round",
         "once, before the first round, every user is put into one of 10 groups, by its identity alone",
         "each model is trained on its own group alone, and no noise is added",
+    ),
+    Partition(): (
+        "1 round",
+        "once, before the first round, every user is a group of its own, known by its identity",
+        "each model is trained on its own group alone, and no noise is added",
+    ),
+    NoisyPartition(groups=10, noise_multiplier=2.0, rounds=3): (
+        "3 rounds",
+        "once, before the first round, every user is put into one of 10 groups, by its identity alone",
+        "each model is trained on its own group alone",
+        "each update is clipped to norm S as a whole",
+        "Gaussian noise of standard deviation 2·S is added to the SUM of the clipped updates",
+        DIVIDED,
     ),
     FedAvg(rounds=1, sampling=Everyone()): (
         "1 round",

@@ -9,10 +9,10 @@ from scipy.stats import chi2
 
 from fedproof.ensemble import Task, train_replicas
 from fedproof.ensemble.task import start_of
-from fedproof.mechanisms import CohortOnce, FixedSize, LocalTraining, Poisson
+from fedproof.mechanisms import CohortOnce, FixedSize, LocalTraining, NoisyPartition, Poisson
 from fedproof.models import build
 from fedproof.rounds import play
-from fedproof.rounds.randomness import cohorts_of
+from fedproof.rounds.randomness import cohorts_of, groups_of
 
 FALSE_ALARM = 1e-6
 HYBRID = CohortOnce(
@@ -93,3 +93,83 @@ def test_an_instance_whose_gradient_is_not_finite_counts_as_zero(federation):
     assert 0 < drawn.sum() < 30
     assert moved.isfinite().all()
     assert np.array_equal(diagnostics["non_finite"][:, 0], drawn)
+
+
+# --- disjoint groups with noise -----------------------------------------------------------------------------
+
+GROUPED = NoisyPartition(groups=4, rounds=1, noise_multiplier=0.5, clip_norm=0.2, population=20)
+
+
+def test_groups_have_noise_of_the_stated_scale_each_its_own(federation):
+    mechanism = replace(GROUPED, rounds=4)
+    moved, diagnostics = trained(federation, mechanism, range(4), learning_rate=1e-12)  # noise alone
+    std = np.sqrt(4) * mechanism.noise_multiplier * mechanism.clip_norm / (20 / 4)
+    low, high = chi2.interval(1 - FALSE_ALARM, df=moved.numel())
+    statistic = float((moved / std).square().sum())
+    assert low < statistic < high
+    assert statistic * 0.8**2 < low  # noise a fifth too small would be caught
+    assert float(torch.corrcoef(moved).fill_diagonal_(0).abs().max()) < 0.3
+    assert diagnostics["cohort_size"].sum(axis=0).tolist() == [10] * 4
+
+
+def joint_shift(federation, other, mechanism, **local):
+    """How far all models together lie apart on two data sets, in standard deviations of their noise."""
+    before, after = (trained(data, mechanism, range(4), **local)[0] for data in (federation, other))
+    steps = mechanism.rounds * (local["learning_rate"] if mechanism.pooled else 1)
+    noise_std = steps * mechanism.noise_multiplier * mechanism.clip_norm / mechanism.divisor(0)
+    return (after - before).norm(dim=1) / noise_std
+
+
+def without(federation, user):
+    """The federation after a user has left."""
+    ids = np.arange(10) if federation.user_ids is None else federation.user_ids
+    begin, end = federation.offsets[user : user + 2]
+    rows = np.r_[0:begin, end : len(federation.labels)]
+    return replace(
+        federation,
+        features=federation.features[rows],
+        labels=federation.labels[rows],
+        offsets=np.concatenate([[0], np.cumsum(np.delete(federation.sizes, user))]),
+        user_ids=np.delete(ids, user),
+        instance_ids=federation.which[rows],
+    )
+
+
+@pytest.mark.parametrize("user", range(10))
+def test_one_user_shifts_all_models_together_by_one_over_the_noise_multiplier_at_most(federation, user):
+    known = replace(federation, user_ids=np.arange(10), instance_ids=federation.which)
+    left = without(known, user)
+    poisoned = known.features.copy()
+    poisoned[known.offsets[user] : known.offsets[user + 1]] = 1e6
+    replaced = replace(known, features=poisoned)
+    for other, clips in ((left, 1), (replaced, 2)):
+        shift = joint_shift(known, other, GROUPED, learning_rate=50.0, epochs=3)
+        assert 0.1 < float(shift.norm()) <= clips / GROUPED.noise_multiplier * (1 + 1e-9)
+        assert shift.count_nonzero() == 1
+        assert shift.argmax() == groups_of(4, np.arange(10), 0)[user]
+
+
+def test_one_instance_shifts_one_step_of_one_model(federation):
+    known = replace(federation, user_ids=np.arange(10), instance_ids=federation.which)
+    mechanism = replace(GROUPED, pooled=True, unit="instance", population=40)
+    features = known.features.copy()
+    features[17] = 1e6
+    shift = joint_shift(known, replace(known, features=features), mechanism, learning_rate=0.5)
+    assert 0.1 < float(shift.norm()) <= 2 / mechanism.noise_multiplier * (1 + 1e-9)
+    assert shift.count_nonzero() == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"groups": 1}, "groups = 1 must be at least 2"),
+        ({"noise_multiplier": 0.0}, "noise_multiplier = 0.0 must be a positive number"),
+        ({"clip_norm": -1.0}, "clip_norm = -1.0 must be a positive number"),
+        ({"pooled": True}, "must be 0 for pooled training of users"),
+        ({"unit": "instance"}, "pooled = False must be True for unit = 'instance'"),
+        ({"population": 0}, "population = 0 must be a whole number of at least 1"),
+    ],
+)
+def test_noisy_groups_that_cannot_be_are_refused(changes, said):
+    with pytest.raises(ValueError, match=said):
+        replace(GROUPED, **changes)

@@ -29,6 +29,7 @@ from fedproof.mechanisms import (
     InstanceFedAvg,
     InstanceFedSGD,
     LocalTraining,
+    NoisyPartition,
     Partition,
     PerLayer,
     Poisson,
@@ -63,6 +64,8 @@ class Case:
 SGD = LocalTraining(
     epochs=3, batch_size=2, learning_rate=0.2, momentum=0.9, weight_decay=0.01, cosine=True, balanced=True
 )
+RIDGE = LocalTraining(solver="ridge", penalty=0.1, balanced=True)
+LOGISTIC = LocalTraining(solver="logistic", penalty=0.1)
 SHORT = LocalTraining(batch_size=4, learning_rate=0.3)  # two steps: a step of an LSTM is a loop of its own
 SHAPES = {"mnist-cnn": (28, 28), "lenet": (28, 28), "cifar-cnn": (3, 32, 32)}
 DECLARED = {"sampling": HALF, "population": 2 * USERS}
@@ -97,6 +100,21 @@ CASES = {
     "partition, pooled": Case(mechanism=Partition(groups=4, rounds=2, pooled=True), local=SGD),
     "partition, pooled, module": Case(mechanism=Partition(groups=4, pooled=True), model="module"),
     "partition, one vote": Case(mechanism=Partition(groups=USERS - 1), model="mlp", local=SGD),
+    "partition, ridge": Case(mechanism=Partition(groups=4, pooled=True), local=RIDGE),
+    "partition, logistic": Case(mechanism=Partition(groups=4, pooled=True), model="logistic", local=LOGISTIC),
+    "partition of instances, ridge": Case(
+        mechanism=Partition(groups=4, pooled=True, unit="instance"), local=RIDGE
+    ),
+    "once, ridge": Case(mechanism=Bagging(rounds=1, sampling=HALF, pooled=True), local=RIDGE),
+    "one vote each": Case(mechanism=Partition(rounds=2), local=SGD),
+    "one vote each, pooled": Case(mechanism=Partition(pooled=True), model="mlp", local=SGD),
+    "one vote each, module": Case(mechanism=Partition(), model="module", local=SGD),
+    "one vote each, ridge": Case(mechanism=Partition(pooled=True), local=RIDGE),
+    "one vote each, logistic": Case(mechanism=Partition(pooled=True), model="logistic", local=LOGISTIC),
+    "noisy partition": Case(mechanism=NoisyPartition(groups=4, **NOISY, population=2 * USERS), local=SGD),
+    "noisy partition of instances": Case(
+        mechanism=NoisyPartition(groups=4, **NOISY, population=100, pooled=True, unit="instance"), model="mlp"
+    ),
     "bagging": Case(mechanism=Bagging(rounds=1, sampling=HALF, pooled=True, unit="instance"), local=SGD),
     "bagging, noise": Case(
         mechanism=CohortOnce(**NOISY, sampling=HALF, population=100, pooled=True, unit="instance"),
@@ -197,7 +215,7 @@ def clean(name, seed, device="cpu"):
 
 
 def replicas_of(task):
-    return range(task.mechanism.groups) if isinstance(task.mechanism, Partition) else REPLICAS
+    return range(task.mechanism.models(task.units.num_users) or len(REPLICAS))
 
 
 def train(task):
@@ -312,10 +330,33 @@ def differing(name, seed, change, device="cpu"):
     """How many replicas changed that did not draw the unit, and how many did not draw it."""
     task, before = clean(name, seed, device)
     other = replace(task, federation=changed(task.federation, change))
-    after, touched = train(other), drew(task, other)
+    after = train(other)
+    if task.mechanism.apart:
+        return differing_by_identity(task, before, other, after)
+    touched = drew(task, other)
     same = (before.params.view(torch.int32) == after.params.view(torch.int32)).all(1).numpy()
     same &= (before.scores.view(np.int32) == after.scores.view(np.int32)).all((1, 2))
     return int((~same & ~touched).sum()), int((~touched).sum())
+
+
+def differing_by_identity(task, before, other, after):
+    """The same where every user has a model of its own: whoever is there twice and holds the same."""
+
+    def models(work, found):
+        bits = zip(found.params.numpy(), found.scores, strict=True)
+        return {
+            who: [part.tobytes() for part in row]
+            for who, row in zip(work.units.who.tolist(), bits, strict=True)
+        }
+
+    held, holds, were, are = (
+        contents(task.units),
+        contents(other.units),
+        models(task, before),
+        models(other, after),
+    )
+    apart = [who for who in held.keys() & holds.keys() if held[who] == holds[who]]
+    return sum(were[who] != are[who] for who in apart), len(apart)
 
 
 def search(name, device, examples):

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from fedproof.ensemble import Task, train_replicas
 from fedproof.mechanisms import Bagging, CohortOnce, FixedSize, LocalTraining, Partition, Poisson
 from fedproof.models import build
 from fedproof.rounds import play
+from fedproof.rounds.heads import heads
 from fedproof.rounds.randomness import cohorts_of, groups_of
 
 FIXED = FixedSize(cohort=4, users=10)
@@ -84,6 +86,49 @@ def test_pooled_training_refuses_rules_and_vectors_refuse_shifts(federation):
         Task(**parts, local=LocalTraining(), attack=lambda contributions, state: contributions)
     with pytest.raises(ValueError, match="shift = 1 and flip = False need images"):
         Task(**parts, local=LocalTraining(shift=1))
+
+
+@pytest.mark.parametrize("solver", ["ridge", "logistic"])
+@pytest.mark.parametrize("unit", ["user", "instance"])
+def test_a_solver_fits_the_pooled_instances_of_a_replica(federation, solver, unit):
+    local = LocalTraining(solver=solver, penalty=0.5, balanced=True)
+    for mechanism in (
+        Partition(groups=4, pooled=True, unit=unit),
+        Bagging(rounds=1, sampling=Poisson(probability=0.4), pooled=True, unit=unit),
+    ):
+        task = Task(
+            federation=federation, model=build("linear", federation), mechanism=mechanism, local=local
+        )
+        trained = train_replicas(task, range(4))
+        chosen = cohorts_of(mechanism, task.units.who, task.seed, range(4))[:, 0]
+        test_inputs = np.hstack([federation.test_features, np.ones((len(federation.test_labels), 1))])
+        for replica in range(4):
+            rows = np.flatnonzero(chosen[replica].repeat(task.units.sizes))
+            parts = federation.features[rows], federation.labels[rows], np.array([0, len(rows)])
+            head = heads(*parts, 3, solver=solver, penalty=0.5, balanced=True)[0].float()
+            own = trained.params[replica]
+            assert own.equal(torch.cat([head[:, :-1].flatten(), head[:, -1]]))
+            logits = test_inputs @ head.double().numpy().T
+            expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+            np.testing.assert_allclose(trained.scores[replica], expected, atol=1e-5)
+
+
+def test_a_solver_is_refused_where_nothing_can_be_fitted(federation):
+    ridge, pooled = LocalTraining(solver="ridge"), Partition(groups=4, pooled=True)
+    for mechanism, model, said in (
+        (Partition(groups=4), "linear", "pooled = false must be true for solver = 'ridge'"),
+        (Partition(groups=4, pooled=True, rounds=2), "linear", "rounds = 2 must be 1 for solver = 'ridge'"),
+        (pooled, "mlp", "solver = 'ridge' fits linear models alone: use model = 'linear'"),
+        (HYBRID, "linear", "solver = 'ridge' is not used by kind = 'cohort-once'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Task(federation=federation, model=build(model, federation), mechanism=mechanism, local=ridge)
+    for options, said in (
+        ({"solver": "newton"}, "solver = 'newton' must be one of sgd, ridge, logistic"),
+        ({"solver": "ridge", "penalty": 0}, "penalty = 0 must be a positive number"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            LocalTraining(**options)
 
 
 # --- instances instead of users -----------------------------------------------------------------------------

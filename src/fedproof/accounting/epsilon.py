@@ -104,14 +104,29 @@ def account_delta(source: Mechanism | DpEvent, epsilon: float) -> dict[str, floa
 
 
 def ensemble_account(source: Mechanism | DpEvent, delta: float, replicas: int) -> dict[str, float]:
-    """ε of publishing all replicas: the paper's product, and one composition of all their rounds."""
+    """ε of publishing all replicas: the paper's product, and one composition of all their rounds.
+
+    Guarantee: the `parallel` models of disjoint units that one training makes cost together what one of them
+    costs (proof: `NoisyPartition`), so as many times that are paid as there are trainings.
+
+    >>> from fedproof.mechanisms import NoisyPartition
+    >>> noisy = NoisyPartition(groups=50, noise_multiplier=5.0)
+    >>> ensemble_account(noisy, 1e-3, 50)["pld"] == account(noisy, 1e-3)["pld"]
+    True
+    """
     check.open_probability(delta=delta)
     check.count(replicas=replicas)
+    replicas = -(-replicas // parallel_of(source))
     repeated = tuple(replace(query, count=query.count * replicas) for query in queries_of(source))
     return {
         "paper": round_up(replicas * paper_epsilon(source, delta)),
         "pld": round_up(pld_epsilon(Queries(queries=repeated), delta)),
     }
+
+
+def parallel_of(source: Mechanism | DpEvent) -> int:
+    """How many models of a source cost together what one costs; an event of another library knows of none."""
+    return source.parallel if isinstance(source, Mechanism) else 1
 
 
 def user_accounts(

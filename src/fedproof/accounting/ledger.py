@@ -9,7 +9,7 @@ from typing import Any
 from dp_accounting import DpEvent
 
 from fedproof import check
-from fedproof.accounting.epsilon import ensemble_account, pld_epsilon, round_up
+from fedproof.accounting.epsilon import ensemble_account, parallel_of, pld_epsilon, round_up
 from fedproof.accounting.events import queries_of
 from fedproof.files import replace_file
 from fedproof.mechanisms import Mechanism, Queries, Query
@@ -20,7 +20,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """Finished replicas of one mechanism, each costing `queries`.
+    """Finished replicas of one mechanism, each `parallel` of them costing `queries`.
 
     >>> from fedproof.mechanisms import Poisson, UserFedAvg
     >>> mechanism = UserFedAvg(rounds=1, noise_multiplier=6.0, sampling=Poisson(probability=0.2))
@@ -32,15 +32,17 @@ class Ledger:
     queries: tuple[Query, ...]
     delta: float
     replicas: int = 0
+    parallel: int = 1
 
     def __post_init__(self) -> None:
         check.open_probability(delta=self.delta)
         check.not_negative_count(replicas=self.replicas)
+        check.count(parallel=self.parallel)
 
     @classmethod
     def of(cls, source: Mechanism | DpEvent, delta: float) -> "Ledger":
         """An empty ledger for a mechanism."""
-        return cls(queries=queries_of(source), delta=delta)
+        return cls(queries=queries_of(source), delta=delta, parallel=parallel_of(source))
 
     def spend(self, replicas: int) -> "Ledger":
         """The ledger after `replicas` more have been trained."""
@@ -52,12 +54,13 @@ class Ledger:
         """ε of everything released so far: the paper's product and the composed loss distribution."""
         if self.replicas == 0:
             return {"paper": 0.0, "pld": 0.0}
-        return ensemble_account(Queries(queries=self.queries), self.delta, self.replicas)
+        paid = -(-self.replicas // self.parallel)
+        return ensemble_account(Queries(queries=self.queries), self.delta, paid)
 
     def affordable(self, max_epsilon: float, wanted: int) -> int:
         """How many of the `wanted` replicas in all can be trained without exceeding `max_epsilon`.
 
-        ε grows with every replica, so this is a bisection.
+        ε never falls with another replica, so this is a bisection.
         """
         check.positive(max_epsilon=max_epsilon)
         low, high = 0, wanted + 1  # invariant: `low` is affordable, `high` is not wanted or not affordable
@@ -70,7 +73,8 @@ class Ledger:
         return low
 
     def _cost(self, replicas: int) -> float:
-        repeated = tuple(replace(query, count=query.count * replicas) for query in self.queries)
+        paid = -(-replicas // self.parallel)
+        repeated = tuple(replace(query, count=query.count * paid) for query in self.queries)
         return round_up(pld_epsilon(Queries(queries=repeated), self.delta))
 
     def document(self) -> dict[str, Any]:
@@ -81,7 +85,7 @@ class Ledger:
             "replicas": self.replicas,
             "queries": [_describe(query) for query in self.queries],
             "epsilon": self.epsilon,
-        }
+        } | ({"parallel": self.parallel} if self.parallel > 1 else {})
 
 
 def save_ledger(ledger: Ledger, path: Path) -> None:
@@ -100,7 +104,8 @@ def resumed_ledger(ledger: Ledger, path: Path) -> Ledger:
     if not path.exists():
         return ledger
     found = load_ledger(path)
-    if (found.queries, found.delta) != (ledger.queries, ledger.delta):
+    counted = (found.queries, found.delta, found.parallel)
+    if counted != (ledger.queries, ledger.delta, ledger.parallel):
         raise ValueError(f"{path} counts another mechanism or δ; choose another folder")
     return found
 
@@ -112,7 +117,12 @@ def load_ledger(path: Path) -> Ledger:
         if document["version"] != _VERSION:
             raise ValueError(f"version {document['version']!r} is not {_VERSION}")
         queries = tuple(_restore(query) for query in document["queries"])
-        return Ledger(queries=queries, delta=document["delta"], replicas=document["replicas"])
+        return Ledger(
+            queries=queries,
+            delta=document["delta"],
+            replicas=document["replicas"],
+            parallel=document.get("parallel", 1),
+        )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is not a ledger: {check.one_line(error)}") from error
 

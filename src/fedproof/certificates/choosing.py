@@ -29,7 +29,7 @@ from fedproof.mechanisms import (
     Releases,
     UserFedAvg,
 )
-from fedproof.threat import ThreatModel, Unit
+from fedproof.threat import Relation, ThreatModel, Unit
 
 ASSUMPTION = (
     "an estimate, not a guarantee: given an input, models vote right independently, each with the input's "
@@ -158,7 +158,8 @@ def votes_needed(mechanism: Mechanism, question: Question, models: int, num_clas
     71
     """
     if mechanism.releases is Releases.GROUPS:
-        fewest = (models + 2 * question.size + 2) // 2  # n - (models - n) - 1 >= 2 size
+        moved = 1 if mechanism.apart and question.threat.relation is Relation.JOIN else 2
+        fewest = (models + moved * question.size + 2) // 2  # n - (models - n) - 1 >= moved * size
         return fewest if fewest <= models else None
     each = share(question.failure_probability, num_classes, Spending.SOUND)
     lowest = tradeoff(mechanism, question.threat, question.size).lower(binomial_lower(models, each))
@@ -174,7 +175,7 @@ def expected_certified(shares: ArrayLike, votes: int | None, models: int) -> flo
 
 
 def _rated(mechanism: Mechanism, cohort: int, known: Known, question: Question) -> Option:
-    models = mechanism.replicas or question.replicas
+    models = mechanism.models(known.units) or question.replicas
     votes = votes_needed(mechanism, question, models, known.num_classes)
     return Option(
         mechanism=mechanism,

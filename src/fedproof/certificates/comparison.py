@@ -71,7 +71,7 @@ def compare(
     share it soundly. The groups of a partition elect by `rule`.
     """
     if mechanism.releases is Releases.GROUPS:
-        return (_counted(scores, labels, max_size, rule),)
+        return _counted(scores, labels, mechanism, max_size, rule)
     exact = exact_bounds(scores.mean(axis=0, dtype=np.float64), rounded=False)  # as if O were infinite
     num_classes = scores.shape[2]
     sure = class_bounds(scores, Bound.BETTING, share(failure_probability, num_classes, Spending.SOUND))
@@ -117,15 +117,16 @@ def _accuracies(correct: Integers, max_size: int) -> tuple[float, ...]:
     return tuple(float(np.mean(correct >= size)) for size in range(min(top + 1, max_size) + 1))
 
 
-def _counted(scores: Array, labels: Integers, max_size: int, rule: Rule) -> Curve:
-    top, sizes = counted_sizes(rule, scores, max_size)
-    correct = np.where(top == labels, sizes, -1)
-    return Curve(
-        method="vote",
-        relation=Relation.REPLACE,
-        failure_probability=None,
-        accuracy=_accuracies(correct, max_size),
-    )
+def _counted(
+    scores: Array, labels: Integers, mechanism: Mechanism, max_size: int, rule: Rule
+) -> tuple[Curve, ...]:
+    """One curve, and one more where units that come or go matter less than those that are replaced."""
+    curves = []
+    for relation in (Relation.REPLACE, Relation.JOIN)[: 1 + mechanism.apart]:
+        top, sizes = counted_sizes(rule, scores, max_size, own_vote=relation is Relation.JOIN)
+        accuracy = _accuracies(np.where(top == labels, sizes, -1), max_size)
+        curves.append(Curve(method="vote", relation=relation, failure_probability=None, accuracy=accuracy))
+    return tuple(curves)
 
 
 def _paper(bounds: ClassBounds, epsilon: float, delta: float, max_size: int) -> Integers:

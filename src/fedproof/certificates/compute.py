@@ -21,6 +21,7 @@ from fedproof.certificates.tight import (
     ranking,
     served_gap,
 )
+from fedproof.threat import Relation
 
 
 def certified_sizes(settings: Settings, scores: Array) -> CertifiedSizes:
@@ -61,10 +62,12 @@ def _most(settings: Settings) -> int:
 
 
 def _counted(settings: Settings, scores: Array) -> CertifiedSizes:
-    groups = settings.mechanism.replicas if settings.mechanism else None
+    assert settings.mechanism is not None
+    groups = settings.mechanism.models(len(scores))
     if len(scores) != groups:
         raise ValueError(f"scores are of {len(scores)} models, must be of groups = {groups}")
-    top, sizes = counted_sizes(settings.rule, scores, settings.max_size)
+    own_vote = settings.mechanism.apart and settings.threat.relation is Relation.JOIN
+    top, sizes = counted_sizes(settings.rule, scores, settings.max_size, own_vote=own_vote)
     tied = np.zeros(len(top), dtype=np.bool_)  # the first of equal classes wins
     return CertifiedSizes(top=top, leader=top, tied=tied, sizes=sizes)
 

@@ -39,7 +39,6 @@ class ApproximateDP:
     delta: float
     relation: Relation | None = None
     kind: ClassVar[str] = "approximate-dp"
-    later: ClassVar[frozenset[str]] = frozenset({"relation"})  # files of version 1 lack it
 
     def __post_init__(self) -> None:
         check.not_negative(epsilon=self.epsilon, delta=self.delta)

@@ -86,10 +86,13 @@ def _against_others(values: Integers, first: Integers, classes: Integers) -> Int
 # --- votes of disjoint groups are counted -------------------------------------------------------------------
 
 
-def counted_sizes(rule: Rule, scores: Array, max_size: int) -> tuple[Integers, Integers]:
+def counted_sizes(
+    rule: Rule, scores: Array, max_size: int, *, own_vote: bool = False
+) -> tuple[Integers, Integers]:
     """The class that the groups of a partition elect, and how many units cannot change it, with certainty.
 
-    Assumes: a poisoned unit changes the scores of one group, in any way (see `partition_sizes`).
+    Assumes: a poisoned unit changes the scores of one group, in any way; with `own_vote` units are groups of
+    their own that come or go (see `partition_sizes`).
     Reference: theory.md, section 3, "Rules".
 
     >>> scores = np.array([[[0.5, 0.4, 0.1]]] * 3 + [[[0.1, 0.4, 0.5]]] * 2)
@@ -97,35 +100,38 @@ def counted_sizes(rule: Rule, scores: Array, max_size: int) -> tuple[Integers, I
     [(0, 0), (0, 0), (0, 0)]
     """
     if rule is Rule.PLURALITY:
-        top, sizes = partition_sizes(vote_counts(scores))
+        top, sizes = partition_sizes(vote_counts(scores), own_vote=own_vote)
         return top, np.minimum(sizes, max_size)
     found = []
     for _, part in input_parts(scores):
         votes, fought = votes_of(part).sum(axis=0).astype(np.int64), duels(part)
         top, _ = elected(rule, votes, fought)
         if rule is Rule.PAIRWISE:
-            found.append((top, np.minimum(pairwise_sizes(top, fought), max_size)))
+            found.append((top, np.minimum(pairwise_sizes(top, fought, own_vote=own_vote), max_size)))
         else:
-            found.append((top, run_off_sizes(top, votes, fought, max_size)))
+            found.append((top, run_off_sizes(top, votes, fought, max_size, own_vote=own_vote)))
     tops, sizes = (np.concatenate(column) for column in zip(*found, strict=True))
     return tops, sizes
 
 
-def pairwise_sizes(top: Integers, fought: Integers) -> Integers:
+def pairwise_sizes(top: Integers, fought: Integers, *, own_vote: bool = False) -> Integers:
     """How many changed groups leave `top` the class that beats every other one; 0 where there is none.
 
     Guarantee: k = min over B of ceil((s_AB + [A < B]) / 2) - 1. Proof: A beats B as long as s_AB + [A < B] is
     at least one, and one group takes two from it at most, by preferring B where it preferred A. It is tight:
     k + 1 groups that preferred A to B, or that scored them alike where no group prefers either, can make B
-    beat A. (The label may still be A then, if no class beats all others and A has most votes.)
+    beat A. (The label may still be A then, if no class beats all others and A has most votes.) With
+    `own_vote` whoever comes or goes takes one at most: k = min over B of s_AB + [A < B] - 1.
     """
     classes = np.arange(fought.shape[2])
     lead = fought[np.arange(len(top)), top] + (top[:, None] < classes)
     least = _against_others(lead, top, classes).min(axis=1)
-    return np.asarray(np.maximum((least - 1) // 2, 0))
+    return np.asarray(np.maximum((least - 1) // (1 if own_vote else 2), 0))
 
 
-def run_off_sizes(top: Integers, votes: Integers, fought: Integers, max_size: int) -> Integers:
+def run_off_sizes(
+    top: Integers, votes: Integers, fought: Integers, max_size: int, *, own_vote: bool = False
+) -> Integers:
     """How many changed groups cannot change the class that wins the run-off.
 
     Guarantee: k changed groups leave A elected unless one of two things is possible, n_c being votes:
@@ -139,7 +145,9 @@ def run_off_sizes(top: Integers, votes: Integers, fought: Integers, max_size: in
         votes taken from d, and all of these for the sum over d of max(h_d - k, 0) <= k changed groups.
 
     (1) is tight where A has more than k votes. (2) asks for both conditions but not for both by the same
-    groups: the true size may be larger.
+    groups: the true size may be larger. With `own_vote` whoever comes or goes gives b and c one each at most,
+    by taking a vote from A, so (1) asks for k >= g_b and k >= g_c. In (2) one is taken from s_Ac at most, and
+    c gains one at most on d, by a vote for c on all d alike: k >= s_Ac + [A < c] and k >= h_d for every d.
     Reference: Rezaei, Banihashem, Chegini, Feizi 2023, arXiv:2302.02300v3, for the rule, not for the proof.
     """
     classes, rows = np.arange(votes.shape[1]), np.arange(len(top))
@@ -150,12 +158,13 @@ def run_off_sizes(top: Integers, votes: Integers, fought: Integers, max_size: in
     lost = fought[rows, top] + lower
     behind = votes[:, None, :] - votes[:, :, None] + (classes < classes[:, None])  # (inputs, c, d)
     third = others[:, None, :] & (classes != classes[:, None])
+    worth, spare = (1, 0) if own_vote else (2, 1)
 
     def holds(size: int, inputs: Integers) -> NDArray[np.bool_]:
         near = easiest[inputs]
-        overtaken = (near[:, 1] <= 2 * size) & (near.sum(axis=1) <= 3 * size)
+        overtaken = (near[:, 1] <= worth * size) & ((near.sum(axis=1) <= 3 * size) | own_vote)
         asked = np.where(third[inputs], np.maximum(behind[inputs] - size, 0), 0).sum(axis=2)
-        beaten = others[inputs] & (lost[inputs] <= 2 * size) & (asked <= size)
+        beaten = others[inputs] & (lost[inputs] <= worth * size) & (asked <= spare * size)
         return np.asarray(~overtaken & ~beaten.any(axis=1))
 
     return walk(len(top), holds, max_size)

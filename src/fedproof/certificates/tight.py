@@ -185,23 +185,29 @@ def vote_counts(scores: Array) -> Integers:
     return np.concatenate(parts).astype(np.int64)
 
 
-def partition_sizes(counts: Integers) -> tuple[Integers, Integers]:
+def partition_sizes(counts: Integers, *, own_vote: bool = False) -> tuple[Integers, Integers]:
     """The class with most votes, the first of equal ones, and how many units cannot change it.
 
     Guarantee: the winner A stays for every k <= floor((n_A - n_B - [B < A]) / 2), B any other class, with
-    certainty: a poisoned or an added unit touches one group, whose vote may move from A to B.
-    Assumes: training on a group is a function of that group alone.
+    certainty: a poisoned or an added unit touches one group, whose vote may move from A to B. With `own_vote`
+    units come or go, each a group of its own, and A stays for every k <= n_A - n_B - [B < A].
+    Proof: A wins if and only if n_A - n_B >= [B < A] for every B. A vote that moves lowers n_A - n_B by two
+    at most, one that is added or taken away by one, and all other models vote as before. Both are exact: one
+    vote more that moves from A to B, or that is added to B, and A does not win over B.
+    Assumes: training on a group is a function of that group alone; of `own_vote`, that the model of a unit
+    does not depend on who else takes part, and whoever is silent has no vote.
     Reference: Levine, Feizi 2021, arXiv:2006.14768v2, Theorem 1; theory.md, section 3.
 
-    >>> top, sizes = partition_sizes(np.array([[6, 3, 0], [3, 6, 0], [3, 3, 2]]))
-    >>> top.tolist(), sizes.tolist()
-    ([0, 1, 0], [1, 1, 0])
+    >>> counts = np.array([[6, 3, 0], [3, 6, 0], [3, 3, 2]])
+    >>> top, sizes = partition_sizes(counts)
+    >>> top.tolist(), sizes.tolist(), partition_sizes(counts, own_vote=True)[1].tolist()
+    ([0, 1, 0], [1, 1, 0], [3, 2, 0])
     """
     top = counts.argmax(axis=1)
     rows, classes = np.arange(len(counts)), np.arange(counts.shape[1])
     lead = counts[rows, top][:, None] - counts - (classes < top[:, None])
     lead[rows, top] = np.iinfo(np.int64).max
-    return top, lead.min(axis=1) // 2
+    return top, lead.min(axis=1) // (1 if own_vote else 2)
 
 
 def partition_costs(costs: NDArray[np.float64], cost_bound: float, size: int) -> tuple[float, float]:
@@ -210,7 +216,10 @@ def partition_costs(costs: NDArray[np.float64], cost_bound: float, size: int) ->
     `costs` (groups,) are the attacker's cost of each model, in [0, `cost_bound`].
 
     Guarantee: with certainty. Of the models at most `size` change, in the worst case the dearest to 0, or the
-    cheapest to the bound; all others cost what they cost before.
+    cheapest to the bound; all others cost what they cost before. It also holds where units are groups of
+    their own and l of n leave, j join, l + j = k: the sum s of the n - k cheapest is at most (n - k)/(n - l)
+    times that of the n - l cheapest, and (n - k)(n - l + j) = (n - l)² - j² <= n (n - l), so the mean, at
+    least the latter over n - l + j, is at least s/n; likewise from above.
 
     >>> partition_costs(np.array([0.5, 0.25, 0.25, 0.0]), 1.0, 1)
     (0.125, 0.5)

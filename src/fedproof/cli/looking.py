@@ -279,7 +279,9 @@ def encode(
     json: Json = False,
 ) -> None:
     """Compute the features of an experiment's encoder and keep them, so that its runs start at once."""
-    section = load_config(config, changes or ()).data.model_copy(update={"project": None, "test_limit": None})
+    section = load_config(config, changes or ()).data.model_copy(
+        update={"project": None, "projection": "principal", "test_limit": None}
+    )
     with progress_bars() as progress:
         federation = encoders.load(**section.model_dump(), device=device, progress=progress)
     by = federation.encoded_by

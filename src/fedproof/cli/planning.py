@@ -358,7 +358,7 @@ def _show(found: Sequence[choosing.Option], question: choosing.Question, notes: 
 
 def _name(option: choosing.Option) -> str:
     mechanism = option.mechanism
-    if mechanism.replicas is not None:
-        return f"{mechanism.kind}, {mechanism.replicas} groups"
+    if mechanism.models(option.models) is not None:
+        return f"{mechanism.kind}, {option.models} groups"
     noise = f", noise {mechanism.noise_multiplier:.4g}" if mechanism.noise_multiplier else ""
     return f"{mechanism.kind}{noise}"

@@ -76,7 +76,7 @@ def training() -> Any:
 
 def show(summary: RunSummary, out: Path) -> None:
     """A run for people."""
-    from fedproof.report.advice import advice
+    from fedproof.report.advice import advice, needs_advice
     from fedproof.report.run_data import read_run
     from fedproof.report.words import headline
 
@@ -102,7 +102,7 @@ def show(summary: RunSummary, out: Path) -> None:
     print_table(title, ("", ""), rows)
     say(headline(summary))
     say_soundness(summary.sound, summary.reasons)
-    limits = advice(read_run(out, pictures=False))
+    limits = advice(read_run(out, pictures=False)) if needs_advice(summary) else ()
     if limits:
         say("why so little is certified, and what to try:")
     for sentence in limits:

@@ -48,7 +48,7 @@ class Config(Section):
         self._check_unit()
         self._check_pooled_noise()
         cohort = self.mechanism.cohort
-        if self.mechanism.groups is not None:
+        if self.mechanism.described.releases is Releases.GROUPS:
             self._check_partition()
         elif self._draws_a_cohort and not self._says_how_many:
             instead = ", or sampling_probability" if self.mechanism.sampling is SamplingKind.POISSON else ""
@@ -99,6 +99,8 @@ class Config(Section):
                     f"mechanism.pooled = false must be true for kind = '{kind}' and "
                     "threat.unit = 'instance': nobody trains on one instance alone"
                 )
+            if unit is Unit.INSTANCE and "groups" in known_keys(kind) and self.mechanism.groups is None:
+                raise ValueError("mechanism.groups is missing: threat.unit = 'instance' needs it")
             return
         needed = self.mechanism.described.unit
         if unit != needed:
@@ -115,8 +117,8 @@ class Config(Section):
             )
         if section.varied:
             raise ValueError(
-                "mechanism.cosine, shift, flip and balanced are not used by kind = 'cohort-once' with noise "
-                "and threat.unit = 'instance'"
+                "mechanism.cosine, shift, flip and balanced are not used by kind = "
+                f"'{section.kind}' with noise and threat.unit = 'instance'"
             )
 
     def _check_enough_users(self, key: str, count: int | None) -> None:
@@ -244,12 +246,10 @@ def _forget_old_kind(section: dict[str, Any], said: Sequence[str]) -> None:
 
 def _forget_defaults(section: dict[str, Any]) -> None:
     """Leave out what says nothing: keys that the kind does not have, at their defaults."""
-    known = known_keys(str(section.get("kind", MechanismSection.model_fields["kind"].default)))
+    defaults = {key: field.default for key, field in MechanismSection.model_fields.items()}
+    known = known_keys(str(section.get("kind", defaults["kind"])))
     for key in [key for key in section if known and key not in known]:
-        if (
-            key in MechanismSection.model_fields
-            and section[key] == MechanismSection.model_fields[key].default
-        ):
+        if key in defaults and section[key] == defaults[key]:
             del section[key]
 
 

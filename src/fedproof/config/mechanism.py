@@ -19,10 +19,12 @@ from fedproof.mechanisms import (
     LocalTraining,
     Mechanism,
     Poisson,
+    Releases,
     Sampling,
     SamplingKind,
 )
 from fedproof.mechanisms.codec import KINDS, trainable_kinds
+from fedproof.mechanisms.contract import STEP_OPTIONS
 from fedproof.threat import Unit
 
 # Keys that together describe a field of a mechanism, and fields that other sections, or the data, describe.
@@ -42,7 +44,7 @@ class MechanismSection(Section):
 
     Attributes:
         kind: what is executed: `user-fedavg`, `instance-fedsgd`, `instance-fedavg`, `cohort-once`,
-            `bagging`, `partition`, `fedavg`; the page on choosing tells which is for whom.
+            `bagging`, `partition`, `noisy-partition`, `fedavg`; the page on choosing tells which is for whom.
         rounds: of training.
         sampling: who takes part in a round: everybody by itself with the same chance, a cohort of fixed size,
             or all.
@@ -51,7 +53,8 @@ class MechanismSection(Section):
         sampling_probability: of `sampling = "poisson"`, instead of `cohort`: the chance of each unit.
         population: declared number of units (users, or instances where these are drawn), which chances and
             divisors are made from, so that whoever joins changes neither; `data.users` if not given.
-        groups: of `partition`: how many, each with a model of its own.
+        groups: of `partition` and `noisy-partition`: how many, each with a model of its own; a `partition`
+            without them makes every user a group of its own, with one vote.
         clip: how updates are bounded; `median` and `per-layer-median` are not private, and say so.
         clip_norm: longest update, or gradient of an instance, that enters a sum unchanged.
         quantile: of `clip = "quantile"`: share of updates that should not be clipped.
@@ -72,7 +75,12 @@ class MechanismSection(Section):
         shift: pixels by which images are moved at random, for augmentation.
         flip: whether images are mirrored at random, for augmentation.
         balanced: whether a user's classes weigh alike.
-        pooled: of `cohort-once`, `bagging` and `partition`: train on the members' instances as one data set.
+        solver: of `bagging` and `partition`: a linear model may be fitted in closed form to the pooled
+            instances, in one round, by `ridge` or multinomial `logistic` regression; `sgd` takes steps.
+        penalty: of `ridge` and `logistic`: cost of the squared norm of weights and intercepts beside the sum
+            of the losses, whatever their number; `logistic` takes half of it.
+        pooled: of `cohort-once`, `bagging`, `partition` and `noisy-partition`: train on the instances of all
+            members as one data set.
         shuffled: of `instance-fedavg`: batches are parts of shuffled passes, which the accounting does not
             cover; the certificate then says that it is not sound.
         keep_momentum: of `instance-fedavg`: users keep their momentum from round to round.
@@ -103,6 +111,8 @@ class MechanismSection(Section):
     shift: Annotated[int, Field(ge=0)] = 0
     flip: bool = False
     balanced: bool = False
+    solver: Literal["sgd", "ridge", "logistic"] = "sgd"
+    penalty: Positive = 1.0
     pooled: bool = False
     shuffled: bool = False
     keep_momentum: bool = False
@@ -115,9 +125,11 @@ class MechanismSection(Section):
         self._check_keys()
         self._check_needed()
         self._check_rates()
+        self._check_solver()
         if self.keep_momentum and self.sampling is not SamplingKind.NONE:
             raise ValueError(f"sampling = '{self.sampling}' must be none where keep_momentum = true")
-        if self.described.once and self.groups is None and self.sampling is SamplingKind.NONE:
+        drawn = self.described.once and "sampling" in known_keys(self.kind)
+        if drawn and self.sampling is SamplingKind.NONE:
             raise ValueError(f"sampling = 'none' must be poisson or fixed for kind = '{self.kind}'")
         if self.kind == "instance-fedsgd" and self.sampling is SamplingKind.POISSON:
             raise ValueError("sampling = 'poisson' must be fixed or none for kind = 'instance-fedsgd'")
@@ -150,12 +162,13 @@ class MechanismSection(Section):
         kind = self.described
         names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
         if "noise_multiplier" in names and not self.noise_multiplier:
+            instead = "partition" if kind.releases is Releases.GROUPS else "fedavg"
             raise ValueError(
                 f"noise_multiplier = 0 must be positive for kind = '{self.kind}'; "
-                "without noise use kind = 'fedavg'"
+                f"without noise use kind = '{instead}'"
             )
         for key in ("local_steps", "groups"):
-            if key in names and getattr(self, key) is None:
+            if key in names and not hasattr(kind, key) and getattr(self, key) is None:  # without a default
                 raise ValueError(f"{key} is missing: kind = '{self.kind}' needs it")
 
     def _check_rates(self) -> None:
@@ -176,6 +189,14 @@ class MechanismSection(Section):
                 "thing twice: leave out one of them"
             )
 
+    def _check_solver(self) -> None:
+        """Refuse steps and fits in closed form beside each other."""
+        self.local_training.check_solver(rounds=self.rounds, pooled=self.pooled)
+        idle = {"penalty"} if self.solver == "sgd" else STEP_OPTIONS - {"balanced"}
+        for key in sorted(idle & self.model_fields_set):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key} = {getattr(self, key)} is not used by solver = '{self.solver}'")
+
     @property
     def varied(self) -> bool:
         """Whether steps differ in more than their instances, which DP-SGD does not know."""
@@ -194,6 +215,8 @@ class MechanismSection(Section):
             shift=self.shift,
             flip=self.flip,
             balanced=self.balanced,
+            solver=self.solver,
+            penalty=self.penalty,
         )
 
     def clipping(self, num_layers: int) -> Clipping:

@@ -40,11 +40,15 @@ class DataSection(Section):
         vectors: of text: a GloVe file, a path or a name in the folder `glove`.
         encoder: frozen public features of inputs, computed once and kept: `hog` (edges in grey images),
             `glove-mean` (mean of the words' vectors), `efficientnet-lite0` or `efficientnet-lite2` (images,
-            colour or grey; extra `encoders`), or a function of yours as `package.module:function`.
+            colour or grey; extra `encoders`; with `-mirrored` the mean over an image and its mirror image),
+            or a function of yours as `package.module:function`.
         public: training instances that are set aside before the others are dealt out, and belong to no user;
             where the data come with users, whole users are.
-        project: principal directions of the public instances that features are projected onto, centred and
-            whitened; all three come from the public instances alone.
+        project: number of coordinates that features are projected onto; they come from the public instances
+            alone.
+        projection: which coordinates: `principal`, the directions in which public instances differ most,
+            centred and whitened; `spectral`, a map of the public instances on which neighbours stay near,
+            for few labels and for noise; `both`, that map beside 64 principal directions.
         features: an earlier name of `encoder`: `pixels` for none, or `hog`.
         data_dir: folder of all data sets; `FEDPROOF_DATA`, or the platform's cache folder, if not given.
     """
@@ -63,6 +67,7 @@ class DataSection(Section):
     encoder: str | None = None
     public: Count | None = None
     project: Count | None = None
+    projection: Literal["principal", "spectral", "both"] = "principal"
     features: Literal["pixels", "hog"] = "pixels"
     data_dir: str | None = None
 

@@ -54,26 +54,8 @@ def load(
 ) -> Federation:
     """Users with their training instances, and the test inputs nobody trains on; all arrays are read-only.
 
-    `fedproof.load` does the same, and knows encoders by their names.
-
-    Args:
-        name: `digits`, `mnist`, `cifar10`, `cifar100`, `leaf` (the data folder is a LEAF folder),
-            `leaf/FOLDER`, `sent140`, `sent140-pseudo` (synthetic users) or `my_package.module:function`.
-        classes: numbers or names of classes, which become 0, 1, ... in this order; None: all.
-        users: number of users; None: the paper's number, or everybody the data come with.
-        partition: `iid`, `dirichlet`, `degree` or `natural`; None: natural where the data come with
-            users, iid elsewhere.
-        dirichlet_alpha: of `dirichlet`; smaller is more unequal.
-        degree: of `degree`; share of each class that goes to the class's own group of users.
-        minimum: of `dirichlet` and `natural`; instances that each user has at least.
-        most_instances: that any user may hold, see `Federation`; None: no limit.
-        seed: of the partition and the public instances. The same seed gives the same users anywhere.
-        data_dir: folder of all data sets; None: FEDPROOF_DATA, else the platform's cache folder.
-        test_limit: at most so many test inputs, drawn once for all.
-        vectors: GloVe text file, a path or a name in the folder `glove`; None: the largest one there.
-        length: words of a text that are kept.
-        public: training instances that are set aside before the others are dealt out; None: none.
-        encode: makes features of inputs before anything is dealt out, in the order of the data.
+    `fedproof.load` does the same, knows encoders by their names, and says what the arguments are; `encode`
+    makes features of inputs before anything is dealt out, in the order of the data.
 
     >>> federation = load("digits", classes=[0, 1], users=96)
     >>> federation.features.shape, federation.test_features.shape, int(federation.sizes.max())

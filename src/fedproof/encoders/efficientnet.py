@@ -99,7 +99,7 @@ class EfficientNetLite(nn.Module):
 
 
 def resized(images: Tensor, side: int) -> Tensor:
-    """Square images of so many pixels a side, bicubic: `rows @ image @ columns`, which a GPU does in no time."""
+    """Square images of so many pixels a side, bicubic: `rows @ image @ columns`, quick on a GPU."""
     height, width = images.shape[-2:]
     rows, columns = (_resizing(size, side).to(images.device) for size in (height, width))
     return (rows @ images @ columns.T).contiguous(memory_format=torch.channels_last)

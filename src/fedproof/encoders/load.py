@@ -1,6 +1,6 @@
 """Data as models see them: read, encoded once, projected with public instances, and dealt out to users."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -15,11 +15,17 @@ from fedproof.data.load import PathLike
 from fedproof.encoders.cache import Cache, cache_beside
 from fedproof.encoders.encoder import Inputs, encode
 from fedproof.encoders.named import encoder_named
-from fedproof.encoders.projection import projection_of
+from fedproof.encoders.projection import Neighbourhood, Projection, neighbourhood_of, projection_of
 from fedproof.federation import EncodedBy, Federation
 from fedproof.progress import Progress, silent
 
 Source = TypeVar("Source", Arrays, Federation)
+
+PROJECTIONS: Mapping[str, Callable[[NDArray[np.generic], int], Projection | Neighbourhood]] = {
+    "principal": projection_of,
+    "spectral": neighbourhood_of,
+    "both": partial(neighbourhood_of, beside=True),
+}
 
 
 def load(
@@ -41,6 +47,7 @@ def load(
     encoder: str | None = None,
     public: int | None = None,
     project: int | None = None,
+    projection: str = "principal",
     device: str = "cpu",
     progress: Progress = silent,
 ) -> Federation:
@@ -66,11 +73,14 @@ def load(
         vectors: GloVe text file, a path or a name in the folder `glove`; None: the largest one there.
         length: words of a text that are kept.
         features: an earlier name of `encoder`: `pixels` for none, or `hog`.
-        encoder: `hog`, `glove-mean`, `efficientnet-lite0`, `efficientnet-lite2` or
-            `my_package.module:function`, whose features are computed once and kept; None: inputs as they are.
+        encoder: `hog`, `glove-mean`, `efficientnet-lite0`, `efficientnet-lite2`, one of the last two followed
+            by `-mirrored`, or `my_package.module:function`, whose features are computed once and kept; None:
+            inputs as they are.
         public: training instances that are set aside and belong to no user; None: none.
-        project: principal directions of the public instances that features are projected onto, whitened;
-            None: features as they are.
+        project: number of coordinates that features are projected onto; None: features as they are.
+        projection: where these come from: `principal`, the directions in which public instances differ most,
+            whitened; `spectral`, a map of the public instances on which neighbours stay near; `both`, that
+            map beside 64 principal directions.
         device: where networks compute features, `cpu` or `cuda`.
         progress: told how many inputs are encoded.
 
@@ -79,6 +89,10 @@ def load(
     ((144, 8), (72, 8), (144, 8))
     """
     chosen = _one_name(features, encoder)
+    if projection not in PROJECTIONS:
+        raise ValueError(f"projection = {projection!r} must be one of {', '.join(PROJECTIONS)}")
+    if project is None and projection != "principal":
+        raise ValueError(f"projection = {projection!r} needs project, the number of its coordinates")
     if project is not None:
         check.count(project=project)
         if public is None and ":" not in name:
@@ -104,7 +118,7 @@ def load(
         public=public,
         encode=None if chosen is None else partial(encoded, chosen, cache_beside(data_dir), device, progress),
     )
-    return federation if project is None else projected(federation, project)
+    return federation if project is None else projected(federation, project, projection)
 
 
 def encoded(name: str, cache: Cache, device: str, progress: Progress, source: Source) -> Source:
@@ -125,8 +139,8 @@ def encoded(name: str, cache: Cache, device: str, progress: Progress, source: So
     return replace(source, features=features, test_features=test_features, **others)
 
 
-def projected(federation: Federation, kept: int) -> Federation:
-    """The federation with features along the `kept` whitened principal directions of its public instances."""
+def projected(federation: Federation, kept: int, name: str = "principal") -> Federation:
+    """The federation with features projected onto `kept` coordinates that come from its public instances."""
     public = federation.public_features
     if public is None:
         raise ValueError(
@@ -137,13 +151,15 @@ def projected(federation: Federation, kept: int) -> Federation:
         raise ValueError(
             f"project = {kept} needs numbers, {federation.name} holds token ids: choose an encoder"
         )
-    projection = projection_of(public, kept)
+    projection = PROJECTIONS[name](public, kept)
     return replace(
         federation,
         features=_frozen(projection(federation.features)),
         test_features=_frozen(projection(federation.test_features)),
         public_features=_frozen(projection(public)),
-        encoded_by=replace(federation.encoded_by or EncodedBy(public=len(public)), project=kept),
+        encoded_by=replace(
+            federation.encoded_by or EncodedBy(public=len(public)), project=kept, projection=name
+        ),
     )
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedproof.encoders.encoder import Function
-from fedproof.functions import load_function
+from fedproof.functions import called, load_function
 from fedproof.models.precision import all_digits, seeded
 
 
@@ -17,7 +17,7 @@ def built(name: str) -> Any:
     """What the user's function of this name returns: a frozen module, or a callable on arrays."""
     function = load_function("encoder", name)
     with seeded(0):  # what it draws must be the same in every process that uses the features
-        found = function()
+        found = called(f"encoder = {name!r}", function)
     if isinstance(found, nn.Module):
         return found.eval().requires_grad_(False)
     if not callable(found):

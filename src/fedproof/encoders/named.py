@@ -131,7 +131,7 @@ def _network(name: str, device: str) -> Encoder:
         function = _from_0_to_1(name, function_of(network(published), name, device))
         if name == published:
             return function
-        return lambda rows: np.mean([function(rows), function(rows[..., ::-1])], axis=0)
+        return lambda rows: _mean(function(rows), function(rows[..., ::-1]))
 
     return Encoder(
         name=name,
@@ -141,6 +141,10 @@ def _network(name: str, device: str) -> Encoder:
         weights_sha256=PUBLISHED[published].sha256,
         check=partial(_check_images, name),
     )
+
+
+def _mean(one: NDArray[np.generic], other: NDArray[np.generic]) -> NDArray[np.float32]:
+    return (np.asarray(one, dtype=np.float32) + np.asarray(other, dtype=np.float32)) / np.float32(2)
 
 
 def _check_images(name: str, inputs: Inputs) -> None:

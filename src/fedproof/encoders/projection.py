@@ -1,5 +1,6 @@
-"""Centre, principal directions and whitening, from public instances alone."""
+"""What features are projected onto, from public instances alone: directions, or a map of neighbours."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,26 @@ from scipy.linalg import eigh
 
 _ROWS = 1024  # projected at once, always as many: what a row becomes does not follow from how many there are
 _SMALLEST = 1e-10  # of the largest variance: below it a direction is rounding
+_DIRECTIONS = 64  # principal ones that neighbours are found in, at most
+_NEIGHBOURS, _SHARPNESS = 20, 8.0  # public instances around an input, and how fast their weight falls
+
+Rows = NDArray[np.float64]
+
+
+def apply(function: Callable[[Rows], Rows], features: NDArray[np.generic], width: int) -> NDArray[np.float32]:
+    """A function of features `(inputs, ...)`, by blocks of one size: no row depends on another, bit for bit.
+
+    Whoever holds no numbers harms nobody else.
+    """
+    flat = features.reshape(len(features), -1)
+    found = np.empty((len(flat), width), dtype=np.float32)
+    block = np.zeros((_ROWS, flat.shape[1]))
+    for begin in range(0, len(flat), _ROWS):
+        rows = flat[begin : begin + _ROWS]
+        with np.errstate(over="ignore", invalid="ignore"):
+            block[: len(rows)] = rows
+            found[begin : begin + _ROWS] = function(block)[: len(rows)]
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,19 +53,89 @@ class Projection:
                [ 0.   ,  1.414],
                [ 0.   , -1.414]], dtype=float32)
         """
-        flat = features.reshape(len(features), -1)
-        found = np.empty((len(flat), self.directions.shape[1]), dtype=np.float32)
-        block = np.zeros((_ROWS, flat.shape[1]))
-        for begin in range(0, len(flat), _ROWS):
-            rows = flat[begin : begin + _ROWS]
-            with np.errstate(over="ignore", invalid="ignore"):  # whoever holds no numbers harms no other row
-                np.subtract(rows, self.centre, out=block[: len(rows)])
-                found[begin : begin + _ROWS] = (block @ self.directions)[: len(rows)]
-        return found
+        return apply(self.turned, features, self.directions.shape[1])
+
+    def turned(self, rows: Rows) -> Rows:
+        """The same for one block of rows."""
+        return (rows - self.centre) @ self.directions
 
 
-def projection_of(public: NDArray[np.generic], kept: int) -> Projection:
-    """The `kept` directions in which public features `(instances, ...)` differ most, whitened.
+@dataclass(frozen=True, kw_only=True)
+class Neighbourhood:
+    """Coordinates of an input on a map of the public instances, on which near ones stay near.
+
+    Two public instances are joined by `w = exp(8 (cos - 1))` of the angle between them if one is among the 20
+    nearest of the other. With degrees D the eigenvectors v of D^-1/2 W D^-1/2 with the largest eigenvalues,
+    but for the first, which is constant, give each public instance the coordinates D^-1/2 v: they hardly
+    change along edges, so clusters become points. An input lies at the weighted mean of its 20 nearest public
+    instances. Labels play no part. All is scaled to length one.
+
+    Reference: Belkin, Niyogi 2003, Neural Computation 15, 1373-1396; for inputs that are not on the map
+    Bengio et al. 2004, NIPS 16.
+
+    Attributes:
+        directions: in which neighbours are looked for.
+        places: `(public instances, directions)`, of length one.
+        coordinates: `(public instances, kept)`.
+        beside: whether the directions, of length one, stand beside the coordinates.
+    """
+
+    directions: Projection
+    places: Rows
+    coordinates: Rows
+    beside: bool
+
+    def __call__(self, features: NDArray[np.generic]) -> NDArray[np.float32]:
+        """Coordinates of inputs."""
+        width = self.coordinates.shape[1] + self.beside * self.places.shape[1]
+        return apply(self._found, features, width)
+
+    def _found(self, rows: Rows) -> Rows:
+        places = _of_length_one(self.directions.turned(rows))
+        weights = _near(places @ self.places.T)
+        coordinates = _of_length_one(weights @ self.coordinates)  # a mean but for the length
+        return np.concatenate([coordinates, places], axis=1) if self.beside else coordinates
+
+
+def neighbourhood_of(public: NDArray[np.generic], kept: int, *, beside: bool = False) -> Neighbourhood:
+    """The map of public features `(instances, ...)` in `kept` coordinates.
+
+    Guarantee: a function of the public instances and of nothing else.
+
+    Raises:
+        ValueError: there are too few public instances.
+    """
+    least = max(kept + 2, _NEIGHBOURS + 1)
+    if len(public) < least:
+        raise ValueError(f"project = {kept} needs at least {least} public instances, there are {len(public)}")
+    values = np.asarray(public, dtype=np.float64).reshape(len(public), -1)
+    directions = projection_of(values, min(_DIRECTIONS, len(values) - 1, values.shape[1]), whiten=False)
+    places = _of_length_one(directions.turned(values))
+    cosines = places @ places.T
+    np.fill_diagonal(cosines, -np.inf)  # nobody is a neighbour of itself
+    weights = _near(cosines)
+    weights = (weights + weights.T) / 2
+    root = 1 / np.sqrt(weights.sum(axis=1))
+    count = len(public)
+    _, vectors = eigh(root[:, None] * weights * root, subset_by_index=(count - 1 - kept, count - 2))
+    coordinates = _signed(vectors[:, ::-1]) * root[:, None]
+    return Neighbourhood(directions=directions, places=places, coordinates=coordinates, beside=beside)
+
+
+def _near(cosines: Rows) -> Rows:
+    """Weights of the nearest public instances of each row, all others zero; none for what is no number."""
+    last = cosines.shape[1] - _NEIGHBOURS
+    nearest = np.partition(cosines, last, axis=1)[:, last, None]
+    return np.where(cosines >= nearest, np.exp(_SHARPNESS * (cosines - 1)), 0.0)
+
+
+def _of_length_one(rows: Rows) -> Rows:
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(norms > 0, norms, 1.0)
+
+
+def projection_of(public: NDArray[np.generic], kept: int, *, whiten: bool = True) -> Projection:
+    """The `kept` directions in which public features `(instances, ...)` differ most, whitened or as they are.
 
     Guarantee: a function of the public instances and of nothing else.
 
@@ -71,6 +162,11 @@ def projection_of(public: NDArray[np.generic], kept: int) -> Projection:
         raise ValueError(
             f"project = {kept} must be at most {real}: public instances differ in no more directions"
         )
-    # Which way a direction points is a matter of the library: its largest entry is positive here.
-    signs = np.sign(first[np.abs(first).argmax(axis=0), np.arange(kept)])
-    return Projection(centre=centre, directions=first * (signs / np.sqrt(variances)))
+    scale = np.sqrt(variances) if whiten else 1.0
+    return Projection(centre=centre, directions=_signed(first) / scale)
+
+
+def _signed(vectors: Rows) -> Rows:
+    """Which way a vector points is a matter of the library: its largest entry is positive here."""
+    largest = np.abs(vectors).argmax(axis=0)
+    return np.asarray(vectors * np.sign(vectors[largest, np.arange(vectors.shape[1])]))

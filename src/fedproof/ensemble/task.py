@@ -21,6 +21,7 @@ from fedproof.aggregation.rule import rule_of
 from fedproof.federation import Federation
 from fedproof.mechanisms import Caveat, LocalTraining, Mechanism
 from fedproof.models import Model
+from fedproof.models.networks import is_linear
 from fedproof.models.registry import as_model
 from fedproof.rounds import Tampering
 from fedproof.rounds.randomness import initial_seed
@@ -112,6 +113,7 @@ def _check_mechanism(task: Task) -> None:
         )
     mechanism.sampling.check_units(task.units.num_users)
     mechanism.check_users(task.federation.sizes, task.local.batch_size)
+    _check_solver(task)
     if mechanism.pooled and (task.aggregation is not mean or task.attack is not None):
         raise ValueError(
             "pooled = True has no updates for a rule or an attack to work on: use pooled = False"
@@ -125,6 +127,19 @@ def _check_mechanism(task: Task) -> None:
     if clipping.num_layers not in (None, layers):
         raise ValueError(
             f"num_layers = {clipping.num_layers} must be the model's number of layers = {layers}"
+        )
+
+
+def _check_solver(task: Task) -> None:
+    """Refuse a fit in closed form where there is none."""
+    if task.local.solver == "sgd":
+        return
+    if "solver" not in task.mechanism.step_options:
+        raise ValueError(f"solver = '{task.local.solver}' is not used by kind = '{task.mechanism.kind}'")
+    task.local.check_solver(rounds=task.mechanism.rounds, pooled=task.mechanism.pooled)
+    if not is_linear(task.model):
+        raise ValueError(
+            f"solver = '{task.local.solver}' fits linear models alone: use model = 'linear' or 'logistic'"
         )
 
 
@@ -182,11 +197,11 @@ def uploads(task: Task) -> float:
     Each member of a round sends one. Pooled training counts as the FedSGD it stands for: in every step each
     member with an instance in the batch sends a gradient, at most as many as the batch has instances. That
     is an upper bound, and where whoever trains may hold the members' instances nothing of it is sent. With
-    noise a round is one step, in which each member has a part.
+    noise a round is one step, in which each member has a part. A fit in closed form takes one upload of each.
     """
     mechanism, units = task.mechanism, task.units
     members = cohort_size(task)
-    if not mechanism.pooled or mechanism.noise_multiplier:
+    if not mechanism.pooled or mechanism.noise_multiplier or task.local.solver != "sgd":
         return mechanism.rounds * members
     instances = members * len(units.labels) / units.num_users
     steps, rest = divmod(instances, task.local.batch_size)

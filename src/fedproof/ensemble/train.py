@@ -78,6 +78,8 @@ def train_replicas(
         raise ValueError(f"replicas = {replicas} must be a range of neighbouring indices, at least one")
     sizes = sizes or sizes_for(task)
     with free_cores(torch.device(task.device)) as cores:
+        if task.mechanism.apart:
+            return _train_apart(task, replicas, sizes, cores)
         shared = _shared(task, first_updates, sizes)
         setting = _setting(task, sizes, cores)
         blocks: list[Replicas] = []
@@ -133,6 +135,11 @@ def concatenate(blocks: list[Replicas]) -> Replicas:
 @all_digits()
 def predict(model: Model, params: Tensor, inputs: Tensor, *, cells: int) -> NDArray[np.float32]:
     """Softmax scores `(replicas, inputs, classes)` of models `(replicas, dim)`, `cells` of them at a time."""
+    with free_cores(params.device) as cores:
+        return _predict(model, params, inputs, cells, cores)
+
+
+def _predict(model: Model, params: Tensor, inputs: Tensor, cells: int, cores: int) -> NDArray[np.float32]:
     width = min(cells, _WIDTH, len(inputs))
     chunks = torch.split(inputs, width)
     scores = np.empty((len(params), len(inputs), model.num_classes), dtype=np.float32)
@@ -143,9 +150,24 @@ def predict(model: Model, params: Tensor, inputs: Tensor, *, cells: int) -> NDAr
             found = [model.logits(params[rows], chunk.unsqueeze(0)).softmax(-1) for chunk in chunks]
         scores[rows] = torch.cat(found, dim=1).float().cpu().numpy()
 
-    with free_cores(params.device) as cores:
-        on_cores(score, [slice(row, row + together) for row in range(0, len(params), together)], cores)
+    on_cores(score, [slice(row, row + together) for row in range(0, len(params), together)], cores)
     return scores
+
+
+def _train_apart(task: Task, replicas: range, sizes: Sizes, cores: int) -> Replicas:
+    """One replica after the other, each in shapes of its own, and some at a time.
+
+    Whoever joins or leaves changes the number of replicas and everybody's place among them. What a replica
+    computes does not depend on either: nobody else is in its arrays.
+    """
+    setting = _setting(task, sizes, 1)
+    found: dict[int, Replicas] = {}
+
+    def train(replica: int) -> None:
+        found[replica] = _train_block(task, range(replica, replica + 1), setting, None, sizes.cells)
+
+    on_cores(train, replicas, cores)
+    return concatenate([found[replica] for replica in replicas])
 
 
 def _train_block(task: Task, block: range, setting: Setting, shared: Tensor | None, cells: int) -> Replicas:
@@ -162,11 +184,11 @@ def _train_block(task: Task, block: range, setting: Setting, shared: Tensor | No
     reports, learned = [], []
     for round in range(task.mechanism.rounds):
         if round > 0:
-            scores = predict(setting.model, state.params, inputs[probe], cells=cells)
+            scores = _predict(setting.model, state.params, inputs[probe], cells, setting.cores)
             learned.append(replica_accuracies(scores, task.federation.test_labels[probe]))
         state, report = play(task.mechanism, setting, state, streams, shared if round == 0 else None)
         reports.append(report)
-    scores = predict(setting.model, state.params, inputs, cells=cells)
+    scores = _predict(setting.model, state.params, inputs, cells, setting.cores)
     learned.append(replica_accuracies(scores[:, probe], task.federation.test_labels[probe]))
     return Replicas(
         indices=block,
@@ -216,17 +238,23 @@ def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:
     )
 
 
+def _names(task: Task, block: range) -> list[int]:
+    """What the random numbers of replicas are known by: their places, or the identities of their units."""
+    return task.units.who[block].tolist() if task.mechanism.apart else list(block)
+
+
 def _streams(task: Task, block: range) -> Streams:
     device, secure, users = torch.device(task.device), task.secure_noise, task.units.who
-    pooled = block if task.mechanism.pooled else ()
-    drawn = () if shares_first_round(task) or task.mechanism.pooled else block
+    names = _names(task, block)
+    pooled = names if task.mechanism.pooled else []
+    drawn = [] if shares_first_round(task) or task.mechanism.pooled else names
 
     def streams(purpose: Purpose, replicas: Iterable[int]) -> list[Stream]:
         return [Stream(task.seed, purpose, replica, device, secure=secure) for replica in replicas]
 
     return Streams(
         cohorts=cohorts_of(task.mechanism, users, task.seed, block, secure=secure),
-        noise=streams(Purpose.NOISE, block),
+        noise=streams(Purpose.NOISE, names),
         batches=streams(Purpose.BATCH, pooled),
         lots=Lots(task.seed, Purpose.BATCH, drawn, secure=secure),
     )
@@ -236,7 +264,7 @@ def _starts(task: Task, block: range) -> Tensor:
     """Parameters `(replicas, dim)` that a block starts from."""
     if not task.own_start:
         return start_of(task, 0).expand(len(block), -1).contiguous()
-    return torch.stack([start_of(task, replica) for replica in block])
+    return torch.stack([start_of(task, name) for name in _names(task, block)])
 
 
 def _shared(task: Task, given: Tensor | None, sizes: Sizes) -> Tensor | None:

@@ -16,18 +16,27 @@ from fedproof.mechanisms.fedavg import FedAvg
 from fedproof.mechanisms.instance_fedavg import InstanceFedAvg
 from fedproof.mechanisms.instance_fedsgd import InstanceFedSGD
 from fedproof.mechanisms.local_training import LocalTraining
+from fedproof.mechanisms.noisy_partition import NoisyPartition
 from fedproof.mechanisms.partition import Partition
 from fedproof.mechanisms.queries import Queries
 from fedproof.mechanisms.query import Query
-from fedproof.mechanisms.sampling import Draw, Everyone, FixedSize, Groups, Poisson, Sampling, SamplingKind
+from fedproof.mechanisms.sampling import (
+    AnySampling,
+    Everyone,
+    FixedSize,
+    Groups,
+    Poisson,
+    Sampling,
+    SamplingKind,
+)
 from fedproof.mechanisms.user_fedavg import UserFedAvg
 
 __all__ = [
+    "AnySampling",
     "Bagging",
     "Caveat",
     "Clipping",
     "CohortOnce",
-    "Draw",
     "Everyone",
     "FedAvg",
     "FixedSize",
@@ -38,6 +47,7 @@ __all__ = [
     "LocalTraining",
     "Mechanism",
     "Median",
+    "NoisyPartition",
     "Partition",
     "PerLayer",
     "PerLayerMedian",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedproof import check
-from fedproof.mechanisms.contract import Mechanism, check_drawn_unit, check_population
+from fedproof.mechanisms.contract import SOLVER_OPTIONS, Mechanism, check_drawn_unit, check_population
 from fedproof.mechanisms.query import Query
 from fedproof.mechanisms.sampling import FixedSize, Poisson
 from fedproof.threat import Unit
@@ -36,6 +36,7 @@ class Bagging(Mechanism):
     kind: ClassVar[str] = "bagging"
     executor: ClassVar[str] = "fedproof.rounds.members"
     once: ClassVar[bool] = True
+    step_options: ClassVar[frozenset[str]] = SOLVER_OPTIONS
     unaccounted: ClassVar[str] = (
         "Bagging has no privacy guarantee, only one against poisoning: use CohortOnce with a "
         "noise_multiplier for both"

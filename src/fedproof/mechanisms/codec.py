@@ -17,6 +17,7 @@ from fedproof.mechanisms.contract import Mechanism
 from fedproof.mechanisms.fedavg import FedAvg
 from fedproof.mechanisms.instance_fedavg import InstanceFedAvg
 from fedproof.mechanisms.instance_fedsgd import InstanceFedSGD
+from fedproof.mechanisms.noisy_partition import NoisyPartition
 from fedproof.mechanisms.partition import Partition
 from fedproof.mechanisms.queries import Queries
 from fedproof.mechanisms.query import Query
@@ -28,7 +29,7 @@ Kind = TypeVar("Kind", bound=type)
 
 KINDS: dict[str, Any] = {}
 # Fields that files of version 1 lack: not written while they say nothing, so that old files stay as they are.
-_LATER = frozenset({"population", "by_size", "adversaries"})
+_LATER = frozenset({"population", "by_size", "adversaries", "relation"})
 
 
 def register(kind: Kind) -> Kind:
@@ -37,7 +38,8 @@ def register(kind: Kind) -> Kind:
     return kind
 
 
-for _kind in (UserFedAvg, InstanceFedSGD, InstanceFedAvg, CohortOnce, Bagging, Partition, FedAvg, Queries):
+_DRAWN = (UserFedAvg, InstanceFedSGD, InstanceFedAvg, CohortOnce, Bagging)
+for _kind in (*_DRAWN, Partition, NoisyPartition, FedAvg, Queries):
     register(_kind)
 for _part in (Query, Poisson, FixedSize, Everyone, Flat, PerLayer, Median, PerLayerMedian, Quantile):
     register(_part)
@@ -63,8 +65,7 @@ def describe(value: Any) -> Any:
         return {"kind": name} | {
             field.name: describe(getattr(value, field.name))
             for field in fields(value)
-            if field.name not in _LATER | getattr(type(value), "later", frozenset())
-            or getattr(value, field.name) not in (None, False, 0)
+            if field.name not in _LATER or getattr(value, field.name) not in (None, False, 0)
         }
     if isinstance(value, tuple):
         return [describe(part) for part in value]

@@ -12,6 +12,7 @@ from fedproof.mechanisms.contract import (
     DIVIDED,
     Mechanism,
     check_drawn_unit,
+    check_pooled_noise,
     check_population,
     noise_in_words,
 )
@@ -71,11 +72,7 @@ class CohortOnce(Mechanism):
         check_population(self)
         check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
         check_drawn(self.sampling)
-        if self.pooled and self.unit is Unit.USER:
-            raise ValueError(
-                f"noise_multiplier = {self.noise_multiplier!r} must be 0 for pooled training of users, which "
-                "does not bound what one user adds to a step"
-            )
+        check_pooled_noise(self)
 
     @property
     def queries(self) -> tuple[Query, ...]:

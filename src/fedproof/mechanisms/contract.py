@@ -15,7 +15,7 @@ from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, sentences
 from fedproof.mechanisms.clipping import Clipping, Flat
 from fedproof.mechanisms.query import Query
-from fedproof.mechanisms.sampling import Draw, digits
+from fedproof.mechanisms.sampling import AnySampling, FixedSize, digits
 from fedproof.threat import Relation, Unit, as_unit
 
 _EXECUTED = "training was executed exactly as the mechanism is described here"
@@ -29,6 +29,7 @@ STEP_OPTIONS = frozenset(
         "cosine", "shift", "flip", "balanced",
     )
 )  # fmt: skip
+SOLVER_OPTIONS = STEP_OPTIONS | {"solver", "penalty"}
 
 
 class Releases(StrEnum):
@@ -52,6 +53,7 @@ class Mechanism:
         releases: what is trained and kept.
         unit: whose poisoning, and whose privacy, it is about.
         unaccounted: why there is no finite ε; empty where there is one.
+        parallel: how many models are of disjoint units, and cost together what one costs.
 
     What the engine asks:
 
@@ -76,6 +78,7 @@ class Mechanism:
     step_options: ClassVar[frozenset[str]] = STEP_OPTIONS
 
     unit: Unit = Unit.USER
+    parallel: int = 1
     population: int | None = None
     pooled: bool = False
     clip_norm: float = 1.0
@@ -92,7 +95,7 @@ class Mechanism:
         @property
         def rounds(self) -> int: ...  # noqa: D102
         @property
-        def sampling(self) -> Draw: ...  # noqa: D102
+        def sampling(self) -> AnySampling: ...  # noqa: D102
         @property
         def noise_multiplier(self) -> float: ...  # noqa: D102
 
@@ -115,10 +118,14 @@ class Mechanism:
         drawn = "once, before the first round" if self.once else "in each round"
         return counted(self.rounds, "round"), f"{drawn}, {self.sampling.in_words(self.draws)}"
 
-    @property
-    def replicas(self) -> int | None:
-        """How many models there are, where the mechanism says so."""
+    def models(self, num_units: int) -> int | None:
+        """How many models `num_units` make; None where there may be as many as somebody wants."""
         return None
+
+    @property
+    def apart(self) -> bool:
+        """Whether every unit is a group of its own, and its model known by its identity."""
+        return False
 
     @property
     def draws(self) -> Unit:
@@ -127,8 +134,11 @@ class Mechanism:
 
     @property
     def shares_first_round(self) -> bool:
-        """Whether a user's update in round one is the same in all replicas that start alike."""
-        return not self.pooled
+        """Whether a user's update in round one is the same in all replicas that start alike.
+
+        Not where it trains on others' data too, nor where its own instances are the unit: it adds noise then.
+        """
+        return not self.pooled and self.draws is self.unit
 
     def divisor(self, num_units: int) -> float:
         """What a sum over the cohort is divided by, where `num_units` take part and none are declared.
@@ -136,15 +146,6 @@ class Mechanism:
         Guarantee: it depends on nobody's data, and with a declared population on nobody's presence.
         """
         return self.sampling.expected(self.population or num_units)
-
-    @property
-    def chance(self) -> float | None:
-        """The chance of one unit to enter a noisy sum, which a planner may vary; None: there is none."""
-        return None
-
-    def with_chance(self, chance: float) -> Self:
-        """The same mechanism with another `chance`, or the nearest that is possible."""
-        raise NotImplementedError(f"{type(self).__name__} has no chance to vary")
 
     def altered(self, **fields: Any) -> Self:
         """The same mechanism with other values of some fields."""
@@ -187,9 +188,9 @@ def check_population(mechanism: Mechanism) -> None:
     if mechanism.population is None:
         return
     check.count(population=mechanism.population)
-    users = getattr(mechanism.sampling, "users", mechanism.population)
-    if users != mechanism.population:
-        raise ValueError(f"population = {mechanism.population} must be sampling.users = {users}")
+    sampling = mechanism.sampling
+    if isinstance(sampling, FixedSize) and sampling.users != mechanism.population:
+        raise ValueError(f"population = {mechanism.population} must be sampling.users = {sampling.users}")
 
 
 def check_drawn_unit(mechanism: Any) -> None:
@@ -200,4 +201,13 @@ def check_drawn_unit(mechanism: Any) -> None:
         raise ValueError(
             "pooled = False must be True for unit = 'instance': instances of many users are trained on "
             "together, nobody trains on one alone"
+        )
+
+
+def check_pooled_noise(mechanism: Mechanism) -> None:
+    """Raise ValueError where a noisy step is taken on whole users' instances, whose sum nothing bounds."""
+    if mechanism.pooled and mechanism.unit is Unit.USER:
+        raise ValueError(
+            f"noise_multiplier = {mechanism.noise_multiplier!r} must be 0 for pooled training of users, "
+            "which does not bound what one user adds to a step"
         )

@@ -1,7 +1,7 @@
 """InsDP-FedAvg."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,20 +73,6 @@ class InstanceFedAvg(Mechanism):
                 count=self.rounds * self.local_steps,
             ),
         )
-
-    @property
-    def chance(self) -> float:
-        """Of an instance to enter a batch."""
-        return self.batch_probability
-
-    def with_chance(self, chance: float) -> Self:
-        """The same with other batches."""
-        return self.altered(batch_probability=chance)
-
-    @property
-    def shares_first_round(self) -> bool:
-        """No: users add the noise."""
-        return False
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
         """Batches may be shuffled, and chances may follow from sizes."""

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, size_caveats
@@ -61,20 +61,6 @@ class InstanceFedSGD(Mechanism):
                 selection_probability=self.sampling.probability,
             ),
         )
-
-    @property
-    def chance(self) -> float:
-        """Of an instance to enter a batch."""
-        return self.batch_probability
-
-    def with_chance(self, chance: float) -> Self:
-        """The same with other batches."""
-        return self.altered(batch_probability=chance)
-
-    @property
-    def shares_first_round(self) -> bool:
-        """No: users add the noise."""
-        return False
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
         """A rule other than the sum may be used, and chances may follow from sizes."""

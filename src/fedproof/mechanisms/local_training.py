@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from fedproof import check
 
+SOLVERS = ("sgd", "ridge", "logistic")
+
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining:
@@ -18,6 +20,11 @@ class LocalTraining:
     images of every step by up to so many pixels each way, `flip` mirrors those of every other step on
     average; which step does what follows from the seed, alike for all users and replicas. `balanced` weighs
     a user's instances so that every class it holds counts alike. DP-SGD uses none of the four.
+
+    `solver` other than `sgd` fits a linear model to the pooled instances in closed form, in one round:
+    `ridge` regression of the classes, or multinomial `logistic` regression. `penalty` is what the squared
+    norm of weights and intercepts costs beside the sum of all losses, whatever their number; logistic
+    regression takes half of it. Of the other options such a fit uses `balanced` alone.
     """
 
     epochs: int = 1
@@ -29,11 +36,24 @@ class LocalTraining:
     shift: int = 0
     flip: bool = False
     balanced: bool = False
+    solver: str = "sgd"
+    penalty: float = 1.0
 
     def __post_init__(self) -> None:
         check.count(epochs=self.epochs, batch_size=self.batch_size)
         check.not_negative_count(shift=self.shift)
-        check.positive(learning_rate=self.learning_rate)
+        check.positive(learning_rate=self.learning_rate, penalty=self.penalty)
         check.not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
         if self.momentum >= 1:
             raise ValueError(f"momentum = {self.momentum!r} must be in [0, 1)")
+        if self.solver not in SOLVERS:
+            raise ValueError(f"solver = {self.solver!r} must be one of {', '.join(SOLVERS)}")
+
+    def check_solver(self, *, rounds: int, pooled: bool) -> None:
+        """Raise ValueError if a fit in closed form is asked of a training that is none."""
+        for key, value, needed in (("rounds", rounds, 1), ("pooled", pooled, True)):
+            if self.solver != "sgd" and value != needed:
+                said = f"{key} = {value} must be {needed}".lower()
+                raise ValueError(
+                    f"{said} for solver = '{self.solver}', which fits all instances of a model once"
+                )

@@ -133,14 +133,17 @@ class Everyone:
 
 @dataclass(frozen=True, kw_only=True)
 class Groups:
-    """Units are split once into `count` disjoint groups; replica g trains on group g."""
+    """Units are split once into `count` disjoint groups; replica g trains on group g.
 
-    count: int
+    Without a count every unit is a group of its own.
+    """
+
+    count: int | None
     closed: ClassVar[bool] = True
 
     def expected(self, num_units: int) -> float:
         """Mean size of a group."""
-        return num_units / self.count
+        return 1.0 if self.count is None else num_units / self.count
 
     def spread(self, num_units: int) -> float:
         """Sizes of groups are public, they follow from identities."""
@@ -148,11 +151,15 @@ class Groups:
 
     def in_words(self, unit: str) -> str:
         """Who takes part, for a reader."""
+        if self.count is None:
+            return f"every {unit} is a group of its own, known by its identity"
         return f"every {unit} is put into one of {self.count} groups, by its identity alone"
 
     def check_units(self, num_units: int) -> None:
-        """Raise ValueError if there are fewer units than groups."""
-        if self.count > num_units:
+        """Raise ValueError if there are fewer units than groups, or nobody who could be outvoted."""
+        if self.count is None and num_units < 2:
+            raise ValueError(f"there must be at least 2 units, one model for each; found {num_units}")
+        if self.count is not None and self.count > num_units:
             raise ValueError(
                 f"groups = {self.count} must be at most the number of units = {num_units}: a group without "
                 "data has no model"
@@ -160,4 +167,4 @@ class Groups:
 
 
 Sampling = Poisson | FixedSize | Everyone
-Draw = Sampling | Groups
+AnySampling = Sampling | Groups

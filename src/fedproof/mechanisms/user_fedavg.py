@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, rule_caveats
@@ -60,15 +60,6 @@ class UserFedAvg(Mechanism):
         """What an observer of the whole training sees."""
         noise = self.effective_noise_multiplier
         return (Query(noise_multiplier=noise, sampling=self.sampling, count=self.rounds),)
-
-    @property
-    def chance(self) -> float:
-        """Of a user to be drawn."""
-        return self.sampling.probability
-
-    def with_chance(self, chance: float) -> Self:
-        """The same with other cohorts."""
-        return self.altered(sampling=self.sampling.near(chance))
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
         """The clip norm may depend on data without noise, and a rule other than the mean be used."""

@@ -16,7 +16,7 @@ from fedproof.models.convolution import (
     disjoint_max_pool_relu,
     max_pool_relu,
 )
-from fedproof.models.model import StackedModel, stacked
+from fedproof.models.model import Model, StackedModel, stacked
 from fedproof.models.tape import Tape, Weights, layer
 
 
@@ -48,6 +48,16 @@ def logistic(shape: tuple[int, ...], num_classes: int) -> StackedModel:
     """
     model = linear(shape, num_classes)
     return replace(model, start=torch.zeros(model.layout.dim))
+
+
+def is_linear(model: Model) -> bool:
+    """Whether logits are one weight matrix times the input plus a bias, and parameters just these two.
+
+    >>> is_linear(logistic((8, 8), 10)), is_linear(mlp((8, 8), 10))
+    (True, False)
+    """
+    module = model.module()
+    return isinstance(module, PlainMLP) and module.num_layers == 1
 
 
 class PlainMLP(nn.Module):

@@ -9,6 +9,7 @@ from fedproof.arrays import votes_of
 from fedproof.certificates import Method
 from fedproof.report.run_data import RunData
 from fedproof.report.words import percent, plural
+from fedproof.summary import RunSummary
 
 _LITTLE = 0.5  # of the ensemble's accuracy, certified against one unit: less asks for an explanation
 _INPUTS = 256  # looked at to see whether votes say more than confidences
@@ -16,13 +17,15 @@ _INPUTS = 256  # looked at to see whether votes say more than confidences
 
 def advice(run: RunData) -> tuple[str, ...]:
     """Sentences, what limits most first; none if enough is certified, or nothing can be."""
-    curve = run.summary.certified_accuracy
-    if run.certificate is None or curve is None:
+    if run.certificate is None or not needs_advice(run.summary):
         return ()
-    now = curve.get("1", 0.0)
-    if now >= _LITTLE * max(run.summary.accuracy, _LITTLE):
-        return ()
-    return (*_abstentions(run), *_weak_models(run), *_votes(run), *_replicas(run, now), *_groups(run))
+    return (*_abstentions(run), *_weak_models(run), *_votes(run), *_replicas(run), *_groups(run))
+
+
+def needs_advice(summary: RunSummary) -> bool:
+    """Whether a run has certified something, but little."""
+    curve = summary.certified_accuracy
+    return curve is not None and curve.get("1", 0.0) < _LITTLE * max(summary.accuracy, _LITTLE)
 
 
 def _abstentions(run: RunData) -> Iterator[str]:
@@ -83,8 +86,9 @@ def _lead(scores: NDArray[np.floating]) -> float:
     return float(np.median(ranked[:, -1] - ranked[:, -2]))
 
 
-def _replicas(run: RunData, now: float) -> Iterator[str]:
+def _replicas(run: RunData) -> Iterator[str]:
     """What infinitely many replicas would certify against one unit."""
+    now = (run.summary.certified_accuracy or {}).get("1", 0.0)
     relation = run.config.threat.relation.value
     rows = [row for row in run.metrics if row["relation"] == relation and not row["failure_probability"]]
     then = max((float(row["certified_accuracy"]) for row in rows if row["size"] == "1"), default=0.0)

@@ -6,13 +6,12 @@ size is guessed from the normal approximation and then moved until it holds and 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 
-from fedproof.accounting import queries_of
 from fedproof.certificates import Certificate
 from fedproof.certificates.planning import certifies
 from fedproof.mechanisms import FixedSize, Mechanism, Query
@@ -54,7 +53,7 @@ def make_plan(run: RunData) -> Plan | None:
     """Sizes around the run's own mechanism; None if it cannot be varied or none of its inputs is decided."""
     certificate = run.certificate
     own = certificate.mechanism if certificate is not None else None
-    if certificate is None or own is None or own.chance is None:
+    if certificate is None or own is None or own.executor is None or own.once or len(own.queries) != 1:
         return None
     top, rival = typical_confidences(run, certificate)
     if not top > rival:
@@ -75,7 +74,7 @@ def make_plan(run: RunData) -> Plan | None:
         sizes=sizes,
         start=(
             noises.index(own.noise_multiplier),
-            probabilities.index(own.chance),
+            probabilities.index(own.queries[0].sampling.probability),
             rounds.index(own.rounds),
         ),
         top=top,
@@ -125,17 +124,16 @@ def _rounds(mechanism: Mechanism) -> tuple[int, ...]:
 
 
 def _probabilities(mechanism: Mechanism) -> tuple[float, ...]:
-    own = mechanism.chance
-    assert own is not None
+    sampling = mechanism.queries[0].sampling  # of users into a cohort, or of instances into a batch
+    own = sampling.probability
     near = {float(f"{own * factor:.3g}") for factor in _PROBABILITY if factor != 1 and own * factor <= 1}
-    possible = {mechanism.with_chance(value).chance for value in near}
-    return tuple(sorted({value for value in possible if value is not None} | {own}))
+    return tuple(sorted({sampling.near(value).probability for value in near} | {own}))
 
 
 def query_at(mechanism: Mechanism, noise: float, probability: float, rounds: int) -> Query:
     """What an observer would see with other noise, sampling and rounds."""
-    (query,) = queries_of(mechanism.with_chance(probability).altered(noise_multiplier=noise, rounds=rounds))
-    return query
+    (query,) = mechanism.altered(noise_multiplier=noise, rounds=rounds).queries
+    return replace(query, sampling=query.sampling.near(probability))
 
 
 # --- sizes with few curves ----------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def _load(config: Config) -> Federation | None:
     if ":" in config.data.name:
         return None
     try:
-        return data.load(**config.data.model_dump(exclude={"encoder", "project", "features"}))
+        return data.load(**config.data.model_dump(exclude={"encoder", "project", "projection", "features"}))
     except (ValueError, OSError, ImportError):  # a report is worth having without pictures
         return None
 

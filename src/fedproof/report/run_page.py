@@ -218,8 +218,7 @@ def _accountants(run: RunData) -> Markup:
     ]
     note = (
         f"δ = {summary.delta:g}, for one {run.unit}{_moved(run)}. Every ε is rounded up. The certified "
-        "predictor is the whole ensemble: loss distributions compose all its rounds, the paper multiplies by "
-        "the number of models."
+        f"predictor is the whole ensemble: {_together(run)}."
     )
     if summary.secure_noise:
         note += " Cohorts and noise came from the operating system: no seed gives them away or repeats them."
@@ -227,6 +226,14 @@ def _accountants(run: RunData) -> Markup:
     if run.certificate is not None and run.certificate.mechanism and run.certificate.mechanism.reasons:
         note += " It is no guarantee here: see above what is not met."
     return join([table(header, rows), tag("p", note, class_="note")])
+
+
+def _together(run: RunData) -> str:
+    """Why all models cost what they cost."""
+    mechanism = run.certificate.mechanism if run.certificate else None
+    if mechanism is not None and mechanism.parallel > 1:
+        return f"one {run.unit} is behind one model alone, so all of them cost together what one costs"
+    return "loss distributions compose all its rounds, the paper multiplies by the number of models"
 
 
 def _moved(run: RunData) -> str:

@@ -86,6 +86,7 @@ def run_attack(
         clean_first = first_updates(task) if clean_first is None else clean_first
         first = attacked_first_updates(attacked, attack.adversaries, clean_first)
     goal = attack.goal(task.federation)
+    num_replicas = attacked.mechanism.models(attacked.units.num_users) or num_replicas
     return train(attacked, num_replicas, [goal], first=first, progress=progress)
 
 

@@ -1,4 +1,4 @@
-"""Cohorts drawn once, with noise: users' updates, or one step on the drawn instances."""
+"""Cohorts drawn once, or disjoint groups, with noise: users' updates, or one step on the instances."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.mechanisms import CohortOnce
+from fedproof.mechanisms import Mechanism
 from fedproof.rounds import user_fedavg
 from fedproof.rounds.clipping import add_noise
 from fedproof.rounds.gradients import Draw, Tally, clipped_sums
@@ -16,9 +16,9 @@ from fedproof.rounds.state import RoundReport, Setting, State, Streams
 
 
 def play(
-    mechanism: CohortOnce, setting: Setting, state: State, streams: Streams, shared: Tensor | None
+    mechanism: Mechanism, setting: Setting, state: State, streams: Streams, shared: Tensor | None
 ) -> tuple[State, RoundReport]:
-    """The state after one round among the members of each replica's cohort.
+    """The state after one round among the members of each replica's cohort, or group.
 
     Guarantee: nobody outside the cohort has any influence. The round is that of `UserFedAvg`, or one step on
     the drawn instances: a Gaussian mechanism whose sum is divided by the expected cohort.
@@ -29,7 +29,7 @@ def play(
 
 
 def _noisy_step(
-    mechanism: CohortOnce, setting: Setting, state: State, streams: Streams
+    mechanism: Mechanism, setting: Setting, state: State, streams: Streams
 ) -> tuple[State, RoundReport]:
     chosen = streams.cohorts[:, state.round]
     tally = Tally(len(chosen), state.params)

@@ -10,6 +10,7 @@ All randomness is derived from the task's seed and a key, see `fedproof.seeds.se
 | cohorts of all rounds | `(COHORT, replica)` | nobody |
 | noise of all rounds | `(NOISE, replica)` | nobody |
 | DP-SGD batches, or order of pooled instances, of all rounds | `(BATCH, replica)` | nobody |
+| all of these, where a unit is a group of its own | its identity for `replica` | nobody |
 | groups of a partition's units | `(GROUP, block of units)` | all replicas |
 | shift and flip of the images of a step | `(AUGMENT, round, epoch, step)` | all replicas and users |
 
@@ -131,12 +132,14 @@ def cohorts_of(
     return np.broadcast_to(drawn, (len(drawn), mechanism.rounds, len(ids)))
 
 
-def _members(groups: int, ids: NDArray[np.int64], seed: int, replicas: range) -> NDArray[np.bool_]:
+def _members(groups: int | None, ids: NDArray[np.int64], seed: int, replicas: range) -> NDArray[np.bool_]:
     """Who is in the group of each replica, `(replicas, 1, units)`."""
-    if replicas.stop > groups:
-        raise ValueError(f"replica {replicas.stop - 1} must be below groups = {groups}")
+    count = len(ids) if groups is None else groups
+    if replicas.stop > count:
+        raise ValueError(f"replica {replicas.stop - 1} must be below groups = {count}")
     wanted = np.arange(replicas.start, replicas.stop)[:, None, None]
-    return np.asarray(groups_of(groups, ids, seed) == wanted)
+    own = np.arange(count) if groups is None else groups_of(groups, ids, seed)
+    return np.asarray(own == wanted)
 
 
 def groups_of(groups: int, ids: NDArray[np.int64], seed: int) -> NDArray[np.int64]:

@@ -1,19 +1,35 @@
-"""User-level DP-FedAvg for Flower 1.41 (Message API), executed exactly as it is accounted and certified."""
+"""User-level DP-FedAvg for Flower 1.41 (Message API), executed exactly as it is accounted and certified.
+
+Names are imported when they are first used: a node's app is started anew for every message, and needs
+nothing of what the server accounts and certifies with.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fedproof.integrations import require_flower
 
+if TYPE_CHECKING:
+    from fedproof.integrations.flower.arrays import stacked_arrays
+    from fedproof.integrations.flower.nodes import (
+        Fault,
+        answer_partition,
+        ask_partitions,
+        replicas_mod,
+        wait_for_nodes,
+    )
+    from fedproof.integrations.flower.recognise import Recognised, mechanism_of
+    from fedproof.integrations.flower.strategy import UserFedAvgStrategy
+
 require_flower()
 
-from fedproof.integrations.flower.arrays import stacked_arrays  # noqa: E402 - the version is checked first
-from fedproof.integrations.flower.nodes import (  # noqa: E402
-    Fault,
-    answer_partition,
-    ask_partitions,
-    replicas_mod,
-    wait_for_nodes,
-)
-from fedproof.integrations.flower.recognise import Recognised, mechanism_of  # noqa: E402
-from fedproof.integrations.flower.strategy import UserFedAvgStrategy  # noqa: E402
+_HOME = {
+    "arrays": ("stacked_arrays",),
+    "nodes": ("Fault", "answer_partition", "ask_partitions", "replicas_mod", "wait_for_nodes"),
+    "recognise": ("Recognised", "mechanism_of"),
+    "strategy": ("UserFedAvgStrategy",),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "Fault",
@@ -26,3 +42,9 @@ __all__ = [
     "stacked_arrays",
     "wait_for_nodes",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

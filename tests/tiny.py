@@ -1,4 +1,4 @@
-"""A run of a second, in ten parts."""
+"""The configuration that tests share: a run of a second, in ten parts."""
 
 from fedproof.config import parse_config
 
@@ -30,19 +30,17 @@ OUTPUTS = (
     "config.toml",
     "private/rounds.csv",
 )
-
-
 FRESH = TINY.replace("seed = 0\n", "")  # the operating system draws the seed
 
 
-def tiny():
-    return parse_config(TINY, "tiny")
+def tiny(*overrides):
+    return parse_config(TINY, "tiny", overrides)
 
 
 def seeded(folder):
     """The configuration of `FRESH` with the seed that its run in `folder` drew."""
     seed = int((folder / "private" / "seed").read_text(), 16)
-    return parse_config(TINY, "tiny", [f"ensemble.seed={seed}"])
+    return tiny(f"ensemble.seed={seed}")
 
 
 def outputs(folder):

@@ -1,0 +1,157 @@
+"""Linear heads in closed form: ridge regression and multinomial logistic regression of one group's instances.
+
+Computed in float64, one group after the other, from the group's own rows. Operations of torch keep to one
+core each, whatever the process asked for: those of NumPy do not, and have other last digits on another number
+of cores.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedproof import check
+from fedproof.models.precision import all_digits
+from fedproof.rounds.stacking import free_cores, on_cores
+
+_STEPS = 100  # of accelerated Newton steps: a fixed number, so that nobody's head depends on when others end
+
+
+@all_digits()
+def heads(
+    features: NDArray[np.generic] | Tensor,
+    labels: NDArray[np.int64] | Tensor,
+    offsets: NDArray[np.int64],
+    num_classes: int,
+    *,
+    solver: str,
+    penalty: float,
+    balanced: bool = False,
+    cores: int = 1,
+) -> Tensor:
+    """A head for each group, `(groups, classes, features + 1)` in float64; the last column is the intercept.
+
+    Group g owns rows `offsets[g]:offsets[g + 1]` of `features` (instances, ...) and `labels` (instances,). A
+    head minimises the sum of its group's losses plus `penalty` times its squared norm, of which `ridge` takes
+    the whole and `logistic` half; the intercept is the weight of one more feature, which is 1, and penalised
+    like the others. The penalty is not multiplied by the number of instances: who holds more is held back
+    less. With `balanced` every class that a group holds weighs alike; the mean of the weights is one.
+
+    Guarantee: a head depends on its own group's rows alone, bit for bit. It is finite: a group without
+    instances, or with one that is not finite, has a head of zeros, and so has one whose numbers are too large
+    to compute with.
+
+    Args:
+        features: floating point, on any device.
+        labels: in `[0, num_classes)`.
+        offsets: `(groups + 1,)`, not falling.
+        num_classes: of the heads.
+        solver: one of `SOLVERS`.
+        penalty: positive.
+        balanced: whether classes weigh alike.
+        cores: number of groups computed at once.
+
+    >>> features, labels = np.array([[1.0], [-1.0]]), np.array([0, 1])
+    >>> heads(features, labels, np.array([0, 2]), 2, solver="ridge", penalty=2.0).tolist()
+    [[[0.25, 0.0], [-0.25, 0.0]]]
+    """
+    rows, classes = torch.as_tensor(features), torch.as_tensor(labels)
+    found: list[Tensor] = [rows.new_empty(0)] * (len(offsets) - 1)
+
+    def solve(group: int) -> None:
+        own = slice(int(offsets[group]), int(offsets[group + 1]))
+        found[group] = head_of(
+            rows[own], classes[own], num_classes, solver=solver, penalty=penalty, balanced=balanced
+        )
+
+    with free_cores(rows.device):
+        on_cores(solve, range(len(found)), cores)
+    return torch.stack(found)
+
+
+def head_of(
+    features: Tensor, labels: Tensor, num_classes: int, *, solver: str, penalty: float, balanced: bool
+) -> Tensor:
+    """The head `(classes, features + 1)` of one group, see `heads`; call it where `free_cores` is entered."""
+    if solver not in SOLVERS:
+        raise ValueError(f"solver = {solver!r} must be one of {', '.join(SOLVERS)}")
+    check.positive(penalty=penalty)
+    inputs = F.pad(features.flatten(1).double(), (0, 1), value=1.0)
+    if len(inputs) and inputs.isfinite().all():
+        targets = F.one_hot(labels, num_classes).double()
+        head = SOLVERS[solver](inputs, targets, _weights(targets, balanced=balanced), penalty)
+        if head is not None and head.isfinite().all():
+            return head.T
+    return inputs.new_zeros((num_classes, inputs.shape[1]))
+
+
+def _weights(targets: Tensor, *, balanced: bool) -> Tensor:
+    """The weight `(instances, 1)` of each instance, mean one."""
+    if not balanced:
+        return torch.ones_like(targets[:, :1])
+    counts = targets.sum(0)
+    return (targets / counts.clamp(min=1)).sum(1, keepdim=True) * (len(targets) / (counts > 0).sum())
+
+
+def ridge(inputs: Tensor, targets: Tensor, weights: Tensor, penalty: float) -> Tensor | None:
+    """The head `(features, classes)` that minimises Σ w ‖Hᵀx - (y - 1/C)‖² + penalty ‖H‖²; None if too large.
+
+    Of fewer instances than features it is X'ᵀ(X'X'ᵀ + penalty)⁻¹Y', with rows of X' and Y' times √w: the same
+    head from a smaller system.
+    """
+    root = weights.sqrt()
+    inputs, targets = root * inputs, root * (targets - 1 / targets.shape[1])
+    dual = len(inputs) < inputs.shape[1]
+    gram, right = (inputs @ inputs.T, targets) if dual else (inputs.T @ inputs, inputs.T @ targets)
+    factor = _factor(gram, penalty)
+    if factor is None:
+        return None
+    solved = torch.cholesky_solve(right, factor)
+    return inputs.T @ solved if dual else solved
+
+
+def logistic(inputs: Tensor, targets: Tensor, weights: Tensor, penalty: float) -> Tensor | None:
+    """The head `(features, classes)` near the minimum of Σ w·(-log softmax(Hᵀx)_y) + penalty/2 ‖H‖².
+
+    A step solves the quadratic function that touches the objective where it stands and lies above it
+    everywhere: the matrix of second derivatives of log Σ exp is at most half the identity, so that of the
+    objective at most ½ Σ w x xᵀ + penalty for every class. Steps are accelerated, and begin anew when they
+    would lead upwards.
+    Their number is fixed: a penalty far below the largest second derivative leaves them short of the minimum.
+    Reference: Böhning 1992, Ann. Inst. Statist. Math. 44, 197-200; O'Donoghue, Candès 2015, arXiv:1204.3982.
+
+    Of fewer instances than features the minimum lies in their span, and is looked for in coordinates there.
+    """
+    span = None
+    if len(inputs) < inputs.shape[1]:
+        span, triangle = torch.linalg.qr(inputs.T)
+        inputs = triangle.T.contiguous()
+    weighted = (weights * inputs).T.contiguous()
+    factor = _factor(weighted @ inputs / 2, penalty)
+    if factor is None:
+        return None
+    inverse = torch.cholesky_inverse(factor)
+    head = ahead = torch.zeros((inputs.shape[1], targets.shape[1]), dtype=inputs.dtype, device=inputs.device)
+    age = 0
+    for _ in range(_STEPS):
+        gradient = weighted @ (torch.softmax(inputs @ ahead, dim=1) - targets) + penalty * ahead
+        after = ahead - inverse @ gradient
+        moved = after - head
+        age = 0 if float((gradient * moved).sum()) > 0 else age + 1
+        head, ahead = after, after + moved * (age / (age + 3))
+    return head if span is None else span @ head
+
+
+def _factor(gram: Tensor, penalty: float) -> Tensor | None:
+    """Cholesky factor of `gram` plus `penalty` times the identity; None if rounding made it not positive."""
+    factor, failed = torch.linalg.cholesky_ex(gram + penalty * torch.eye(len(gram)).to(gram))
+    return None if failed else factor
+
+
+SOLVERS: Mapping[str, Callable[[Tensor, Tensor, Tensor, float], Tensor | None]] = {
+    "ridge": ridge,
+    "logistic": logistic,
+}
