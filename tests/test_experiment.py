@@ -341,6 +341,7 @@ def test_what_cannot_be_certified_is_said_before_training(kind):
         (("mechanism.cohort=25",), "mechanism.cohort = 25 must be at most data.users = 24"),
         (("mechanism.shift=-1",), "mechanism.shift"),
         (("mechanism.noise_multiplier=0", "certificate.method=paper"), "'paper' asks for privacy"),
+        (("certificate.collective=[1]",), "which mechanism.kind = 'cohort-once' does not have"),
     ],
 )
 def test_bad_configurations_of_cohorts_drawn_once_are_refused(overrides, message):
@@ -367,6 +368,21 @@ def test_a_partition_is_certified_with_certainty(tmp_path, rule):
     assert write_report(tmp_path / "run").exists()
 
 
+def test_how_many_labels_change_at_once_is_in_summary_and_report(tmp_path, capsys):
+    asked = ("mechanism.pooled=true", "certificate.collective=[2, 4]", "certificate.collective_seconds=5.0")
+    result = run(tiny(*PARTITION, *asked), tmp_path / "run")
+    alone = [sum(size < k for size in result.certificate.certified_size) for k in (2, 4)]
+    found = read_summary(tmp_path / "run").collective
+    assert list(found) == ["2", "4"]
+    assert found["2"] <= alone[0]
+    assert 0 < found["4"] <= alone[1]
+    page = write_report(tmp_path / "run").read_text()
+    assert "At most so many of these inputs" in page
+    assert f"{found['4']} of {result.summary.inputs}" in page
+    show(result.summary, tmp_path / "run")
+    assert "labels that change at once, k = 4" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -376,6 +392,11 @@ def test_a_partition_is_certified_with_certainty(tmp_path, rule):
         (("mechanism.kind=user-fedavg", "mechanism.cohort=3"), "groups = 8 belongs to kind = 'partition'"),
         (("mechanism.cohort=3",), "mechanism.cohort = 3 is not used"),
         (("certificate.rule=dictator",), "certificate.rule"),
+        (("certificate.collective=[0]",), "certificate.collective"),
+        (
+            ("certificate.collective=[1]", "certificate.rule=run-off"),
+            "needs certificate.rule = 'plurality' or",
+        ),
     ],
 )
 def test_bad_partitions_are_refused(overrides, message):

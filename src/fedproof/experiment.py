@@ -16,7 +16,7 @@ from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.epsilon import natural_relation
 from fedproof.accounting.ledger import Ledger, save_ledger
 from fedproof.aggregation.registry import build_rule
-from fedproof.certificates import Certificate, dumps
+from fedproof.certificates import Certificate, collective, dumps
 from fedproof.certificates.comparison import Curve, compare
 from fedproof.certificates.soundness import caveats_of as certificate_caveats
 from fedproof.config import Config, load_config
@@ -42,7 +42,7 @@ from fedproof.progress import Progress, peak_memory, silent
 from fedproof.publishing import notice, secret_of
 from fedproof.seeds import common_half, fresh_seed
 from fedproof.summary import RunSummary, SizeSummary, Traffic, read_summary, write_summary
-from fedproof.threat import Unit
+from fedproof.threat import Relation, Unit
 from fedproof.training import certify_task, check_certifiable
 
 
@@ -105,8 +105,10 @@ def run(
         with _timed(seconds, "certify"):
             progress("certify", 0, 1)
             certificate, curves = _certify(config, task, scores)
+            together = _collective(config, task, scores)
             progress("certify", 1, 1)
         summary = _summary(config, task, scores, certificate, curves, seconds)
+        summary = replace(summary, collective=together)
         _write(folder.path, certificate, curves, ensemble, summary)
     return Run(
         config=config, folder=out, summary=summary, certificate=certificate, federation=task.federation
@@ -261,6 +263,22 @@ def _certify(
         rule=section.rule,
     )
     return certificate, curves
+
+
+def _collective(config: Config, task: Task, scores: NDArray[np.float32]) -> dict[str, int] | None:
+    """How many labels change at once, at most, for the sizes that are asked for."""
+    section = config.certificate
+    if not section.collective:
+        return None
+    own_vote = task.mechanism.apart and config.threat.relation is Relation.JOIN
+    found = collective(
+        scores,
+        section.collective,
+        rule=section.rule,
+        own_vote=own_vote,
+        seconds=section.collective_seconds,
+    )
+    return {str(size): most for size, most in found.items()}
 
 
 def certify_scores(

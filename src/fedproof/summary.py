@@ -52,6 +52,7 @@ class RunSummary:
         failure_probability, served, method, bound: of the certificate.
         rule: by which models elect a class, where it is not plurality.
         simultaneous: true where the failure probability is for all inputs together.
+        collective: for each size as a text, how many labels so many units can change at once, at most.
         sound, reasons, remedies: whether it is a proof, why not, and what would help.
         epsilon, ensemble_epsilon: of one model and of all, by accountant; this and what follows is None if
             there is no privacy.
@@ -80,6 +81,7 @@ class RunSummary:
     bound: str | None = None
     rule: str | None = None
     simultaneous: bool | None = None
+    collective: Mapping[str, int] | None = None
     sound: bool
     reasons: tuple[str, ...]
     remedies: tuple[str | None, ...] = ()

@@ -111,6 +111,15 @@ def test_more_units_than_groups_change_everything_and_none_nothing():
     assert collective(scores, [0, 2, 3, 5, 9]) == {0: 0, 2: 0, 3: 3, 5: 3, 9: 3}
 
 
+def test_newcomers_with_votes_of_their_own_change_all_that_is_not_certified_one_by_one():
+    votes = np.random.default_rng(4).integers(0, 3, (9, 40))
+    scores = scores_of(votes, 3)
+    for rule in (Rule.PLURALITY, Rule.PAIRWISE):
+        _, sizes = counted_sizes(rule, scores, 9, own_vote=True)
+        found = collective(scores, range(1, 6), rule=rule, own_vote=True)
+        assert found == {size: int(np.sum(sizes < size)) for size in range(1, 6)}
+
+
 def test_mistakes_are_named():
     scores = scores_of(np.zeros((5, 3), dtype=int), 2)
     with pytest.raises(ValueError, match="collective needs rule plurality or pairwise"):

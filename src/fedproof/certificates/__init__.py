@@ -8,6 +8,7 @@ from fedproof.certificates.inefficacy import Inefficacy, inefficacy
 from fedproof.certificates.paper_theorems import Group
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.certificates.rules import Rule
+from fedproof.certificates.together import collective
 from fedproof.certificates.verify import unverified, verify
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "certify",
     "certify_means",
     "certify_sequentially",
+    "collective",
     "dumps",
     "inefficacy",
     "loads",

@@ -23,7 +23,12 @@ _ERROR = 1e-3  # by which the solver's bound may be too small: far more than its
 
 
 def collective(
-    scores: Array, sizes: Iterable[int], *, rule: Rule = Rule.PLURALITY, seconds: float = SECONDS
+    scores: Array,
+    sizes: Iterable[int],
+    *,
+    rule: Rule = Rule.PLURALITY,
+    own_vote: bool = False,
+    seconds: float = SECONDS,
 ) -> dict[int, int]:
     """For each size the number of inputs whose labels so many poisoned units can change at once, at most.
 
@@ -36,7 +41,9 @@ def collective(
     another (pairwise: s_AB + [A < B], and one plus the sign of f_A - f_B). The most inputs for which some B
     can be found is an integer program, and every bound on its value, as of a search that was cut short, is a
     bound on the number of labels that change. For plurality it is attained: poisoned groups vote as each
-    input needs it. It never exceeds the number of inputs that are not certified for k one by one.
+    input needs it. It never exceeds the number of inputs that are not certified for k one by one. With
+    `own_vote`, where k units with a vote of their own may join, it is that number: k newcomers vote against
+    all of these at once.
     Assumes: as `partition_sizes`; and HiGHS, which solves the program in floating point, misses its bound by
     less than a thousandth of an input.
     Reference: Chen, Li, Li, Wu, Yan 2022, arXiv:2205.13176, for the program.
@@ -54,6 +61,8 @@ def collective(
     most = min(max(wanted, default=0), len(scores))
     parts = [_ways(rule, part, most, columns.start) for columns, part in input_parts(scores)]
     ways = _Ways(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    if own_vote:
+        return {size: len(np.unique(ways.inputs[ways.needs <= size])) if size else 0 for size in wanted}
     return {size: _most_flipped(ways, min(size, len(scores)), seconds) for size in wanted}
 
 

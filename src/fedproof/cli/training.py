@@ -90,6 +90,10 @@ def show(summary: RunSummary, out: Path) -> None:
         rows += [(f"certified accuracy, k = {k}", f"{curve[str(k)]:.2%}") for k in thinned(len(curve))]
         rows.append(("certified size, median / largest", _sizes(size.median, size.max)))
         rows += [
+            (f"labels that change at once, k = {k}", f"at most {most} of these {summary.inputs} inputs")
+            for k, most in (summary.collective or {}).items()
+        ]
+        rows += [
             (f"ε of one model ({name}), δ = {summary.delta:g}", f"{value:.3f}")
             for name, value in (summary.epsilon or {}).items()
         ]

@@ -64,6 +64,8 @@ def _parts(run: RunData, *, private: bool) -> Iterator[Markup]:
     yield little(run)
     if certificate is not None and labelled:
         yield accuracy(run, certificate)
+    if certificate is not None:
+        yield together(run, certificate)
     yield soundness(run)
     if certificate is not None:
         yield sizes(run, certificate)
@@ -162,6 +164,25 @@ def accuracy(run: RunData, certificate: Certificate) -> Markup:
 def _for_whom(settings: Settings) -> str:
     together = "for each input, this certificate's for all inputs together"
     return together if settings.simultaneous else "for each input"
+
+
+def together(run: RunData, certificate: Certificate) -> Markup:
+    """How many labels change at once, at most, where that was asked for."""
+    asked = run.summary.collective
+    if not asked:
+        return Markup("")
+    rows = []
+    for size, most in asked.items():
+        alone = sum(found is None or found < int(size) for found in certificate.certified_size)
+        rows.append((size, f"{most:,} of {certificate.num_inputs:,}", f"{alone:,}"))
+    note = tag(
+        "p",
+        f"Whoever poisons k {run.unit}s chooses them once, for all inputs. So many of these inputs change "
+        "their label at once, at most; the last column adds up what may happen to each by itself.",
+        class_="note",
+    )
+    header = (f"Poisoned {run.unit}s k", "At most so many of these inputs", "Not certified one by one")
+    return section("together", "All inputs at once", table(header, rows), note)
 
 
 def sizes(run: RunData, certificate: Certificate) -> Markup:
