@@ -17,6 +17,7 @@ from fedproof.config import parse_config
 from fedproof.experiment import run
 from fedproof.report import write_report
 from fedproof.report.run_data import read_run
+from fedproof.report.words import headline
 from fedproof.serving import predict
 from fedproof.summary import read_summary
 from fedproof.threat import ThreatModel
@@ -328,6 +329,15 @@ def test_what_cannot_be_certified_is_said_before_training(kind):
         tiny(*asked, "threat.relation=join", "certificate.method=renyi")
     assert tiny(*asked, "threat.relation=join", "certificate.method=paper")
     assert tiny(*asked, "threat.relation=join")
+
+
+@pytest.mark.parametrize("kind", ["user-fedavg", "cohort-once"])
+def test_who_joins_cohorts_of_fixed_size_is_certified_from_end_to_end(tmp_path, kind):
+    asked = (f"mechanism.kind={kind}", "mechanism.sampling=fixed", "mechanism.noise_multiplier=4.0")
+    result = run(tiny(*asked, "threat.relation=join", "certificate.simultaneous=true"), tmp_path / "run")
+    assert "for all inputs together" in headline(result.summary)
+    assert verify((tmp_path / "run" / "certificate.json").read_text(), tmp_path / "run" / "scores.npy") == ()
+    assert "for all inputs together" in write_report(tmp_path / "run").read_text()
     assert tiny(*asked, "threat.relation=replace")
 
 
