@@ -200,7 +200,7 @@ def test_no_model_law_within_reach_contradicts_the_replicas(rule, method, sampli
     generator = np.random.default_rng(0)
     mechanism, replicas = Bagging(rounds=1, sampling=sampling), 3000
     broken = tried = 0
-    for _ in range(60):
+    for _ in range(25):
         chance, models = law(generator, 6, 3)
         models = models / 10 + (1 - models.sum(1, keepdims=True) / 10) / 3  # rows add up to one
         drawn = generator.choice(len(chance), replicas, p=chance)
