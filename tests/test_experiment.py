@@ -387,10 +387,10 @@ def test_how_many_labels_change_at_once_is_in_summary_and_report(tmp_path, capsy
     assert found["2"] <= alone[0]
     assert 0 < found["4"] <= alone[1]
     page = write_report(tmp_path / "run").read_text()
-    assert "At most so many of these inputs" in page
-    assert f"{found['4']} of {result.summary.inputs}" in page
+    said = f"4 poisoned users can change the labels of at most {found['4']} of these"
+    assert said in page
     show(result.summary, tmp_path / "run")
-    assert "labels that change at once, k = 4" in capsys.readouterr().out
+    assert said in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from fedproof import data, encoders
 from fedproof.accounting import account, ensemble_account
-from fedproof.accounting.epsilon import natural_relation
+from fedproof.accounting.epsilon import natural_relation, replaced_epsilon
 from fedproof.accounting.ledger import Ledger, save_ledger
 from fedproof.aggregation.registry import build_rule
-from fedproof.certificates import Certificate, collective, dumps
+from fedproof.certificates import Certificate, dumps
 from fedproof.certificates.comparison import Curve, compare
 from fedproof.certificates.soundness import caveats_of as certificate_caveats
 from fedproof.config import Config, load_config
@@ -24,7 +24,9 @@ from fedproof.ensemble import (
     Ensemble,
     Task,
     ensemble_accuracy,
+    fingerprint,
     first_updates,
+    one_round,
     replica_accuracies,
     shares_first_round,
     store,
@@ -34,16 +36,17 @@ from fedproof.ensemble.engines import check_engine
 from fedproof.ensemble.task import caveats_of, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
-from fedproof.folder import NOTICE, ROUNDS, RunFolder, read_config
-from fedproof.mechanisms import Caveat, is_certified, is_private
+from fedproof.folder import MADE_OF, NOTICE, RELEASE, ROUNDS, RunFolder, read_config
+from fedproof.mechanisms import Caveat, Releases, is_certified, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.models.registry import build
 from fedproof.progress import Progress, peak_memory, silent
 from fedproof.publishing import notice, secret_of
+from fedproof.release import load_release
 from fedproof.seeds import common_half, fresh_seed
 from fedproof.summary import RunSummary, SizeSummary, Traffic, read_summary, write_summary
-from fedproof.threat import Relation, Unit
-from fedproof.training import certify_task, check_certifiable
+from fedproof.threat import Unit
+from fedproof.training import certify_task, check_certifiable, labels_at_once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,25 +94,31 @@ def run(
             check_certifiable(task, threat=config.threat_model, **_asked_for(config))
         replace_file(folder.path / NOTICE, notice(config, task.mechanism).encode())
         with _timed(seconds, "train"):
-            ensemble = train_ensemble(
-                task,
-                wanted,
-                folder.parts,
-                engine=engine,
-                first_updates=shared.first_updates(config, task),
-                part_size=config.ensemble.part_size,
-                progress=lambda done, total: progress("train", done, total),
-            )
-            _save_ledger(config, task, wanted, folder.path)
-            scores = folder.write_scores(_score_parts(ensemble), _shape(task, wanted))
+            if task.mechanism.releases is Releases.MODEL:
+                scores = _released(config, task, folder, engine)
+            else:
+                ensemble = train_ensemble(
+                    task,
+                    wanted,
+                    folder.parts,
+                    engine=engine,
+                    first_updates=shared.first_updates(config, task),
+                    part_size=config.ensemble.part_size,
+                    progress=lambda done, total: progress("train", done, total),
+                )
+                _save_ledger(config, task, wanted, folder.path)
+                scores = folder.write_scores(_score_parts(ensemble), _shape(task, wanted))
+                replace_rows(folder.path / ROUNDS, _round_rows(ensemble))
         with _timed(seconds, "certify"):
             progress("certify", 0, 1)
             certificate, curves = _certify(config, task, scores)
-            together = _collective(config, task, scores)
+            asked = config.certificate
+            limits = {"rule": asked.rule, "seconds": asked.collective_seconds}
+            together = labels_at_once(task, scores, config.threat_model, asked.collective, **limits)
             progress("certify", 1, 1)
         summary = _summary(config, task, scores, certificate, curves, seconds)
         summary = replace(summary, collective=together)
-        _write(folder.path, certificate, curves, ensemble, summary)
+        _write(folder.path, certificate, curves, summary)
     return Run(
         config=config, folder=out, summary=summary, certificate=certificate, federation=task.federation
     )
@@ -184,6 +193,8 @@ def make_task(
     mechanism = config.build_mechanism(
         user_sizes=federation.sizes.tolist(),
         num_layers=model.layout.num_layers,
+        num_classes=federation.num_classes,
+        features=federation.features[0].size,
         default_users=data.default_users(config.data.name, config.data.partition),
     )
     return Task(
@@ -237,6 +248,26 @@ def _save_ledger(config: Config, task: Task, num_replicas: int, folder: Path) ->
         save_ledger(ledger, folder / "ledger.json")
 
 
+def _released(config: Config, task: Task, folder: RunFolder, engine: str) -> NDArray[np.floating]:
+    """Scores of the one model of a single release, which is made once: noise is never used again."""
+    if engine != "local":
+        raise ValueError(f"engine = {engine!r} must be local for kind = '{task.mechanism.kind}', one release")
+    path, made_of = folder.path / RELEASE, folder.path / MADE_OF
+    mark = f"{fingerprint(task)}\n".encode()
+    if not path.exists():
+        found = one_round.release(task)
+        replace_file(made_of, mark, mode=0o600)
+        _save_ledger(config, task, 1, folder.path)  # before the release: no crash makes it count too little
+        found.save(path)
+    elif not made_of.exists() or made_of.read_bytes() != mark:
+        raise ValueError(
+            f"--out {folder.path}: {RELEASE} was made of other data, and its noise must not be used again; "
+            "choose a new directory"
+        )
+    scores = load_release(path).scores(task.federation.test_features)[None]
+    return folder.write_scores([scores], scores.shape, "<f8")
+
+
 def _score_parts(ensemble: Ensemble) -> Iterator[NDArray[np.float32]]:
     for part in ensemble.parts:
         yield store.read_scores(ensemble.folder, part)
@@ -263,22 +294,6 @@ def _certify(
         rule=section.rule,
     )
     return certificate, curves
-
-
-def _collective(config: Config, task: Task, scores: NDArray[np.float32]) -> dict[str, int] | None:
-    """How many labels change at once, at most, for the sizes that are asked for."""
-    section = config.certificate
-    if not section.collective:
-        return None
-    own_vote = task.mechanism.apart and config.threat.relation is Relation.JOIN
-    found = collective(
-        scores,
-        section.collective,
-        rule=section.rule,
-        own_vote=own_vote,
-        seconds=section.collective_seconds,
-    )
-    return {str(size): most for size, most in found.items()}
 
 
 def certify_scores(
@@ -360,6 +375,9 @@ def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve,
         "ensemble_epsilon": ensemble_account(mechanism, delta, num_replicas),
         "delta": delta,
         "epsilon_relation": relation.value,
+        "epsilon_if_replaced": replaced_epsilon(mechanism, delta)
+        if mechanism.releases is Releases.MODEL
+        else None,
         "epsilon_reasons": (*sentences(mechanism.caveats(relation)), *sentences(caveats_of(task, relation))),
         "paper_largest_size": len(paper[0]) - 2 if paper else None,
         "paper_certified_accuracy": sure,
@@ -370,13 +388,11 @@ def _write(
     folder: Path,
     certificate: Certificate | None,
     curves: tuple[Curve, ...],
-    ensemble: Ensemble,
     summary: RunSummary,
 ) -> None:
     if certificate is not None:
         replace_file(folder / "certificate.json", dumps(certificate).encode())
         replace_rows(folder / "metrics.csv", [row for curve in curves for row in curve.rows()])
-    replace_rows(folder / ROUNDS, _round_rows(ensemble))
     (folder / "rounds.csv").unlink(missing_ok=True)  # where an earlier release has put it, to be published
     write_summary(summary, folder)
 

@@ -4,7 +4,7 @@ What must not be published lies in `private`, the seed among it.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,8 @@ NOTICE = "PUBLISH.txt"
 PRIVATE = "private"
 SEED = f"{PRIVATE}/seed"
 ROUNDS = f"{PRIVATE}/rounds.csv"
+RELEASE = "release.npz"
+MADE_OF = f"{PRIVATE}/release.sha256"
 _LOCK = ".lock"
 _DIGITS = BITS // 4
 
@@ -77,19 +79,19 @@ class RunFolder:
                 raise
 
     def write_scores(
-        self, parts: Iterator[NDArray[np.float32]], shape: tuple[int, int, int]
-    ) -> NDArray[np.float32]:
+        self, parts: Iterable[NDArray[np.floating]], shape: tuple[int, int, int], kind: str = "<f4"
+    ) -> NDArray[np.floating]:
         """All parts' scores in `scores.npy`, memory-mapped: the ensemble never has to fit into memory."""
-        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        header = {"descr": kind, "fortran_order": False, "shape": shape}
         begin = 0
         # Written, not mapped: on a full disk a mapping ends the process without a word.
         with replacing(self.path / "scores.npy") as file:
             npy.write_array_header_1_0(file, header)
             for part in parts:
-                file.write(np.ascontiguousarray(part, dtype="<f4").data)
+                file.write(np.ascontiguousarray(part, dtype=kind).data)
                 begin += len(part)
             assert begin == shape[0]
-        scores: NDArray[np.float32] = np.load(self.path / "scores.npy", mmap_mode="r")
+        scores: NDArray[np.floating] = np.load(self.path / "scores.npy", mmap_mode="r")
         return scores
 
 

@@ -58,6 +58,7 @@ class RunSummary:
             there is no privacy.
         delta, epsilon_relation: which ε is meant.
         epsilon_reasons: why it would be no guarantee.
+        epsilon_if_replaced: of everything that is released, for a unit that is replaced; of one release.
         paper_largest_size, paper_certified_accuracy: what the paper's formula makes of the same models.
         threat: who may poison what.
     """
@@ -90,9 +91,15 @@ class RunSummary:
     delta: float | None = None
     epsilon_relation: str | None = None
     epsilon_reasons: tuple[str, ...] | None = None
+    epsilon_if_replaced: float | None = None
     paper_largest_size: int | None = None
     paper_certified_accuracy: Mapping[str, float] | None = None
     threat: ThreatModel | None = None
+
+    @property
+    def released(self) -> bool:
+        """Whether it is one model that was released, not an ensemble."""
+        return self.method == "exact"
 
     @property
     def caveats(self) -> tuple[Caveat, ...]:

@@ -21,6 +21,7 @@ from fedproof.mechanisms import (
     InstanceFedAvg,
     InstanceFedSGD,
     LocalTraining,
+    NoisyPartition,
     Partition,
     Poisson,
     UserFedAvg,
@@ -93,6 +94,7 @@ LAYOUTS = {
     "groups": Partition(groups=6, rounds=2),
     "groups, pooled": Partition(groups=6, rounds=2, pooled=True),
     "groups of instances": Partition(groups=6, rounds=2, pooled=True, unit=Unit.INSTANCE),
+    "groups, noise": NoisyPartition(groups=6, rounds=2, noise_multiplier=1.0, population=2 * USERS),
     "instance steps": InstanceFedSGD(
         rounds=2, noise_multiplier=1.0, sampling=FixedSize(cohort=2, users=USERS), batch_probability=0.3
     ),
@@ -132,7 +134,7 @@ def by_instance(mechanism):
 
 
 def num_replicas(mechanism):
-    return mechanism.groups if isinstance(mechanism, Partition) else 24
+    return mechanism.models(USERS) or 24
 
 
 # --- what units hold ----------------------------------------------------------------------------------------

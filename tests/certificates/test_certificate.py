@@ -61,6 +61,8 @@ VALUES = [
     mechanisms.Bagging(rounds=2, sampling=FixedSize(cohort=3, users=9), pooled=True),
     mechanisms.CohortOnce(rounds=2, sampling=FixedSize(cohort=3, users=9), noise_multiplier=2.0),
     mechanisms.Partition(groups=5),
+    mechanisms.Partition(pooled=True),
+    mechanisms.NoisyPartition(groups=5, noise_multiplier=2.0, rounds=3),
     mechanisms.FedAvg(rounds=2, sampling=Everyone()),
     ApproximateDP(epsilon=0.63, delta=0.0029, relation="replace"),
     ThreatModel(unit="instance", relation="join"),

@@ -19,6 +19,7 @@ from fedproof.threat import ThreatModel
 QUESTION = Question(size=4, threat=ThreatModel(), replicas=200)
 MECHANISMS = [
     Partition(groups=200),
+    Partition(),
     Bagging(rounds=1, sampling=FixedSize(cohort=3, users=100)),
     CohortOnce(rounds=1, sampling=FixedSize(cohort=3, users=100), noise_multiplier=0.5),
 ]
@@ -31,7 +32,7 @@ def ballots(right, models, classes):
     return scores
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=["partition", "alone", "hybrid"])
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=["partition", "one vote", "alone", "hybrid"])
 @pytest.mark.parametrize("classes", [2, 5])
 @pytest.mark.parametrize("relation", ["replace", "join"])
 def test_the_votes_needed_are_the_fewest_that_certify(mechanism, classes, relation):
@@ -88,6 +89,21 @@ def test_options_are_ranked_and_privacy_is_kept():
     for option in private:
         assert option.noisy
         assert account(option.mechanism, 1e-3, ["pld"])["pld"] <= 2.0 * (1 + 1e-9)
+
+
+def test_one_user_behind_a_model_is_one_vote():
+    known = Known(units=500, num_classes=10, shares={1: spread(0.6)})
+    joined, replaced = (
+        next(
+            option
+            for option in choose(known, Question(size=10, threat=ThreatModel(relation=relation)))
+            if isinstance(option.mechanism, Partition)
+        )
+        for relation in ("join", "replace")
+    )
+    assert joined.mechanism.apart
+    assert joined.models == 500
+    assert joined.needed < replaced.needed
 
 
 def test_instances_are_planned_for_alike():

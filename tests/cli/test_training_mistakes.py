@@ -84,7 +84,10 @@ MISTAKES = [
     ("--device mps", "device = 'mps' must be cpu, cuda or cuda:N"),
     ("--engine spark", "engine = 'spark' must be local or ray"),
     # mechanism
-    ("--set mechanism.groups=4", "groups = 4 belongs to kind = 'partition', not 'user-fedavg'"),
+    (
+        "--set mechanism.groups=4",
+        "groups = 4 belongs to kind = 'partition' or 'noisy-partition', not 'user-fedavg'",
+    ),
     ("--set mechanism.kind=partition", "cohort = 3 is not used by kind = 'partition'"),
     ("--set mechanism.pooled=true", "pooled = true is not used by kind = 'user-fedavg'"),
     ("--set mechanism.cohort=30", "mechanism.cohort = 30 must be at most data.users = 10"),

@@ -23,6 +23,7 @@ BASE = """
 name = "digits"
 classes = [0, 1]
 users = 12
+public = 30
 test_limit = 20
 [ensemble]
 replicas = 6
@@ -43,6 +44,7 @@ KEYS = {
     "bagging": "cohort = 4\nsampling = 'fixed'",
     "partition": "groups = 3",
     "noisy-partition": "groups = 3\nnoise_multiplier = 2.0\nrounds = 2",
+    "one-round": "noise_multiplier = 2.0\nanchors = 20\nsolver = 'ridge'",
     "fedavg": "cohort = 4",
     "halved": "rounds = 2\nnoise_multiplier = 3.0",
 }
@@ -95,7 +97,7 @@ def test_it_answers_for_itself(kind):
     for relation in Relation:
         caveats = mechanism.caveats(relation)
         assert all(isinstance(caveat, Caveat) and caveat.code and caveat.sentence for caveat in caveats)
-    assert (mechanism.models(12) is None) == (mechanism.releases is not Releases.GROUPS)
+    assert (mechanism.models(12) is None) == (mechanism.releases is Releases.REPLICAS)
 
 
 @pytest.mark.parametrize("kind", KEYS)

@@ -149,6 +149,18 @@ def test_one_user_shifts_all_models_together_by_one_over_the_noise_multiplier_at
         assert shift.argmax() == groups_of(4, np.arange(10), 0)[user]
 
 
+def test_a_user_in_two_groups_is_found(federation, monkeypatch):
+    def twice(mechanism, ids, seed, replicas, *, secure=False):
+        chosen = cohorts_of(mechanism, ids, seed, replicas, secure=secure)
+        return chosen | np.roll(chosen, 1, axis=0)
+
+    monkeypatch.setattr("fedproof.ensemble.train.cohorts_of", twice)
+    known = replace(federation, user_ids=np.arange(10), instance_ids=federation.which)
+    shift = joint_shift(known, without(known, 3), GROUPED, learning_rate=50.0, epochs=3)
+    assert float(shift.norm()) > 1.2 / GROUPED.noise_multiplier
+    assert shift.count_nonzero() == 2
+
+
 def test_one_instance_shifts_one_step_of_one_model(federation):
     known = replace(federation, user_ids=np.arange(10), instance_ids=federation.which)
     mechanism = replace(GROUPED, pooled=True, unit="instance", population=40)

@@ -43,6 +43,19 @@ def pld_epsilon(source: Mechanism | DpEvent, delta: float) -> float:
     return max(forward.epsilon(delta), backward.epsilon(delta))
 
 
+def replaced_epsilon(mechanism: Mechanism, delta: float) -> float:
+    """ε for one unit that is replaced by another, rounded up; `account` is for one added or removed.
+
+    >>> from fedproof.mechanisms import OneRound
+    >>> from fedproof.mechanisms.uploads import Rows
+    >>> rows = OneRound(upload=Rows(features=16, classes=10), noise_multiplier=5.0)
+    >>> round(account(rows, 5e-4, ["pld"])["pld"], 3), round(replaced_epsilon(rows, 5e-4), 3)
+    (0.502, 1.126)
+    """
+    forward, backward = composed_losses(mechanism.replaced, Relation.REPLACE, size=1)
+    return round_up(max(forward.epsilon(delta), backward.epsilon(delta)))
+
+
 def pld_delta(source: Mechanism | DpEvent, epsilon: float) -> float:
     """δ for a given ε, by privacy-loss distributions."""
     check.not_negative(epsilon=epsilon)

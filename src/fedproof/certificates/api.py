@@ -12,7 +12,7 @@ from fedproof import check
 from fedproof.accounting.events import queries_of
 from fedproof.arrays import Floats, Integers, votes_of
 from fedproof.certificates.betting import betting_lower
-from fedproof.certificates.certificate import VERSION, Certificate, Method, Settings, check_sentences
+from fedproof.certificates.certificate import VERSION, Certificate, Method, Settings
 from fedproof.certificates.compute import certified_sizes
 from fedproof.certificates.confidence import Bound, Spending, share
 from fedproof.certificates.paper_theorems import Group
@@ -20,6 +20,7 @@ from fedproof.certificates.privacy import ApproximateDP, Source, check_relation,
 from fedproof.certificates.rules import Rule
 from fedproof.certificates.scores import (
     Array,
+    check_counted,
     check_labels,
     check_means,
     check_scores,
@@ -39,6 +40,7 @@ _DEFAULT_BOUND = {
     Method.MEAN: Bound.BETTING,
     Method.MARGIN: Bound.BETTING,
     Method.VOTE: Bound.CLOPPER_PEARSON,
+    Method.EXACT: Bound.NONE,
 }
 
 
@@ -103,8 +105,16 @@ def certify(
         assumptions=assumptions,
     )
     array = load(scores, "scores")
-    check_scores(array)
+    check_any(settings, array)
     return certificate_of_scores(settings, array, labels)
+
+
+def check_any(settings: Settings, scores: Array) -> None:
+    """Raise ValueError unless these are scores of the kind that the settings speak of."""
+    if settings.exact:
+        check_counted(scores)
+    else:
+        check_scores(scores)
 
 
 def certify_means(
@@ -174,13 +184,13 @@ def settings_for(
     """Settings with everything that follows from what was asked for; `exact`: for means."""
     chosen = Method(method)
     described_as, threat = described(mechanism, threat)
-    counted = described_as is not None and described_as.releases is Releases.GROUPS  # nothing is estimated
+    counted = described_as is not None and described_as.releases is not Releases.REPLICAS  # not estimated
     if exact and chosen is Method.MARGIN:
         raise ValueError("method = 'margin' needs the scores of every replica, not means: use method mean")
     if exact and rule != Rule.PLURALITY:
         raise ValueError(f"rule = '{rule}' needs the scores of every replica, not means")
     if exact and counted:
-        raise ValueError("a partition's votes are counted: give the scores of its groups, not means")
+        raise ValueError("nothing is estimated here: give the scores of the models themselves, not means")
     if chosen is Method.RENYI:
         check_relation(described_as, threat.relation)
     if not exact and not counted:
@@ -224,7 +234,7 @@ def described(source: Source | None, threat: ThreatModel | None) -> tuple[Mechan
         return Queries(queries=queries_of(source), unit=threat.unit), threat
     threat = threat or ThreatModel()
     if source is not None:
-        check_sentences(reasons=sentences(source.caveats(threat.relation)))
+        check.sentences(reasons=sentences(source.caveats(threat.relation)))
         if not is_certified(source):
             raise UnsupportedEventError(source.unaccounted) if source.unaccounted else ValueError(_EMPTY)
     if source is not None and source.unit != threat.unit:

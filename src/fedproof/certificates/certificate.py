@@ -1,7 +1,6 @@
 """The certificate: what is certified for each input, from what, and under which assumptions."""
 
 import statistics
-import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -29,6 +28,7 @@ class Method(StrEnum):
     RENYI: the paper's Rényi certificate, from the RDP curve and vote shares.
     MEAN, MARGIN, VOTE: tight, from the trade-off curve and the mean confidences, the distribution of the
     margins, or the vote shares.
+    EXACT: of the one model of a single release, from how far one unit can move its scores.
     """
 
     PAPER = "paper"
@@ -36,6 +36,7 @@ class Method(StrEnum):
     MEAN = "mean"
     MARGIN = "margin"
     VOTE = "vote"
+    EXACT = "exact"
 
 
 class CostMethod(StrEnum):
@@ -90,7 +91,7 @@ class Settings:
             check.open_probability(failure_probability=self.failure_probability)
         check_units(max_size=self.max_size)
         _check_types(self, sequential=(bool,), simultaneous=(bool,))
-        check_sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
+        check.sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
         self._check_combination()
         self._check_served()
         self._check_rule()
@@ -99,6 +100,16 @@ class Settings:
     def counted(self) -> bool:
         """Whether the votes of disjoint groups are counted: nothing is estimated, nothing can fail."""
         return self.mechanism is not None and self.mechanism.releases is Releases.GROUPS
+
+    @property
+    def exact(self) -> bool:
+        """Whether one model is released whose scores are counted in units: nothing is estimated here, too."""
+        return self.mechanism is not None and self.mechanism.releases is Releases.MODEL
+
+    @property
+    def certain(self) -> bool:
+        """Whether nothing is estimated."""
+        return self.counted or self.exact
 
     @property
     def unusual(self) -> dict[str, Any]:
@@ -136,9 +147,10 @@ class Settings:
         """A served ensemble needs a lead, which not every method bounds."""
         if self.served is None:
             return
-        if self.counted:
+        if self.certain:
             raise ValueError(
-                "served must be None for a partition: its certificate is about the very models it serves"
+                "served must be None where nothing is estimated: the certificate is about the very models "
+                "that are served"
             )
         if self.method not in (Method.MEAN, Method.MARGIN, Method.VOTE):
             raise ValueError(f"served needs method mean, margin or vote: {self.method} bounds no lead")
@@ -161,6 +173,11 @@ class Settings:
         """Not every bound serves every method."""
         if self.counted and self.method is not Method.VOTE:
             raise ValueError(f"method = '{self.method}' must be vote for a partition: its votes are counted")
+        if self.exact != (self.method is Method.EXACT):
+            raise ValueError(
+                f"method = '{self.method}' does not fit: exact is for mechanisms that release one model, and "
+                "they take no other"
+            )
         if self.method is Method.MARGIN and self.bound not in (Bound.BETTING, Bound.LEVELS):
             raise ValueError(f"bound = '{self.bound}' must be betting or levels for method margin")
         if self.method is not Method.MARGIN and self.bound is Bound.LEVELS:
@@ -200,7 +217,7 @@ class CostSettings:
     def __post_init__(self) -> None:
         _become_members(self, {"method": CostMethod, "bound": Bound})
         _check_types(self, negative=(bool,), sizes=(tuple,))
-        check_sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
+        check.sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
         check.positive(cost_bound=self.cost_bound)
         check.open_probability(failure_probability=self.failure_probability)
         check.not_negative_count(max_size=self.max_size)
@@ -337,8 +354,6 @@ _DESCRIPTIONS: dict[str, tuple[type, ...]] = {
     "threat": (ThreatModel,),
 }
 
-_MOST_SENTENCES, _LONGEST = 100, 1000
-
 
 def _become_members(settings: Any, kinds: Mapping[str, type[StrEnum]]) -> None:
     """Replace names by members of their kinds; ValueError that lists them where there is no such name."""
@@ -358,29 +373,6 @@ def _check_types(settings: Any, **more: tuple[type, ...]) -> None:
             raise ValueError(f"{name} = {value!r} must be one of {names}")
     if settings.mechanism is None and settings.privacy is None:
         raise ValueError("mechanism = None needs privacy=ApproximateDP(epsilon=..., delta=..., relation=...)")
-
-
-def check_sentences(**sentences: tuple[str, ...]) -> None:
-    """Every text is one line that shows all it holds, so that no reader is shown something else."""
-    for name, texts in sentences.items():
-        if not isinstance(texts, tuple) or not all(isinstance(text, str) for text in texts):
-            raise ValueError(f"{name} = {texts!r} must be texts")
-        if len(texts) > _MOST_SENTENCES:
-            raise ValueError(f"{name} has {len(texts)} entries, must have at most {_MOST_SENTENCES}")
-        for text in texts:
-            if not text or text != text.strip() or len(text) > _LONGEST or not shows_all(text):
-                raise ValueError(
-                    f"{name} = {text[:80]!r} must be one line of 1 to {_LONGEST} characters that can be shown"
-                )
-
-
-def shows_all(text: str) -> bool:
-    r"""Whether a text holds no character that is invisible, ends the line, or turns the direction of reading.
-
-    >>> shows_all("ψ < 1 %"), shows_all("safe\u202eefas"), shows_all("two\nlines")
-    (True, False, False)
-    """
-    return text.isprintable() and unicodedata.is_normalized("NFC", text)
 
 
 def check_columns(result: Any, names: Iterable[str], length: int) -> None:

@@ -198,7 +198,9 @@ def _all(known: Known, question: Question) -> Iterator[tuple[Mechanism, int]]:
         if question.size <= units:
             yield Bagging(rounds=1, sampling=sampling, pooled=pooled, unit=unit), cohort
         if units // cohort >= 2:
-            yield Partition(groups=units // cohort, pooled=pooled, unit=unit), cohort
+            alone = cohort == 1 and unit is Unit.USER  # one user, one vote
+            groups = None if alone else units // cohort
+            yield Partition(groups=groups, pooled=pooled, unit=unit), cohort
 
 
 def _private(probability: float, question: Question) -> Iterator[CohortOnce | UserFedAvg]:

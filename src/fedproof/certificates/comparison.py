@@ -19,6 +19,7 @@ from fedproof.certificates.scores import Array
 from fedproof.certificates.tight import (
     ClassBounds,
     class_bounds,
+    exact_sizes,
     mean_sizes,
 )
 from fedproof.mechanisms import Mechanism, Releases, is_private
@@ -72,6 +73,8 @@ def compare(
     """
     if mechanism.releases is Releases.GROUPS:
         return _counted(scores, labels, mechanism, max_size, rule)
+    if mechanism.releases is Releases.MODEL:
+        return _exact(scores, labels, max_size)
     exact = exact_bounds(scores.mean(axis=0, dtype=np.float64), rounded=False)  # as if O were infinite
     num_classes = scores.shape[2]
     sure = class_bounds(scores, Bound.BETTING, share(failure_probability, num_classes, Spending.SOUND))
@@ -126,6 +129,15 @@ def _counted(
         top, sizes = counted_sizes(rule, scores, max_size, own_vote=relation is Relation.JOIN)
         accuracy = _accuracies(np.where(top == labels, sizes, -1), max_size)
         curves.append(Curve(method="vote", relation=relation, failure_probability=None, accuracy=accuracy))
+    return tuple(curves)
+
+
+def _exact(scores: Array, labels: Integers, max_size: int) -> tuple[Curve, ...]:
+    curves = []
+    for relation in (Relation.REPLACE, Relation.JOIN):
+        top, sizes = exact_sizes(scores[0], relation)
+        accuracy = _accuracies(np.where(top == labels, np.minimum(sizes, max_size), -1), max_size)
+        curves.append(Curve(method="exact", relation=relation, failure_probability=None, accuracy=accuracy))
     return tuple(curves)
 
 

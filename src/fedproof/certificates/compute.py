@@ -17,6 +17,7 @@ from fedproof.certificates.tight import (
     CertifiedSizes,
     ClassBounds,
     class_bounds,
+    exact_sizes,
     mean_sizes,
     ranking,
     served_gap,
@@ -30,6 +31,10 @@ def certified_sizes(settings: Settings, scores: Array) -> CertifiedSizes:
     mechanism = settings.mechanism
     if settings.counted:
         return _counted(settings, scores)
+    if settings.exact:
+        top, sizes = exact_sizes(scores[0], settings.threat.relation)
+        sizes = np.minimum(sizes, settings.max_size)
+        return CertifiedSizes(top=top, leader=top, tied=sizes < 0, sizes=sizes)
     if scores.ndim == 3:
         check_copies(scores)
     if settings.method is Method.MARGIN:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NoReturn, TypeVar
 
 from fedproof import check
-from fedproof.certificates.certificate import VERSION, Certificate, CostSettings, Settings, shows_all
+from fedproof.certificates.certificate import VERSION, Certificate, CostSettings, Settings
 from fedproof.certificates.inefficacy import Inefficacy
 from fedproof.mechanisms.codec import describe, restore
 
@@ -166,7 +166,7 @@ def _check_texts(value: Any, name: str, depth: int = 0) -> None:
     """Raise ValueError if a text in a document holds what no reader sees or what turns the reading around."""
     if depth > _DEPTH:
         raise ValueError(f"{name} is nested deeper than anything that a certificate holds")
-    if isinstance(value, str) and not shows_all(value):
+    if isinstance(value, str) and not check.shows_all(value):
         raise ValueError(f"{name} holds the text {value[:80]!a}, which has characters that cannot be shown")
     if isinstance(value, Mapping):
         for key, part in value.items():

@@ -73,6 +73,17 @@ def check_scores(scores: Array) -> None:
         _check_part(first, part, _ROW_SUM_TOLERANCE[scores.dtype.name])
 
 
+def check_counted(scores: Array) -> None:
+    """Raise ValueError unless `scores` (1, inputs, classes) are those of one model, counted in units."""
+    if scores.ndim != 3 or len(scores) != 1 or not scores.shape[1] or scores.shape[2] < 2:
+        raise ValueError(f"scores have shape {scores.shape}, must be (1, inputs, classes): of one model")
+    if scores.dtype != np.float64:
+        raise ValueError(f"scores have type {scores.dtype}, must be float64: they count units exactly")
+    wrong = np.argwhere(~np.isfinite(scores[0]))
+    if len(wrong):
+        raise ValueError(f"scores are not a finite number at input {wrong[0][0]}, class {wrong[0][1]}")
+
+
 def check_means(means: Array) -> None:
     """Raise ValueError unless `means` (inputs, classes) are expected class confidences."""
     if means.ndim != 2 or len(means) < 1 or means.shape[1] < 2:

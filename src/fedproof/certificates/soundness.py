@@ -59,6 +59,7 @@ _ELECTED = {
     ),
 }
 _CHOSEN = "the rule was chosen before any score was seen"
+_RELEASED = "the certified predictor is the released model itself; its scores count units"
 _INDEPENDENT = (
     "the replicas are independent trainings by the same mechanism on the same data; what an adversary does "
     "in one does not depend on another"
@@ -77,7 +78,7 @@ def caveats_of(settings: Settings, *, exact: bool = False) -> tuple[Caveat, ...]
         found += _paper_accounting(mechanism, settings.threat)
     if mechanism and settings.method is Method.RENYI and settings.group is Group.PAPER:
         found += _paper_group(mechanism, settings.threat)
-    if not exact and not settings.counted:
+    if not exact and not settings.certain:
         if settings.bound is Bound.NONE:
             found.append(_NO_BOUND)
         elif settings.spending is Spending.PAPER:
@@ -100,6 +101,8 @@ def assumptions_of(settings: Settings, *, numbers: str, num_replicas: int | None
         alone, group = settings.mechanism.assumptions
         elected = f"the certified predictor is the {_ELECTED[settings.rule]}"
         stated = [alone, elected, _stored(settings, numbers), *_rule(settings), group]
+    elif settings.mechanism is not None and settings.exact:
+        stated = [_RELEASED, *settings.mechanism.assumptions]
     else:
         stated = [
             *_measured(settings, numbers, num_replicas),

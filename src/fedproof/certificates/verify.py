@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from fedproof import check
 from fedproof.arrays import Integers
-from fedproof.certificates.api import certificate_of_scores, settings_for
+from fedproof.certificates.api import certificate_of_scores, check_any, settings_for
 from fedproof.certificates.certificate import Certificate, CostSettings
 from fedproof.certificates.confidence import Bound
 from fedproof.certificates.document import certificate_of, document_of, mismatched, parse, source_of
@@ -20,7 +20,6 @@ from fedproof.certificates.scores import (
     check_costs,
     check_labels,
     check_means,
-    check_scores,
     fingerprint,
     load,
 )
@@ -95,7 +94,7 @@ def unverified(text: str | bytes, labels: ArrayLike | str | Path | None = None) 
 
 def _is_counted(document: Mapping[str, Any]) -> bool:
     mechanism = restore(document["mechanism"], name="mechanism")
-    return mechanism is not None and mechanism.releases is Releases.GROUPS
+    return mechanism is not None and mechanism.releases is not Releases.REPLICAS
 
 
 def _check_labels_wanted(document: Mapping[str, Any], labels: ArrayLike | str | Path | None) -> None:
@@ -109,7 +108,7 @@ def _check(certificate: Certificate | Inefficacy, array: Array) -> None:
     elif certificate.num_replicas is None:
         check_means(array)
     else:
-        check_scores(array)
+        check_any(certificate.settings, array)
 
 
 def _recompute(
@@ -155,7 +154,7 @@ def _recompute_sizes(
     again = settings_for(
         group=settings.group,
         bound=settings.bound,
-        failure_probability=0.0 if exact or settings.counted else settings.failure_probability,
+        failure_probability=0.0 if exact or settings.certain else settings.failure_probability,
         spending=settings.spending,
         sequential=settings.sequential,
         served=settings.served,

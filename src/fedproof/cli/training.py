@@ -78,33 +78,25 @@ def show(summary: RunSummary, out: Path) -> None:
     """A run for people."""
     from fedproof.report.advice import advice, needs_advice
     from fedproof.report.run_data import read_run
-    from fedproof.report.words import headline
+    from fedproof.report.words import at_once, headline
 
-    rows: list[tuple[str, str]] = [
-        ("accuracy of the ensemble", f"{summary.accuracy:.2%}"),
-        ("accuracy of one replica, on average", f"{summary.replica_accuracy:.2%}"),
-    ]
+    what = "released model" if summary.released else "ensemble"
+    rows: list[tuple[str, str]] = [(f"accuracy of the {what}", f"{summary.accuracy:.2%}")]
+    if not summary.released:
+        rows.append(("accuracy of one replica, on average", f"{summary.replica_accuracy:.2%}"))
     curve, size = summary.certified_accuracy, summary.certified_size
     if curve is not None and size is not None:
         rows.append(("abstained on", f"{size.abstained} of {summary.inputs} inputs"))
         rows += [(f"certified accuracy, k = {k}", f"{curve[str(k)]:.2%}") for k in thinned(len(curve))]
         rows.append(("certified size, median / largest", _sizes(size.median, size.max)))
-        rows += [
-            (f"labels that change at once, k = {k}", f"at most {most} of these {summary.inputs} inputs")
-            for k, most in (summary.collective or {}).items()
-        ]
-        rows += [
-            (f"ε of one model ({name}), δ = {summary.delta:g}", f"{value:.3f}")
-            for name, value in (summary.epsilon or {}).items()
-        ]
-        cost = summary.ensemble_epsilon
-        rows.append(("ε of the whole ensemble (pld)", f"{cost['pld']:.2f}" if cost else "none: no noise"))
+        rows += _epsilons(summary)
     rows.append(("seconds", ", ".join(f"{name} {value:.1f}" for name, value in summary.seconds.items())))
-    title = (
-        f"{summary.data}: {summary.replicas} replicas of {summary.users} users, {summary.inputs} test inputs"
-    )
+    made = "one release" if summary.released else f"{summary.replicas} replicas"
+    title = f"{summary.data}: {made} of {summary.users} users, {summary.inputs} test inputs"
     print_table(title, ("", ""), rows)
     say(headline(summary))
+    for sentence in at_once(summary):
+        say(sentence)
     say_soundness(summary.sound, summary.reasons)
     limits = advice(read_run(out, pictures=False)) if needs_advice(summary) else ()
     if limits:
@@ -115,6 +107,27 @@ def show(summary: RunSummary, out: Path) -> None:
         say("secure noise: its numbers came from the operating system, the seed does not repeat this run")
     say(f"the page to look at is {out / 'report.html'}; everything is in {out}")
     say((out / NOTICE).read_text(encoding="utf-8").splitlines()[0])
+
+
+def _epsilons(summary: RunSummary) -> list[tuple[str, str]]:
+    """ε of one model and of all; of one release, for both relations."""
+    from fedproof.report.words import rounded_up
+
+    cost = summary.ensemble_epsilon
+    if cost is None or summary.epsilon is None:
+        return [(f"ε of the {'release' if summary.released else 'whole ensemble (pld)'}", "none: no noise")]
+    if summary.epsilon_if_replaced is not None:
+        unit = summary.threat.unit if summary.threat else "unit"
+        at = f"δ = {summary.delta:g}"
+        return [
+            (f"ε of the release, one {unit} added or removed, {at}", f"{rounded_up(cost['pld'], 3)}"),
+            (f"ε of the release, one {unit} replaced, {at}", f"{rounded_up(summary.epsilon_if_replaced, 3)}"),
+        ]
+    each = [
+        (f"ε of one model ({name}), δ = {summary.delta:g}", f"{value:.3f}")
+        for name, value in summary.epsilon.items()
+    ]
+    return [*each, ("ε of the whole ensemble (pld)", f"{cost['pld']:.2f}")]
 
 
 def pretrain(

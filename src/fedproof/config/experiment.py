@@ -28,7 +28,10 @@ from fedproof.config.sections import (
     ThreatSection,
 )
 from fedproof.mechanisms import Mechanism, Releases, SamplingKind
+from fedproof.mechanisms.codec import trainable_kinds
 from fedproof.threat import Relation, ThreatModel, Unit
+
+_ONLY_METHOD = {Releases.GROUPS: Method.VOTE, Releases.MODEL: Method.EXACT}
 
 
 class Config(Section):
@@ -43,13 +46,26 @@ class Config(Section):
     aggregation: AggregationSection = AggregationSection()
     attack: AttackSection = AttackSection()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _method_of_its_kind(cls, document: Any) -> Any:
+        """Where nobody names a method it is the only one that the mechanism has, if it has only one."""
+        table = document.get("mechanism") if isinstance(document, dict) else None
+        kind = trainable_kinds().get(str(table.get("kind"))) if isinstance(table, dict) else None
+        method = _ONLY_METHOD.get(kind.releases) if kind else None
+        certificate = document.get("certificate", {}) if method else None
+        if not isinstance(certificate, dict) or "method" in certificate:
+            return document
+        return document | {"certificate": certificate | {"method": method}}
+
     @model_validator(mode="after")
     def _sections_agree(self) -> "Config":
         self._check_unit()
         self._check_pooled_noise()
         cohort = self.mechanism.cohort
+        self._check_method()
         if self.mechanism.described.releases is Releases.GROUPS:
-            self._check_partition()
+            self._check_enough_users("groups", self.mechanism.groups)
         elif self._draws_a_cohort and not self._says_how_many:
             instead = ", or sampling_probability" if self.mechanism.sampling is SamplingKind.POISSON else ""
             raise ValueError(
@@ -106,7 +122,7 @@ class Config(Section):
     def _check_unit(self) -> None:
         kind, unit = self.mechanism.kind, self.threat.unit
         if self.mechanism.described.once:
-            if unit is Unit.INSTANCE and not self.mechanism.pooled:
+            if unit is Unit.INSTANCE and not self.mechanism.pools:
                 raise ValueError(
                     f"mechanism.pooled = false must be true for kind = '{kind}' and "
                     "threat.unit = 'instance': nobody trains on one instance alone"
@@ -138,10 +154,14 @@ class Config(Section):
         if users is not None and count is not None and count > users and not self.draws_instances:
             raise ValueError(f"mechanism.{key} = {count} must be at most data.users = {users}")
 
-    def _check_partition(self) -> None:
-        self._check_enough_users("groups", self.mechanism.groups)
-        if self.certificate.method is not Method.VOTE:
-            raise ValueError(f"certificate.method = '{self.certificate.method}' must be vote for a partition")
+    def _check_method(self) -> None:
+        kind, method = self.mechanism.described, self.certificate.method
+        only = _ONLY_METHOD.get(kind.releases)
+        if only and method is not only:
+            named = "a partition" if kind.releases is Releases.GROUPS else f"kind = '{kind.kind}'"
+            raise ValueError(f"certificate.method = '{method}' must be {only} for {named}")
+        if not only and method is Method.EXACT:
+            raise ValueError("certificate.method = 'exact' belongs to kind = 'one-round'")
 
     # --- the values the rest of the package works with ------------------------------------------------------
 
@@ -165,9 +185,15 @@ class Config(Section):
         return self.data.users or default_users
 
     def build_mechanism(
-        self, *, user_sizes: Iterable[int], num_layers: int, default_users: int | None = None
+        self,
+        *,
+        user_sizes: Iterable[int],
+        num_layers: int,
+        num_classes: int = 2,
+        features: int = 1,
+        default_users: int | None = None,
     ) -> Mechanism:
-        """The mechanism for users of the given sizes and a model with `num_layers` layers."""
+        """The mechanism for users of the given sizes, a model of so many layers, and data of this kind."""
         named = self.mechanism.population is not None
         return Builder(
             section=self.mechanism,
@@ -176,6 +202,8 @@ class Config(Section):
             adversaries=0 if self.aggregation.rule == "mean" else self.aggregation.adversaries,
             sizes=list(user_sizes),
             num_layers=num_layers,
+            num_classes=num_classes,
+            features=features,
             population=self.population(default_users),
             declared_by="mechanism.population" if named else "data.users",
         ).build()

@@ -25,11 +25,13 @@ from fedproof.mechanisms import (
 )
 from fedproof.mechanisms.codec import KINDS, trainable_kinds
 from fedproof.mechanisms.contract import STEP_OPTIONS
+from fedproof.mechanisms.uploads import UPLOADS, AnyUpload
 from fedproof.threat import Unit
 
 # Keys that together describe a field of a mechanism, and fields that other sections, or the data, describe.
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "sampling": ("sampling", "cohort", "sampling_probability"),
+    "upload": ("upload", "anchors", "sharpness"),
     "clipping": ("clip", "quantile", "quantile_learning_rate", "quantile_noise_std"),
     "unit": (),
     "rule": (),
@@ -44,7 +46,8 @@ class MechanismSection(Section):
 
     Attributes:
         kind: what is executed: `user-fedavg`, `instance-fedsgd`, `instance-fedavg`, `cohort-once`,
-            `bagging`, `partition`, `noisy-partition`, `fedavg`; the page on choosing tells which is for whom.
+            `bagging`, `partition`, `noisy-partition`, `one-round`, `fedavg`; the page on choosing tells
+            which is for whom.
         rounds: of training.
         sampling: who takes part in a round: everybody by itself with the same chance, a cohort of fixed size,
             or all.
@@ -55,6 +58,11 @@ class MechanismSection(Section):
             divisors are made from, so that whoever joins changes neither; `data.users` if not given.
         groups: of `partition` and `noisy-partition`: how many, each with a model of its own; a `partition`
             without them makes every user a group of its own, with one vote.
+        upload: of `one-round`: what each user sends, once: the labels of public `anchors`, or a linear head
+            bounded in one of four ways.
+        anchors: of `one-round`: public instances that users label (`anchors`), or that inputs are compared
+            with (`non-negative`).
+        sharpness: of `one-round`: how fast the weight of an anchor falls with the angle to an input.
         clip: how updates are bounded; `median` and `per-layer-median` are not private, and say so.
         clip_norm: longest update, or gradient of an instance, that enters a sum unchanged.
         quantile: of `clip = "quantile"`: share of updates that should not be clipped.
@@ -75,8 +83,9 @@ class MechanismSection(Section):
         shift: pixels by which images are moved at random, for augmentation.
         flip: whether images are mirrored at random, for augmentation.
         balanced: whether a user's classes weigh alike.
-        solver: of `bagging` and `partition`: a linear model may be fitted in closed form to the pooled
-            instances, in one round, by `ridge` or multinomial `logistic` regression; `sgd` takes steps.
+        solver: of `bagging`, `partition` and `one-round`: a linear model may be fitted in closed form to the
+            pooled instances, in one round, by `ridge` or multinomial `logistic` regression, one `gradient` of
+            it from zero, or `sums` of each class's instances; `sgd` takes steps.
         penalty: of `ridge` and `logistic`: cost of the squared norm of weights and intercepts beside the sum
             of the losses, whatever their number; `logistic` takes half of it.
         pooled: of `cohort-once`, `bagging`, `partition` and `noisy-partition`: train on the instances of all
@@ -93,6 +102,9 @@ class MechanismSection(Section):
     sampling_probability: Annotated[float, Field(gt=0, le=1)] | None = None
     population: Count | None = None
     groups: Annotated[int, Field(ge=2)] | None = None
+    upload: Literal["anchors", "rows", "pairs", "ball", "non-negative"] = "anchors"
+    anchors: Count = 256
+    sharpness: Positive = 16.0
     clip: Literal["flat", "per-layer", "median", "per-layer-median", "quantile"] = "flat"
     clip_norm: Positive = 1.0
     quantile: Open = 0.5
@@ -111,7 +123,7 @@ class MechanismSection(Section):
     shift: Annotated[int, Field(ge=0)] = 0
     flip: bool = False
     balanced: bool = False
-    solver: Literal["sgd", "ridge", "logistic"] = "sgd"
+    solver: Literal["sgd", "ridge", "logistic", "gradient", "sums"] = "sgd"
     penalty: Positive = 1.0
     pooled: bool = False
     shuffled: bool = False
@@ -161,7 +173,7 @@ class MechanismSection(Section):
     def _check_needed(self) -> None:
         kind = self.described
         names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-        if "noise_multiplier" in names and not self.noise_multiplier:
+        if "noise_multiplier" in names and not self.noise_multiplier and kind.releases is not Releases.MODEL:
             instead = "partition" if kind.releases is Releases.GROUPS else "fedavg"
             raise ValueError(
                 f"noise_multiplier = 0 must be positive for kind = '{self.kind}'; "
@@ -191,11 +203,30 @@ class MechanismSection(Section):
 
     def _check_solver(self) -> None:
         """Refuse steps and fits in closed form beside each other."""
-        self.local_training.check_solver(rounds=self.rounds, pooled=self.pooled)
-        idle = {"penalty"} if self.solver == "sgd" else STEP_OPTIONS - {"balanced"}
+        self.local_training.check_solver(rounds=self.rounds, pooled=self.pools)
+        if self.described.releases is Releases.MODEL:
+            self._check_upload()
+        idle = {"penalty"} if self.solver in ("sgd", "gradient", "sums") else set()
+        idle |= STEP_OPTIONS - {"balanced"} if self.solver != "sgd" else set()
         for key in sorted(idle & self.model_fields_set):
             if getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"{key} = {getattr(self, key)} is not used by solver = '{self.solver}'")
+
+    def _check_upload(self) -> None:
+        if self.upload != "anchors" and self.solver == "sgd":
+            raise ValueError(
+                f"solver = 'sgd' must be gradient, sums, ridge or logistic for upload = '{self.upload}': the "
+                "head that is sent is a linear one"
+            )
+        near = ("anchors", "sharpness")
+        for key in near if self.upload not in ("anchors", "non-negative") else ():
+            if key in self.model_fields_set and getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key} = {getattr(self, key)} is not used by upload = '{self.upload}'")
+
+    @property
+    def pools(self) -> bool:
+        """Whether a model is trained on its members' instances as one data set, said here or always."""
+        return self.pooled or self.described.pooled is True
 
     @property
     def varied(self) -> bool:
@@ -258,6 +289,7 @@ class Builder:
         rule, adversaries: of the server.
         sizes: numbers of instances of the users.
         num_layers: of the model.
+        num_classes, features: of the data.
         population: declared number of units, and the key that declares it; None if nobody declared any.
     """
 
@@ -267,6 +299,8 @@ class Builder:
     adversaries: int
     sizes: Sequence[int]
     num_layers: int
+    num_classes: int
+    features: int
     population: int | None
     declared_by: str
 
@@ -276,6 +310,7 @@ class Builder:
         self._check_enough()
         other: dict[str, Callable[[], Any]] = {
             "sampling": self._sampling,
+            "upload": self._upload,
             "clipping": lambda: self.section.clipping(self.num_layers),
             "unit": lambda: self.unit,
             "rule": lambda: self.rule,
@@ -312,6 +347,18 @@ class Builder:
             if count is not None and count > self._num_units:
                 most = f"the number of {self._what} = {self._num_units}"
                 raise ValueError(f"mechanism.{key} = {count} must be at most {most}")
+
+    def _upload(self) -> AnyUpload:
+        """What a unit sends."""
+        kind = UPLOADS[self.section.upload]
+        known: dict[str, Any] = {
+            "features": self.features,
+            "classes": self.num_classes,
+            "anchors": self.section.anchors,
+            "sharpness": self.section.sharpness,
+        }
+        found: AnyUpload = kind(**{field.name: known[field.name] for field in fields(kind)})
+        return found
 
     def _sampling(self) -> Sampling:
         """Who takes part in a round."""

@@ -19,7 +19,7 @@ import fedproof
 from fedproof.aggregation import Aggregation, mean
 from fedproof.aggregation.rule import rule_of
 from fedproof.federation import Federation
-from fedproof.mechanisms import Caveat, LocalTraining, Mechanism
+from fedproof.mechanisms import Caveat, LocalTraining, Mechanism, Releases
 from fedproof.models import Model
 from fedproof.models.networks import is_linear
 from fedproof.models.registry import as_model
@@ -160,7 +160,7 @@ def caveats_of(task: Task, relation: Relation) -> tuple[Caveat, ...]:
         cure = f"Give the federation {unit}_ids, or certify against {unit}s that are replaced."
         found.append(Caveat(code="identities", sentence=f"{places}: give them identities", remedy=cure))
     declared = task.mechanism.declared_population(task.units.num_users)
-    if task.mechanism.noise_multiplier and declared is None:
+    if task.mechanism.noise_multiplier and task.mechanism.divides and declared is None:
         divided = (
             "sums are divided by a number that follows from how many are there, which whoever joins changes"
         )
@@ -200,6 +200,8 @@ def uploads(task: Task) -> float:
     noise a round is one step, in which each member has a part. A fit in closed form takes one upload of each.
     """
     mechanism, units = task.mechanism, task.units
+    if mechanism.releases is Releases.MODEL:
+        return task.federation.num_users
     members = cohort_size(task)
     if not mechanism.pooled or mechanism.noise_multiplier or task.local.solver != "sgd":
         return mechanism.rounds * members
@@ -210,8 +212,8 @@ def uploads(task: Task) -> float:
 
 
 def update_bytes(task: Task) -> int:
-    """Size of one update, or gradient."""
-    return task.model.layout.dim * torch.finfo(task.dtype).bits // 8
+    """Size of one upload: an update, a gradient, or what the mechanism says."""
+    return task.mechanism.upload_bytes(task.model.layout.dim, torch.finfo(task.dtype).bits // 8)
 
 
 @cache

@@ -139,8 +139,10 @@ def predict(model: Model, params: Tensor, inputs: Tensor, *, cells: int) -> NDAr
         return _predict(model, params, inputs, cells, cores)
 
 
-def _predict(model: Model, params: Tensor, inputs: Tensor, cells: int, cores: int) -> NDArray[np.float32]:
-    width = min(cells, _WIDTH, len(inputs))
+def _predict(
+    model: Model, params: Tensor, inputs: Tensor, cells: int, cores: int, most: int = _WIDTH
+) -> NDArray[np.float32]:
+    width = min(cells, most, len(inputs))
     chunks = torch.split(inputs, width)
     scores = np.empty((len(params), len(inputs), model.num_classes), dtype=np.float32)
     together = max(1, cells // width)
@@ -188,7 +190,8 @@ def _train_block(task: Task, block: range, setting: Setting, shared: Tensor | No
             learned.append(replica_accuracies(scores, task.federation.test_labels[probe]))
         state, report = play(task.mechanism, setting, state, streams, shared if round == 0 else None)
         reports.append(report)
-    scores = _predict(setting.model, state.params, inputs, cells, setting.cores)
+    most = cells if task.mechanism.apart else _WIDTH  # one model alone takes as many inputs as fit
+    scores = _predict(setting.model, state.params, inputs, cells, setting.cores, most)
     learned.append(replica_accuracies(scores[:, probe], task.federation.test_labels[probe]))
     return Replicas(
         indices=block,

@@ -17,6 +17,7 @@ from fedproof.mechanisms.instance_fedavg import InstanceFedAvg
 from fedproof.mechanisms.instance_fedsgd import InstanceFedSGD
 from fedproof.mechanisms.local_training import LocalTraining
 from fedproof.mechanisms.noisy_partition import NoisyPartition
+from fedproof.mechanisms.one_round import OneRound
 from fedproof.mechanisms.partition import Partition
 from fedproof.mechanisms.queries import Queries
 from fedproof.mechanisms.query import Query
@@ -48,6 +49,7 @@ __all__ = [
     "Mechanism",
     "Median",
     "NoisyPartition",
+    "OneRound",
     "Partition",
     "PerLayer",
     "PerLayerMedian",

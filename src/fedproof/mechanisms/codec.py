@@ -18,10 +18,12 @@ from fedproof.mechanisms.fedavg import FedAvg
 from fedproof.mechanisms.instance_fedavg import InstanceFedAvg
 from fedproof.mechanisms.instance_fedsgd import InstanceFedSGD
 from fedproof.mechanisms.noisy_partition import NoisyPartition
+from fedproof.mechanisms.one_round import OneRound
 from fedproof.mechanisms.partition import Partition
 from fedproof.mechanisms.queries import Queries
 from fedproof.mechanisms.query import Query
 from fedproof.mechanisms.sampling import Everyone, FixedSize, Poisson
+from fedproof.mechanisms.uploads import UPLOADS
 from fedproof.mechanisms.user_fedavg import UserFedAvg
 from fedproof.threat import ThreatModel
 
@@ -39,10 +41,12 @@ def register(kind: Kind) -> Kind:
 
 
 _DRAWN = (UserFedAvg, InstanceFedSGD, InstanceFedAvg, CohortOnce, Bagging)
-for _kind in (*_DRAWN, Partition, NoisyPartition, FedAvg, Queries):
+for _kind in (*_DRAWN, Partition, NoisyPartition, OneRound, FedAvg, Queries):
     register(_kind)
 for _part in (Query, Poisson, FixedSize, Everyone, Flat, PerLayer, Median, PerLayerMedian, Quantile):
     register(_part)
+for _upload in UPLOADS.values():
+    register(_upload)
 register(ThreatModel)
 
 

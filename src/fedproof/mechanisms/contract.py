@@ -37,10 +37,12 @@ class Releases(StrEnum):
 
     REPLICAS: many trainings with randomness of their own; expectations over them are estimated.
     GROUPS: one model for each of several disjoint groups; their votes are counted, nothing is estimated.
+    MODEL: one model, from one sum; how far a unit moves its scores is known, nothing is estimated.
     """
 
     REPLICAS = "replicas"
     GROUPS = "groups"
+    MODEL = "model"
 
 
 class Mechanism:
@@ -58,10 +60,12 @@ class Mechanism:
     What the engine asks:
 
     Attributes:
-        executor: module with the function `play` that executes a round; None: only described.
+        executor: module with the function `play` that executes a round, or `release` where there is only one
+            model; None: only described.
         rounds: of training.
         sampling: who takes part.
         once: whether they are drawn once, before the first round, and not in each.
+        divides: whether a sum is divided by the expected number of units in it.
         population: declared number of units; None: however many there are.
         pooled: whether a replica trains on its members' instances as one data set.
         noise_multiplier, clip_norm, clipping: of what is summed; noise 0: nothing is clipped.
@@ -75,6 +79,7 @@ class Mechanism:
     unaccounted: ClassVar[str] = ""
     executor: ClassVar[str | None] = None
     once: ClassVar[bool] = False
+    divides: ClassVar[bool] = True
     step_options: ClassVar[frozenset[str]] = STEP_OPTIONS
 
     unit: Unit = Unit.USER
@@ -98,6 +103,11 @@ class Mechanism:
         def sampling(self) -> AnySampling: ...  # noqa: D102
         @property
         def noise_multiplier(self) -> float: ...  # noqa: D102
+
+    @property
+    def replaced(self) -> tuple[Query, ...]:
+        """What an observer sees where one unit is replaced; as a rule its vector moves by two norms."""
+        return self.queries
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
         """Why the guarantee would only be heuristic under one relation; empty if it is sound."""
@@ -151,6 +161,10 @@ class Mechanism:
         """The same mechanism with other values of some fields."""
         return replace(self, **fields)  # type: ignore[type-var]  # all kinds are dataclasses
 
+    def upload_bytes(self, dim: int, bytes_each: int) -> int:
+        """Size of what one unit sends in a round, for a model of `dim` numbers of `bytes_each`."""
+        return dim * bytes_each
+
     def check_users(self, sizes: NDArray[np.int64], batch_size: int) -> None:
         """Raise ValueError if users of these sizes, with batches of this size, cannot be trained as told."""
 
@@ -180,7 +194,7 @@ def is_private(mechanism: Mechanism) -> bool:
 
 def is_certified(mechanism: Mechanism) -> bool:
     """Whether anything at all can be proved about poisoning."""
-    return bool(mechanism.queries) or mechanism.releases is Releases.GROUPS
+    return bool(mechanism.queries) or mechanism.releases is not Releases.REPLICAS
 
 
 def check_population(mechanism: Mechanism) -> None:

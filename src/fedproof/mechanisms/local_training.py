@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from fedproof import check
 
-SOLVERS = ("sgd", "ridge", "logistic")
+SOLVERS = ("sgd", "ridge", "logistic", "gradient", "sums")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +22,10 @@ class LocalTraining:
     a user's instances so that every class it holds counts alike. DP-SGD uses none of the four.
 
     `solver` other than `sgd` fits a linear model to the pooled instances in closed form, in one round:
-    `ridge` regression of the classes, or multinomial `logistic` regression. `penalty` is what the squared
+    `ridge` regression of the classes, multinomial `logistic` regression, one step of it from zero
+    (`gradient`), or the sum of each class's instances (`sums`). `penalty` is what the squared
     norm of weights and intercepts costs beside the sum of all losses, whatever their number; logistic
-    regression takes half of it. Of the other options such a fit uses `balanced` alone.
+    regression takes half of it, the last two none. Of the other options a fit uses `balanced` alone.
     """
 
     epochs: int = 1

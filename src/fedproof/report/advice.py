@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from fedproof.arrays import votes_of
 from fedproof.certificates import Method
+from fedproof.mechanisms import Releases
 from fedproof.report.run_data import RunData
 from fedproof.report.words import percent, plural
 from fedproof.summary import RunSummary
@@ -50,15 +51,17 @@ def _weak_models(run: RunData) -> Iterator[str]:
     if noisy:
         why = (
             f"Noise of {section.noise_multiplier:g} clip norms on each sum may drown what "
-            f"{section.cohort or run.summary.users} users teach it."
+            f"{section.cohort or run.summary.users // (section.groups or 1)} users teach it."
         )
-    tries = [f"--set mechanism.rounds={4 * section.rounds}"]
+    steps = section.solver == "sgd"
+    tries = [f"--set mechanism.rounds={4 * section.rounds}"] if steps else []
     tries += [f"--set mechanism.noise_multiplier={section.noise_multiplier / 2:g}"] if noisy else []
     if section.cohort is not None and 2 * section.cohort <= run.summary.users:
         tries.append(f"--set mechanism.cohort={2 * section.cohort}")
+    last = "a larger mechanism.learning_rate" if steps else "another mechanism.penalty"
     yield (
         f"One model alone is right on {percent(alone)} of the inputs (guessing: {percent(guessing)}). {why} "
-        f"Try {' or '.join(tries)}, or a larger mechanism.learning_rate."
+        f"Try {' or '.join(tries) + ', or ' * bool(tries)}{last}."
     )
 
 
@@ -101,7 +104,7 @@ def _replicas(run: RunData) -> Iterator[str]:
 
 def _groups(run: RunData) -> Iterator[str]:
     """Without privacy, votes of disjoint groups certify most for little."""
-    if run.config.mechanism.groups is not None or run.unit != "user":
+    if run.config.mechanism.described.releases is Releases.GROUPS or run.unit != "user":
         return
     groups = max(2, run.summary.users // 5)
     yield (

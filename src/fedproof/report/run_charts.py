@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedproof.accounting import account
 from fedproof.certificates import Certificate, Method
-from fedproof.mechanisms import is_private
+from fedproof.mechanisms import Releases, is_private
 from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, numbers
 from fedproof.report.figures import write_charts
 from fedproof.report.run_data import Row, RunData, read_run
@@ -73,13 +73,17 @@ def _own_line(certificate: Certificate) -> Line:
     ended = len(found) <= settings.max_size  # beyond `max_size` nothing was examined: no zero is claimed
     curve = [*found, 0.0] if ended else found
     return Line(
-        label=f"this certificate, {confidence(settings.failure_probability)} sure",
+        label=f"this certificate, {_sure(settings.failure_probability)}",
         short="this certificate",
         xs=numbers(range(len(curve))),
         ys=numbers(curve),
         tone=_tone(settings.method, settings.threat.relation),
         strong=True,
     )
+
+
+def _sure(failure_probability: float) -> str:
+    return f"{confidence(failure_probability)} sure" if failure_probability else "with certainty"
 
 
 def _tone(method: str, relation: str) -> Tone:
@@ -94,7 +98,8 @@ def _tone(method: str, relation: str) -> Tone:
 def _other_lines(run: RunData, certificate: Certificate) -> Iterator[Line]:
     """The other curves of `metrics.csv`, without the one that is the certificate's own."""
     settings = certificate.settings
-    own = (str(settings.method), str(settings.threat.relation), str(settings.failure_probability))
+    failure = "" if settings.certain else str(settings.failure_probability)
+    own = (str(settings.method), str(settings.threat.relation), failure)
     # The paper's relation is not written down; its curve uses Hoeffding's bound.
     own_paper = ("paper", "", own[2])
     for key, rows in _grouped(run.metrics).items():
@@ -109,6 +114,7 @@ def _line(key: _Key, rows: list[Row], unit: str, *, named: bool) -> Line:
     method, relation, failure = key
     words = {"join": f"{unit}s join", "replace": f"{unit}s replaced"}
     sure = f"{confidence(float(failure))} sure" if failure else "exact means"
+    sure = "with certainty" if method in (Method.EXACT, Method.VOTE) else sure
     name = "the paper" if method == "paper" else words[relation]
     return Line(
         label=f"{name}, {sure}",
@@ -167,6 +173,8 @@ def spent_after(run: RunData, certificate: Certificate) -> dict[int, dict[str, f
     """ε of one model after some of its rounds, the last among them, by accountant; empty if not known."""
     mechanism, delta = certificate.mechanism, run.config.mechanism.delta
     if mechanism is None or mechanism.executor is None or not is_private(mechanism):
+        return {}
+    if mechanism.releases is Releases.MODEL:  # there is nothing to see before it
         return {}
     return {
         count: account(mechanism.altered(rounds=count), delta, ["pld", "paper"])

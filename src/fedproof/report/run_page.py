@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedproof.accounting.epsilon import natural_relation
-from fedproof.certificates import Certificate, Settings
+from fedproof.certificates import Certificate
 from fedproof.federation import Federation
 from fedproof.folder import PRIVATE, ROUNDS
 from fedproof.publishing import UNCOVERED
@@ -64,8 +64,7 @@ def _parts(run: RunData, *, private: bool) -> Iterator[Markup]:
     yield little(run)
     if certificate is not None and labelled:
         yield accuracy(run, certificate)
-    if certificate is not None:
-        yield together(run, certificate)
+    yield together(run)
     yield soundness(run)
     if certificate is not None:
         yield sizes(run, certificate)
@@ -85,8 +84,10 @@ def heading(run: RunData) -> Markup:
     """The result in words, whether it is a proof, and the numbers most asked for."""
     summary = run.summary
     sound = summary.sound
-    counts = ((summary.users, "user"), (summary.replicas, "replica"), (summary.inputs, "test input"))
-    about = " · ".join([summary.data, *(plural(count, noun) for count, noun in counts)])
+    trained = "one release" if summary.released else plural(summary.replicas, "replica")
+    about = " · ".join(
+        [summary.data, plural(summary.users, "user"), trained, plural(summary.inputs, "test input")]
+    )
     word = "Sound" if sound else "Heuristic" if run.certificate else "No certificate"
     badge = tag(
         "a",
@@ -106,8 +107,9 @@ def heading(run: RunData) -> Markup:
 def tiles(run: RunData) -> Iterator[Markup]:
     """The numbers most asked for."""
     summary = run.summary
-    single = percent(summary.replica_accuracy)
-    yield _tile("accuracy", "Accuracy", percent(summary.accuracy), f"one replica alone: {single}")
+    single = f"one replica alone: {percent(summary.replica_accuracy)}"
+    note = "of the model that is released" if summary.released else single
+    yield _tile("accuracy", "Accuracy", percent(summary.accuracy), note)
     size, epsilon = summary.certified_size, summary.epsilon
     if size is None:
         return
@@ -121,6 +123,14 @@ def tiles(run: RunData) -> Iterator[Markup]:
     )
     if epsilon is None or summary.ensemble_epsilon is None:
         yield _tile("epsilon", "Privacy", "none", "no noise is added, so no ε is finite")
+        return
+    if summary.epsilon_if_replaced is not None:
+        for key, value, done in (
+            ("epsilon", epsilon["pld"], "added or removed"),
+            ("epsilon-replaced", summary.epsilon_if_replaced, "replaced"),
+        ):
+            about = f"one {run.unit} {done}, δ = {summary.delta:g}"
+            yield _tile(key, "Privacy of all that is released", f"ε = {rounded_up(value, 3)}", about)
         return
     yield _tile(
         "epsilon",
@@ -150,39 +160,26 @@ def accuracy(run: RunData, certificate: Certificate) -> Markup:
     """Certified accuracy over k, and how to read its curves."""
     settings = certificate.settings
     done = "join" if settings.threat.relation is Relation.JOIN else "are replaced"
-    how = f"{settings.method} method, {settings.bound} bound, {settings.threat.unit}s {done}"
-    note = tag(
-        "p",
-        f"Solid curves hold with the stated confidence {_for_whom(settings)}. Dotted ones take the means "
+    bound = "" if settings.certain else f", {settings.bound} bound"
+    how = f"{settings.method} method{bound}, {settings.threat.unit}s {done}"
+    this = ", this certificate's for all inputs together" if settings.simultaneous else ""
+    reading = (
+        "Nothing is estimated: all curves hold with certainty, for all inputs at once. "
+        if settings.certain
+        else f"Solid curves hold with the stated confidence for each input{this}. Dotted ones take the means "
         "over the replicas as exact: what infinitely many replicas would certify. "
-        f"This certificate: {how}.",
-        class_="note",
     )
+    note = tag("p", f"{reading}This certificate: {how}.", class_="note")
     return section("accuracy", "Certified accuracy", figure(accuracy_chart(run, certificate), note=note))
 
 
-def _for_whom(settings: Settings) -> str:
-    together = "for each input, this certificate's for all inputs together"
-    return together if settings.simultaneous else "for each input"
-
-
-def together(run: RunData, certificate: Certificate) -> Markup:
+def together(run: RunData) -> Markup:
     """How many labels change at once, at most, where that was asked for."""
-    asked = run.summary.collective
-    if not asked:
+    found = words.at_once(run.summary)
+    if not found:
         return Markup("")
-    rows = []
-    for size, most in asked.items():
-        alone = sum(found is None or found < int(size) for found in certificate.certified_size)
-        rows.append((size, f"{most:,} of {certificate.num_inputs:,}", f"{alone:,}"))
-    note = tag(
-        "p",
-        f"Whoever poisons k {run.unit}s chooses them once, for all inputs. So many of these inputs change "
-        "their label at once, at most; the last column adds up what may happen to each by itself.",
-        class_="note",
-    )
-    header = (f"Poisoned {run.unit}s k", "At most so many of these inputs", "Not certified one by one")
-    return section("together", "All inputs at once", table(header, rows), note)
+    note = tag("p", f"Whoever poisons {run.unit}s chooses them once, for all inputs.", class_="note")
+    return section("together", "All inputs at once", tag("ul", *(tag("li", text) for text in found)), note)
 
 
 def sizes(run: RunData, certificate: Certificate) -> Markup:
@@ -237,16 +234,20 @@ def _accountants(run: RunData) -> Markup:
         )
         for name in names
     ]
-    note = (
-        f"δ = {summary.delta:g}, for one {run.unit}{_moved(run)}. Every ε is rounded up. The certified "
-        f"predictor is the whole ensemble: {_together(run)}."
+    note = f"δ = {summary.delta:g}, for one {run.unit}{_moved(run)}. Every ε is rounded up. "
+    note += (
+        f"It covers all that is released; for one {run.unit} replaced it is "
+        f"{rounded_up(summary.epsilon_if_replaced)}."
+        if summary.epsilon_if_replaced is not None
+        else f"The certified predictor is the whole ensemble: {_together(run)}."
     )
     if summary.secure_noise:
         note += " Cohorts and noise came from the operating system: no seed gives them away or repeats them."
     header = ("Accountant", "ε of one model", f"ε of all {summary.replicas:,} models")
     if run.certificate is not None and run.certificate.mechanism and run.certificate.mechanism.reasons:
         note += " It is no guarantee here: see above what is not met."
-    return join([table(header, rows), tag("p", note, class_="note")])
+    shown = 2 if summary.released else 3  # of one model there is nothing to add up
+    return join([table(header[:shown], [row[:shown] for row in rows]), tag("p", note, class_="note")])
 
 
 def _together(run: RunData) -> str:
@@ -369,7 +370,7 @@ def verification(run: RunData) -> Markup:
     prints = [("Configuration", run.config.fingerprint())]
     if run.certificate is not None:
         commands["fedproof verify certificate.json --scores scores.npy"] = (
-            "re-derives every number of the certificate from the replicas' scores"
+            "re-derives every number of the certificate from the models' scores"
         )
         prints.insert(0, ("Scores", run.certificate.scores_sha256))
     if run.config.ensemble.seed is not None and not run.config.ensemble.secure_noise:

@@ -114,8 +114,23 @@ def headline(summary: RunSummary) -> str:
     verb = "keep" if summary.sound else "would keep"
     who = _whatever(threat, summary.users, size)
     claim = f"{share} of the test inputs {verb} their correct label {who}"
-    whom = "all inputs together" if summary.simultaneous else "each input"
+    whom = for_whom(bool(summary.simultaneous))
     return f"{claim}, with certainty." if certain else f"With {sure} confidence for {whom}, {claim}."
+
+
+def for_whom(simultaneous: bool) -> str:
+    """Whom a failure probability is about."""
+    return "all inputs together" if simultaneous else "each input"
+
+
+def at_once(summary: RunSummary) -> list[str]:
+    """How many labels change at once, in a sentence for each size that was asked for."""
+    unit = summary.threat.unit.value if summary.threat else "unit"
+    return [
+        f"{plural(int(size), f'poisoned {unit}')} can change the labels of at most {most:,} of these "
+        f"{plural(summary.inputs, 'input')} at once."
+        for size, most in (summary.collective or {}).items()
+    ]
 
 
 def picked(count: int) -> str:

@@ -145,6 +145,16 @@ def logistic(inputs: Tensor, targets: Tensor, weights: Tensor, penalty: float) -
     return head if span is None else span @ head
 
 
+def gradient(inputs: Tensor, targets: Tensor, weights: Tensor, penalty: float) -> Tensor:
+    """The step of logistic regression from zero: the sum of x ⊗ (y - 1/C), whatever the penalty."""
+    return (weights * inputs).T @ (targets - 1 / targets.shape[1])
+
+
+def sums(inputs: Tensor, targets: Tensor, weights: Tensor, penalty: float) -> Tensor:
+    """The sum of each class's instances, whatever the penalty."""
+    return (weights * inputs).T @ targets
+
+
 def _factor(gram: Tensor, penalty: float) -> Tensor | None:
     """Cholesky factor of `gram` plus `penalty` times the identity; None if rounding made it not positive."""
     factor, failed = torch.linalg.cholesky_ex(gram + penalty * torch.eye(len(gram)).to(gram))
@@ -154,4 +164,6 @@ def _factor(gram: Tensor, penalty: float) -> Tensor | None:
 SOLVERS: Mapping[str, Callable[[Tensor, Tensor, Tensor, float], Tensor | None]] = {
     "ridge": ridge,
     "logistic": logistic,
+    "gradient": gradient,
+    "sums": sums,
 }

@@ -1,0 +1,99 @@
+"""One upload from every unit, and one release: what honest units send, and the model that is made of it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof.arrays import Floats
+from fedproof.ensemble.task import Task
+from fedproof.ensemble.train import train_replicas
+from fedproof.lots import Purpose, private_numbers
+from fedproof.mechanisms import OneRound, Partition
+from fedproof.mechanisms.uploads import Sent
+from fedproof.release import Release, noised, summed
+from fedproof.rounds.heads import heads
+
+_CELLS = 1 << 23  # numbers of uploads that are held at once
+
+
+def release(task: Task) -> Release:
+    """The release of a task: the sum of what all units send, and its noise.
+
+    Guarantee: see `OneRound`. The noise follows from the seed, or from the operating system, and from nothing
+    else; make a release once.
+    """
+    mechanism = described(task)
+    total = np.zeros(mechanism.upload.shape, dtype=np.int64)
+    for sent in uploads_of(task):
+        total += summed(mechanism, sent)
+    numbers = private_numbers(task.seed, Purpose.NOISE, 0, secure=task.secure_noise)
+    normal = np.zeros(mechanism.upload.shape)
+    if mechanism.noise_multiplier:
+        numbers.standard_normal(dtype=np.float64, out=normal)
+    return Release(
+        mechanism=mechanism, total=noised(mechanism, total, normal), anchors=anchors_of(task, mechanism)
+    )
+
+
+def uploads_of(task: Task) -> Iterator[Sent]:
+    """What honest units send, some of them at a time, in the order of the units."""
+    mechanism = described(task)
+    if mechanism.upload.labels:
+        yield _labels(task, mechanism)
+        return
+    units, width = task.units, mechanism.upload.shape[0]
+    anchors = anchors_of(task, mechanism)
+    step = max(1, _CELLS // (width * mechanism.upload.classes))
+    for begin in range(0, units.num_users, step):
+        ends = units.offsets[begin : begin + step + 1]
+        own = slice(int(ends[0]), int(ends[-1]))
+        found = heads(
+            _seen(mechanism, units.features[own], anchors),
+            units.labels[own],
+            ends - ends[0],
+            units.num_classes,
+            solver=task.local.solver,
+            penalty=task.local.penalty,
+            balanced=task.local.balanced,
+        )
+        yield found[:, :, :-1].transpose(1, 2).numpy()  # without intercept: inputs are seen by direction
+
+
+def described(task: Task) -> OneRound:
+    """The mechanism of a task, which must be of this kind."""
+    assert isinstance(task.mechanism, OneRound)
+    return task.mechanism
+
+
+def anchors_of(task: Task, mechanism: OneRound) -> NDArray[np.float32] | None:
+    """The public inputs that others are compared with: the first ones, as many as the mechanism says."""
+    if not mechanism.upload.bumps:
+        return None
+    wanted, public = mechanism.upload.shape[0], task.federation.public_features
+    if public is None or len(public) < wanted:
+        held = 0 if public is None else len(public)
+        raise ValueError(
+            f"anchors = {wanted} must be at most the number of public instances = {held}: set data.public"
+        )
+    return public[:wanted].reshape(wanted, -1).astype(np.float32)
+
+
+def _seen(mechanism: OneRound, features: NDArray[np.generic], anchors: NDArray[np.float32] | None) -> Floats:
+    """Instances as inputs are seen: by their weights."""
+    flat = features.reshape(len(features), -1).astype(np.float64)
+    return mechanism.upload.weights(flat, None if anchors is None else anchors.astype(np.float64))
+
+
+def _labels(task: Task, mechanism: OneRound) -> NDArray[np.int64]:
+    """Labels `(users, anchors)` that each user's own model gives to the anchors; -1 where it cannot tell."""
+    public = task.federation.public_features
+    assert public is not None  # `anchors_of` has asked
+    asked = public[: mechanism.upload.shape[0]]
+    nobody = np.zeros(len(asked), dtype=np.int64)
+    federation = replace(task.federation, test_features=asked, test_labels=nobody, test_texts=None)
+    alone = replace(task, federation=federation, mechanism=Partition(pooled=True))
+    scores = train_replicas(alone, range(federation.num_users)).scores
+    tells = scores.max(axis=2) > scores.min(axis=2)  # false for what is no number
+    return np.where(tells, scores.argmax(axis=2), -1)

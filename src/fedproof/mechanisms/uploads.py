@@ -1,0 +1,340 @@
+"""What one unit sends, once: a vector of a public set, and how far a vector of the set can move a prediction.
+
+All sets answer the same four questions. Their vectors are matrices `(width, classes)`; a set is closed under
+nothing but what its own proof says, and every vector that a unit sends is put `inside` it, whoever sends it.
+
+Two scores differ by `(e_A - e_B)` applied to `weights(x) @ total`. Weights are divided by the influence of
+one vector, so that the answer is counted in units, as votes are.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof import check
+from fedproof.arrays import Floats, Integers
+
+Sent = NDArray[np.generic]
+
+
+class Upload(Protocol):
+    """A public convex set K of vectors that holds 0, and the public weights that an input has.
+
+    Attributes:
+        shape: `(width, classes)` of a vector.
+        norm: largest Euclidean norm of a vector: the sensitivity of a sum if a unit is added or removed.
+        distance: largest distance of two vectors: the sensitivity if a unit is replaced.
+        labels: whether units send the classes of public inputs instead of numbers.
+        bumps: whether inputs are seen through their nearness to public inputs.
+        bytes: of one upload.
+    """
+
+    kind: ClassVar[str]
+    labels: ClassVar[bool]
+    bumps: ClassVar[bool]
+
+    @property
+    def classes(self) -> int: ...  # noqa: D102
+    @property
+    def shape(self) -> tuple[int, int]: ...  # noqa: D102
+    @property
+    def norm(self) -> float: ...  # noqa: D102
+    @property
+    def distance(self) -> float: ...  # noqa: D102
+    @property
+    def bytes(self) -> int: ...  # noqa: D102
+
+    def inside(self, sent: Sent) -> Floats:
+        """Vectors `(units, width, classes)` of K, whatever was sent; what is not finite becomes 0."""
+
+    def weights(self, features: Floats, anchors: Floats | None) -> Floats:
+        """Public weights `(inputs, width)` of inputs `(inputs, features)`.
+
+        Guarantee: for u, u' in K, all inputs and classes A, B, `w·(u_A - u_B)` lies in [-1, 1], so a unit
+        that joins or leaves moves a lead by at most one, and one that is replaced by at most two.
+        """
+
+    def in_words(self) -> str:
+        """What one unit sends, for a reader."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Head:
+    """A linear head: one row of weights for each class."""
+
+    features: int
+    classes: int
+    labels: ClassVar[bool] = False
+    bumps: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check.count(features=self.features, classes=self.classes)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """One weight for each feature and class."""
+        return self.features, self.classes
+
+    @property
+    def bytes(self) -> int:
+        """Numbers of four bytes."""
+        return 4 * self.features * self.classes
+
+    @property
+    def distance(self) -> float:
+        """Between opposite vectors, as the set is symmetric."""
+        return 2 * self.norm
+
+    @property
+    def norm(self) -> float:
+        """Of the set at hand."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ball(_Head):
+    """Heads whose norm, all numbers together, is at most one.
+
+    Guarantee: `(e_A - e_B) ⊗ φ` has norm √2 ‖φ‖, so no u moves the lead by more.
+    """
+
+    kind: ClassVar[str] = "ball"
+    norm: ClassVar[float] = 1.0
+
+    def inside(self, sent: Sent) -> Floats:
+        """Scaled to norm one."""
+        return _scaled(_finite(sent, self.shape), axes=(1, 2))
+
+    def weights(self, features: Floats, anchors: Floats | None) -> Floats:
+        """φ / (√2 ‖φ‖)."""
+        return _unit(features) / math.sqrt(2)
+
+    def in_words(self) -> str:
+        """What one unit sends."""
+        return "one head, its norm scaled to S"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows(_Head):
+    """Heads whose every class has a row of norm one or less.
+
+    Guarantee: |(u_A - u_B)·φ| ≤ (‖u_A‖ + ‖u_B‖) ‖φ‖ ≤ 2 ‖φ‖. All C rows together have norm √C at most, so at
+    the same ε this is √(C/2) times the influence-free part of a ball.
+    """
+
+    kind: ClassVar[str] = "rows"
+
+    @property
+    def norm(self) -> float:
+        """√C: every row has norm one."""
+        return math.sqrt(self.classes)
+
+    def inside(self, sent: Sent) -> Floats:
+        """Every class's row scaled to norm one."""
+        return _scaled(_finite(sent, self.shape), axes=(1,))
+
+    def weights(self, features: Floats, anchors: Floats | None) -> Floats:
+        """φ / (2 ‖φ‖)."""
+        return _unit(features) / 2
+
+    def in_words(self) -> str:
+        """What one unit sends."""
+        return f"one head, the row of each class scaled to S/√{self.classes}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs(_Head):
+    """Heads any two rows of which differ by norm one or less; rows add up to zero.
+
+    Guarantee: |(u_A - u_B)·φ| ≤ ‖φ‖, and no larger set has this. With rows that add up to zero
+    Σ ‖u_c‖² = (1/C) Σ_{A<B} ‖u_A - u_B‖² ≤ (C - 1)/2.
+    """
+
+    kind: ClassVar[str] = "pairs"
+
+    @property
+    def norm(self) -> float:
+        """√((C - 1)/2)."""
+        return math.sqrt((self.classes - 1) / 2)
+
+    def inside(self, sent: Sent) -> Floats:
+        """Centred over classes, and scaled until the two rows that differ most differ by norm one."""
+        rows = _level(_finite(sent, self.shape), (1, 2))
+        rows = rows - rows.mean(axis=2, keepdims=True)  # no row is longer than the two that differ most
+        gram = np.einsum("uwa,uwb->uab", rows, rows)
+        squares = np.einsum("uaa->ua", gram)
+        apart = np.sqrt(np.maximum(squares[:, :, None] + squares[:, None] - 2 * gram, 0).max(axis=(1, 2)))
+        return _over(rows, apart[:, None, None])
+
+    def weights(self, features: Floats, anchors: Floats | None) -> Floats:
+        """φ / ‖φ‖."""
+        return _unit(features)
+
+    def in_words(self) -> str:
+        """What one unit sends."""
+        return "one head, scaled until any two of its rows differ by at most one norm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Near:
+    """Inputs are seen through their nearness `exp(sharpness (cos - 1))` to public inputs."""
+
+    anchors: int
+    classes: int
+    sharpness: float = 16.0
+    bumps: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check.count(anchors=self.anchors, classes=self.classes)
+        check.positive(sharpness=self.sharpness)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """One number for each public input and class."""
+        return self.anchors, self.classes
+
+    def near(self, features: Floats, anchors: Floats | None) -> Floats:
+        """Nearness `(inputs, anchors)`; 0 to all where an input has no direction."""
+        if anchors is None or len(anchors) != self.anchors:
+            raise ValueError(f"anchors = {self.anchors} public inputs are needed")
+        rows = _unit(features)
+        known = rows.any(axis=1, keepdims=True)
+        return np.asarray(np.exp(self.sharpness * (rows @ _unit(anchors).T - 1)) * known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonNegative(_Near):
+    """Heads on non-negative features a(x), whose rows are non-negative and have norm one or less.
+
+    Guarantee: u_A·a lies in [0, ‖a‖], so the difference of two such lies in [-‖a‖, ‖a‖]: half of what rows of
+    any sign do. Rows of two vectors are at most √2 apart.
+    """
+
+    labels: ClassVar[bool] = False
+    kind: ClassVar[str] = "non-negative"
+
+    @property
+    def norm(self) -> float:
+        """√C: every row has norm one."""
+        return math.sqrt(self.classes)
+
+    @property
+    def distance(self) -> float:
+        """√(2C)."""
+        return math.sqrt(2 * self.classes)
+
+    @property
+    def bytes(self) -> int:
+        """Numbers of four bytes."""
+        return 4 * self.anchors * self.classes
+
+    def inside(self, sent: Sent) -> Floats:
+        """Negative numbers become 0, and every class's row is scaled to norm one."""
+        return _scaled(np.maximum(_finite(sent, self.shape), 0), axes=(1,))
+
+    def weights(self, features: Floats, anchors: Floats | None) -> Floats:
+        """Nearness over its norm."""
+        return _unit(self.near(features, anchors))
+
+    def in_words(self) -> str:
+        """What one unit sends."""
+        return f"one head without negative numbers, the row of each class scaled to S/√{self.classes}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anchors(_Near):
+    """Votes on public inputs: for each the unit vector of a class, less 1/C; or 0, which abstains.
+
+    Guarantee: weights add up to one, and an entry for A less that for B lies in [-1, 1], so the weighted mean
+    of such does. An entry has norm √(1 - 1/C), two differ by √2.
+    Reference: a relative of PATE (Papernot et al. 2017, arXiv:1610.05755), whose teachers vote on public
+    inputs; here all votes are one release, and public weights carry them to every other input.
+    """
+
+    labels: ClassVar[bool] = True
+    kind: ClassVar[str] = "anchors"
+
+    @property
+    def norm(self) -> float:
+        """√(M (1 - 1/C))."""
+        return math.sqrt(self.anchors * (1 - 1 / self.classes))
+
+    @property
+    def distance(self) -> float:
+        """√(2M)."""
+        return math.sqrt(2 * self.anchors)
+
+    @property
+    def bytes(self) -> int:
+        """One byte for a label, two where there are many classes."""
+        return self.anchors * (1 if self.classes <= 255 else 2)
+
+    def inside(self, sent: Sent) -> Floats:
+        """Labels `(units, anchors)` as vectors; what is no class abstains."""
+        labels = np.asarray(sent)
+        if labels.ndim != 2 or labels.shape[1] != self.anchors or labels.dtype.kind not in "iu":
+            raise ValueError(f"labels have shape {labels.shape}, must be integers (units, {self.anchors})")
+        chosen = np.asarray(labels[:, :, None] == np.arange(self.classes))
+        return np.asarray(np.where(chosen.any(axis=2, keepdims=True), chosen - 1 / self.classes, 0.0))
+
+    def weights(self, features: Floats, anchors: Floats | None) -> Floats:
+        """Nearness over its sum."""
+        near = self.near(features, anchors)
+        return _over(near, near.sum(axis=1, keepdims=True))
+
+    def in_words(self) -> str:
+        """What one unit sends."""
+        return f"the labels that a model of its own gives to {self.anchors} public inputs"
+
+
+AnyUpload = Anchors | Rows | Pairs | Ball | NonNegative
+UPLOADS: dict[str, type[AnyUpload]] = {kind.kind: kind for kind in (Anchors, Rows, Pairs, Ball, NonNegative)}
+
+# --- exact sums ---------------------------------------------------------------------------------------------
+
+GRID = 2.0**-32
+"""Vectors and noise are whole multiples of it, so that sums are exact, whoever adds them in which order."""
+
+_INSIDE = 1 - 2.0**-20  # leaves room for what rounding does to the boundary of a set
+MOST_UNITS = 2**29  # a sum of so many vectors, and noise, fits into 64 bits
+
+
+def on_grid(vectors: Floats) -> Integers:
+    """Vectors of a set as whole numbers of `GRID`, each entry rounded towards zero.
+
+    Guarantee: they lie in the set still, and so does what one unit more can be. Proof: all is shrunk by
+    2^-20 first. Rounding moves an entry by 2^-32 at most, a row of up to 2^20 entries by 2^-22, which is
+    less; float64 computes norms of such rows to within 2^-30.
+    """
+    return np.trunc(vectors * (_INSIDE / GRID)).astype(np.int64)
+
+
+def _finite(sent: Sent, shape: tuple[int, int]) -> Floats:
+    vectors = np.asarray(sent, dtype=np.float64)
+    if vectors.shape[1:] != shape:
+        raise ValueError(f"vectors have shape {vectors.shape}, must be (units, {shape[0]}, {shape[1]})")
+    known = np.asarray(np.isfinite(vectors)).all(axis=(1, 2), keepdims=True)
+    return np.asarray(np.where(known, vectors, 0.0))
+
+
+def _scaled(vectors: Floats, axes: tuple[int, ...]) -> Floats:
+    """Vectors whose norm over some axes is one; those that are 0 stay."""
+    level = _level(vectors, axes)
+    return _over(level, np.sqrt(np.square(level).sum(axis=axes, keepdims=True)))
+
+
+def _level(vectors: Floats, axes: tuple[int, ...]) -> Floats:
+    """Vectors whose largest entry is one: squares of huge numbers are not finite, those of tiny ones zero."""
+    return _over(vectors, np.abs(vectors).max(axis=axes, keepdims=True))
+
+
+def _unit(rows: Floats) -> Floats:
+    return _scaled(np.where(np.isfinite(rows), rows, 0.0), axes=(1,))
+
+
+def _over(vectors: Floats, divisor: Floats) -> Floats:
+    """The quotient, 0 where the divisor is."""
+    return np.asarray(np.divide(vectors, divisor, out=np.zeros_like(vectors), where=divisor > 0))
