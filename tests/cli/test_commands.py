@@ -183,6 +183,19 @@ def test_certify_and_verify_without_training_anything(files):
     }
 
 
+@pytest.mark.parametrize("rule", ["pairwise", "run-off"])
+def test_rules_and_simultaneous_statements_are_told_kept_and_verified(files, rule):
+    certificate, scores = files / f"{rule}.json", files / "scores.npy"
+    asked = ("--method", "vote", "--rule", rule, "--simultaneous", "--out", certificate)
+    document = as_json("certify", "--scores", scores, *MECHANISM, *asked)
+    assert (document["rule"], document["simultaneous"]) == (rule, True)
+    assert as_json("verify", certificate, "--scores", scores)["valid"]
+    said = fedproof("certify", "--scores", scores, *MECHANISM, *asked).stdout
+    assert "99% confidence for all inputs together" in " ".join(said.split())
+    assert f"label that wins by {rule}" in " ".join(said.split())
+    assert "rule" not in as_json("certify", "--scores", scores, *MECHANISM)
+
+
 def test_verify_names_what_was_changed(files):
     certificate = files / "changed.json"
     fedproof("certify", "--scores", files / "scores.npy", *MECHANISM, "--out", certificate)
