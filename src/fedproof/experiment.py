@@ -234,10 +234,11 @@ def ensemble_size(config: Config, task: Task) -> int:
     if budget is None:
         return wanted
     most = Ledger.of(task.mechanism, config.mechanism.delta).affordable(budget, wanted)
-    if most < 2:
+    least = known or 2
+    if most < least:
         raise ValueError(
-            f"ensemble.max_epsilon = {budget} pays for {most} replicas, at least 2 are needed: raise it, or "
-            "raise mechanism.noise_multiplier"
+            f"ensemble.max_epsilon = {budget} pays for {most} replicas, at least {least} are needed: raise it, "
+            "or raise mechanism.noise_multiplier"
         )
     return most
 

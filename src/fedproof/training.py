@@ -11,10 +11,11 @@ from torch import Tensor
 from fedproof import check
 from fedproof.certificates import Certificate, Group, certify, collective
 from fedproof.certificates.api import settings_for
-from fedproof.ensemble import Task, train_replicas
+from fedproof.ensemble import Task, one_round, train_replicas
 from fedproof.ensemble.task import caveats_of
 from fedproof.mechanisms import Releases
 from fedproof.mechanisms.caveats import sentences
+from fedproof.release import Release
 from fedproof.seeds import KNOWN, NO_SEED
 from fedproof.threat import Relation, ThreatModel
 
@@ -26,12 +27,14 @@ class Trained:
     Attributes:
         task: what was trained.
         scores: `(replicas, inputs, classes)`, confidences on the test inputs.
-        models: named parameters `(replicas, ...)`.
+        models: named parameters `(replicas, ...)`; none where one sum is all that was released.
+        release: that sum.
     """
 
     task: Task
-    scores: NDArray[np.float32]
+    scores: NDArray[np.floating]
     models: dict[str, Tensor]
+    release: Release | None = None
 
     def certify(self, relation: Relation | str = Relation.REPLACE, **options: Any) -> Certificate:
         """The certificate of these replicas against units that are replaced, or that join.
@@ -40,8 +43,8 @@ class Trained:
         mechanism, the labels and what this training cannot promise are known here; a partition's votes are
         counted unless another method is asked for.
         """
-        if self.task.mechanism.releases is Releases.GROUPS:
-            options = {"method": "vote"} | options
+        only = {Releases.GROUPS: "vote", Releases.MODEL: "exact"}.get(self.task.mechanism.releases)
+        options = ({"method": only} if only else {}) | options
         threat = ThreatModel(unit=self.task.mechanism.unit, relation=Relation(relation))
         seed = NO_SEED if self.task.secure_noise else KNOWN
         labels = self.task.federation.test_labels
@@ -61,6 +64,10 @@ def train(task: Task, replicas: int | None = None) -> Trained:
     check.count(replicas=wanted)
     if known is not None and wanted != known:
         raise ValueError(f"replicas = {wanted} must be {known}, as many as the mechanism makes")
+    if task.mechanism.releases is Releases.MODEL:
+        release = one_round.release(task)
+        scores = release.scores(task.federation.test_features)[None]
+        return Trained(task=task, scores=scores, models={}, release=release)
     found = train_replicas(task, range(wanted))
     return Trained(task=task, scores=found.scores, models=found.models)
 
@@ -77,10 +84,10 @@ def certify_task(
     """The certificate of replicas that this package trained, with what their training cannot promise.
 
     `seed` says what nobody who was corrupted may have known. A partition keeps no secret: its votes are
-    counted, and a unit touches one group, whoever knows which. What everybody's inputs went through, and the
-    public data that it comes from, are taken for granted too.
+    counted, and a unit touches one group, whoever knows which. Nor does one release: its noise cancels. What
+    everybody's inputs went through, and the public data that it comes from, are taken for granted too.
     """
-    secret = () if task.mechanism.releases is Releases.GROUPS else (seed,)
+    secret = (seed,) if task.mechanism.releases is Releases.REPLICAS else ()
     seen = task.federation.encoded_by
     return certify(
         scores,

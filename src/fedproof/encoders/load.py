@@ -139,6 +139,28 @@ def encoded(name: str, cache: Cache, device: str, progress: Progress, source: So
     return replace(source, features=features, test_features=test_features, **others)
 
 
+def seen(inputs: NDArray[np.generic], *, device: str = "cpu", **options: Any) -> NDArray[np.float32]:
+    """New inputs as the models of a federation see them, which was loaded with the same `options`.
+
+    Args:
+        inputs: `(inputs, ...)` as published: pixels from 0 to 1 or bytes, or texts.
+        device: where networks compute.
+        options: of `load`.
+    """
+    chosen = _one_name(options.get("features", "pixels"), options.get("encoder"))
+    known = load(**options | {"project": None, "projection": "principal"}, device=device)
+    features: NDArray[np.generic] = inputs
+    if chosen is not None:
+        top = 255.0 if inputs.dtype == np.uint8 else None
+        given = Inputs(name="inputs", parts=(inputs,), top=top)
+        encoder = encoder_named(chosen, given, known.vectors, device=device)
+        (features,) = encode(encoder, given, cache_beside(options.get("data_dir")))
+    kept, public = options.get("project"), known.public_features
+    if kept is None or public is None:
+        return np.asarray(features, dtype=np.float32)
+    return PROJECTIONS[options.get("projection", "principal")](public, kept)(features)
+
+
 def projected(federation: Federation, kept: int, name: str = "principal") -> Federation:
     """The federation with features projected onto `kept` coordinates that come from its public instances."""
     public = federation.public_features
