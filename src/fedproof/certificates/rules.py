@@ -95,9 +95,9 @@ def counted_sizes(
     their own that come or go (see `partition_sizes`).
     Reference: theory.md, section 3, "Rules".
 
-    >>> scores = np.array([[[0.5, 0.4, 0.1]]] * 3 + [[[0.1, 0.4, 0.5]]] * 2)
-    >>> [tuple(map(int, np.ravel(counted_sizes(Rule(name), scores, 9)))) for name in Rule]
-    [(0, 0), (0, 0), (0, 0)]
+    >>> orders = [[0.5, 0.3, 0.2]] * 5 + [[0.3, 0.5, 0.2]] * 2 + [[0.3, 0.2, 0.5]] * 2
+    >>> [int(counted_sizes(rule, np.array(orders)[:, None], 9)[1][0]) for rule in Rule]
+    [1, 2, 2]
     """
     if rule is Rule.PLURALITY:
         top, sizes = partition_sizes(vote_counts(scores), own_vote=own_vote)
