@@ -254,10 +254,9 @@ def show(certificate: Certificate, words: str) -> None:
     print_table(title, ("", ""), rows)
     say_soundness(certificate.sound, certificate.reasons, words)
     if certificate.settings.served is None:
-        expected = (
-            "most probable vote" if certificate.settings.votes else "label of highest expected confidence"
-        )
-        say(_READING.format(label=expected))
+        rule, votes = certificate.settings.rule, certificate.settings.votes
+        expected = "most probable vote" if votes else "label of highest expected confidence"
+        say(_READING.format(label=expected if rule is Rule.PLURALITY else f"label that wins by {rule}"))
 
 
 def _confidence(certificate: Certificate) -> str:
