@@ -22,7 +22,7 @@ from paper.rows import (
     device_seconds,
     of_kind,
 )
-from paper.statements import at, statements
+from paper.statements import Statement, at, statements
 from paper.study import Panel, Study, points_of, rows_key
 
 PAGE = "reproduction.md"
@@ -33,8 +33,13 @@ _INTRODUCTION = """\
 
 Figures and tables of Xie et al., *Unraveling the connections between privacy and certified robustness in
 federated learning against poisoning attacks* (CCS 2023), from our own trainings, with the published number
-beside ours where the paper prints one. `fedproof reproduce all --device cuda` makes the rows,
-`python docs/build.py` this page from them; nothing on it is typed in by hand. O is the number of replicas.
+beside ours where the paper prints one.
+"""
+
+_HOW_MADE = """
+`fedproof reproduce all --device cuda` makes the rows, `python docs/build.py` this page from them; nothing on
+it is typed in by hand. Every section says what the paper shows, how far we agree, and what differs. O is the
+number of replicas, K the paper's real-valued certified size.
 """
 
 _LEGEND = """
@@ -84,8 +89,9 @@ def page(studies: Sequence[Study], experiments: Path, rows: Rows) -> str:
     """The page as Markdown; studies without rows are left out."""
     published = Published.read(experiments)
     clean = compare_clean(studies, rows, published)
-    parts = [_INTRODUCTION, *_missing(studies, rows), *_effort(studies, experiments, rows)]
-    parts += _summary(rows, clean)
+    found = statements(rows, clean)
+    parts = [_INTRODUCTION, *_in_short(found, studies, experiments, rows), _HOW_MADE]
+    parts += [*_missing(studies, rows), *_summary(found)]
     for study in studies:
         parts += _section(study, rows, published, clean)
     parts += [*_clean_table(clean), _DATA]
@@ -120,15 +126,34 @@ def _effort(studies: Sequence[Study], experiments: Path, rows: Rows) -> Iterator
         found = [row for row in whole if row.hardware == hardware]
         minutes = device_seconds(found) / 60
         yield (
-            f"At the paper's scale: {len(found)} of {len(points)} points, in {minutes:.0f} minutes of one "
-            f"{hardware}. What was measured side by side counts its part.\n"
+            f"* **It takes {minutes:.0f} minutes** of one {hardware} at the paper's scale: {len(found)} of "
+            f"{len(points)} points; what was measured side by side counts its part."
         )
 
 
-def _summary(rows: Rows, clean: Sequence[Comparison]) -> Iterator[str]:
+def _in_short(
+    found: Sequence[Statement], studies: Sequence[Study], experiments: Path, rows: Rows
+) -> Iterator[str]:
+    """One screen for whoever reads no further."""
+    yield "## In short\n"
+    theirs = [one for one in found if not one.beyond]
+    if theirs:
+        missed = "".join(f"; not: {one.claim} ({one.evidence})" for one in theirs if not one.holds)
+        held = sum(one.holds for one in theirs)
+        yield f"* **{held} of {len(theirs)} conclusions of the paper hold** on our own trainings{missed}."
+    for one in theirs[:2]:
+        yield f"* {one.claim[:1].upper()}{one.claim[1:]}: {one.evidence}."
+    beyond = [one for one in found if one.beyond]
+    if beyond:
+        yield "* **The same models prove more** with our certificates than with the paper's formula:"
+        yield from (f"    * {one.beyond}: {one.evidence}" for one in beyond)
+    yield from _effort(studies, experiments, rows)
+
+
+def _summary(found: Sequence[Statement]) -> Iterator[str]:
     yield "\n## The paper's conclusions, computed\n"
     yield "| conclusion | holds | from |\n|---|---|---|"
-    for one in statements(rows, clean):
+    for one in found:
         yield f"| {one.claim} | {'yes' if one.holds else '**no**'} | {one.evidence} |"
 
 

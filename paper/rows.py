@@ -85,7 +85,7 @@ class AttackCell:
     """One attack beside the bounds, as `fedproof.attacks.Row` describes it.
 
     Attributes:
-        replica_accuracy: missing where it was not measured.
+        replica_accuracy, clean_success, success: missing where they were not measured.
         paper_lower_exact: the paper's lower bound as it draws it: from the mean, without confidence; missing
             without noise.
     """
@@ -113,6 +113,8 @@ class AttackCell:
     sound: bool
     reasons: tuple[str, ...]
     replica_accuracy: float | None = None
+    clean_success: float | None = None
+    success: float | None = None
     paper_lower_exact: float | None = None
 
 

@@ -11,11 +11,15 @@ from paper.rows import AttackCell, Budgets, Clean, MeasuredRow, Needed, Rows, of
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """One conclusion: what is claimed, whether the rows bear it out, and the numbers it rests on."""
+    """One conclusion: what is claimed, whether the rows bear it out, and the numbers it rests on.
+
+    `beyond` names the models of a claim that is ours and not the paper's.
+    """
 
     claim: str
     holds: bool
     evidence: str
+    beyond: str = ""
 
 
 def statements(rows: Rows, clean: Sequence[Comparison]) -> list[Statement]:
@@ -158,6 +162,9 @@ _WANTED = (
 )
 
 
+_DO = {"join": "join", "replace": "are replaced"}
+
+
 def _beyond(rows: Rows) -> Iterator[Statement]:
     """What the same scores prove with 99 % confidence where the paper's formula proves nothing."""
     for name, key, relation, wanted in _WANTED:
@@ -169,6 +176,7 @@ def _beyond(rows: Rows) -> Iterator[Statement]:
                 claim=f"{name}: at least {wanted:.0%} are certified for ten that {relation}, 99 %",
                 holds=ours >= wanted,
                 evidence=f"{ours:.1%}; the paper's formula: {paper:.0%}",
+                beyond=f"{name}, certified at 99 % against ten users who {_DO[relation]}",
             )
 
 

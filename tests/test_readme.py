@@ -27,7 +27,7 @@ def test_certifying_ones_own_models_works_as_printed(tmp_path):
     done = shell(blocks("bash")[0], tmp_path)
     assert done.returncode == 0, done.stderr
     assert "every number holds" in done.stdout
-    python = finished([sys.executable, "-c", blocks("python")[0]], cwd=tmp_path)
+    python = finished([sys.executable, "-c", blocks("python")[1]], cwd=tmp_path)
     assert python.returncode == 0, python.stderr
     assert "True ()" in python.stdout
 
@@ -45,9 +45,11 @@ def test_every_command_the_readme_names_exists():
     assert all(re.search(rf"^\s+{name}\s", done.stdout, re.M) for name in named)
 
 
-def test_training_from_python_works_as_printed(tmp_path):
-    shown = "print(certificate.sound, certificate.certified_accuracy([5])[0] > 0.5)"
-    code = f"import matplotlib; matplotlib.use('Agg')\n{blocks('python')[1]}\n{shown}"
-    done = finished([sys.executable, "-c", code], cwd=tmp_path)
-    assert done.stdout.strip() == "True True", done.stderr
-    assert (tmp_path / "certified.png").stat().st_size > 1000
+def test_a_network_of_ones_own_works_as_printed(tmp_path):
+    code = blocks("python")[0]
+    assert len([line for line in code.splitlines() if line]) <= 15
+    shown = "print(certificate.sound, certificate.certified_accuracy([5])[0] > 0.6)"
+    done = finished([sys.executable, "-c", f"{code}\n{shown}"], cwd=tmp_path)
+    _, sentence, good = done.stdout.splitlines()
+    assert re.fullmatch(r"\d: safe against \d+ of 300 users", sentence), done.stderr
+    assert good == "True True"

@@ -444,7 +444,7 @@ def test_rounds_of_earlier_releases_are_found(fresh, tmp_path):
     [
         ((), "everything else here may be published"),
         (("ensemble.seed=0", "ensemble.secure_noise=true"), "everything else here may be published"),
-        (("ensemble.seed=0",), "who knows the seed can take the noise off"),
+        (("ensemble.seed=0",), "whoever knows the seed can remove the noise"),
         (("mechanism.clip=median",), "median"),
         ((*ONCE, "mechanism.noise_multiplier=0", "certificate.method=vote"), "No noise was added"),
         (("mechanism.kind=fedavg",), "No noise was added"),

@@ -126,6 +126,15 @@ class Federation:
         _check_ids(self.name, "users", self.user_ids, self.num_users)
         _check_ids(self.name, "instances", self.instance_ids, len(self.labels))
         self._check_limit()
+        self._check_features()
+
+    def _check_features(self) -> None:
+        """Bytes are refused: pixels are float32, token ids have more bits. Public features are alike."""
+        if np.uint8 in (self.features.dtype, self.test_features.dtype):
+            raise ValueError(
+                f"{self.name}: features are uint8, must be float32 or token ids; of pixels make "
+                "features.astype(np.float32) / 255"
+            )
         public, shape = self.public_features, self.features.shape[1:]
         if public is not None and (public.shape[1:] != shape or not len(public)):
             raise ValueError(

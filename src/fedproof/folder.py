@@ -122,7 +122,7 @@ def _check(path: Path, config: Config, *, resume: bool) -> None:
             f"--out {path}: belongs to another configuration ({_difference(found, config)}); choose another"
         )
     if not resume:
-        raise ValueError(f"--out {path}: holds a run of this configuration; go on with --resume")
+        raise ValueError(f"--out {path}: holds a run of this configuration; continue with --resume")
 
 
 def seed_of(folder: Path, config: Config) -> int:

@@ -8,7 +8,8 @@ from fedproof.mechanisms import Mechanism, is_private
 from fedproof.seeds import FRESH, KNOWN, NO_SEED
 
 UNCOVERED = (
-    "ε does not cover these numbers: no noise hides them. They are for whoever trained, not to publish."
+    "ε does not cover these numbers: no noise hides them. They are for whoever trained, and must not be "
+    "published."
 )
 
 _COVERED = """\
@@ -40,10 +41,10 @@ def notice(config: Config, mechanism: Mechanism) -> str:
         first = "No noise was added, so no ε covers anything here; in any case keep private/ to yourself."
         return f"{first}\n\n{_PRIVATE}"
     if mechanism.reasons:
-        first = f"Publish nothing of this that shall stay private: {'; '.join(mechanism.reasons)}."
+        first = f"Publish nothing of this that must stay private: {'; '.join(mechanism.reasons)}."
         return f"{first}\n\n{_PRIVATE}"
     if config.ensemble.seed is not None and not config.ensemble.secure_noise:
-        first = "Publish nothing of this that shall stay private: who knows the seed can take the noise off."
+        first = "Publish nothing of this that must stay private: whoever knows the seed can remove the noise."
         return f"{first}\n\n{_KNOWN}\n{_PRIVATE}"
     first = "Keep private/ and parts/*.npz to yourself; everything else here may be published."
     return f"{first}\n\n{_COVERED}\n{_PRIVATE}"

@@ -1,5 +1,6 @@
 """Train and certify from Python: what a run does, without its directory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,12 +9,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof import check
-from fedproof.certificates import Certificate, Group, certify
+from fedproof.certificates import Certificate, Group, certify, collective
 from fedproof.certificates.api import settings_for
-from fedproof.ensemble import Task, train_replicas
+from fedproof.ensemble import Task, one_round, train_replicas
 from fedproof.ensemble.task import caveats_of
 from fedproof.mechanisms import Releases
 from fedproof.mechanisms.caveats import sentences
+from fedproof.release import Release
 from fedproof.seeds import KNOWN, NO_SEED
 from fedproof.threat import Relation, ThreatModel
 
@@ -25,12 +27,14 @@ class Trained:
     Attributes:
         task: what was trained.
         scores: `(replicas, inputs, classes)`, confidences on the test inputs.
-        models: named parameters `(replicas, ...)`.
+        models: named parameters `(replicas, ...)`; none where one sum is all that was released.
+        release: that sum.
     """
 
     task: Task
-    scores: NDArray[np.float32]
+    scores: NDArray[np.floating]
     models: dict[str, Tensor]
+    release: Release | None = None
 
     def certify(self, relation: Relation | str = Relation.REPLACE, **options: Any) -> Certificate:
         """The certificate of these replicas against units that are replaced, or that join.
@@ -39,8 +43,8 @@ class Trained:
         mechanism, the labels and what this training cannot promise are known here; a partition's votes are
         counted unless another method is asked for.
         """
-        if self.task.mechanism.releases is Releases.GROUPS:
-            options = {"method": "vote"} | options
+        only = {Releases.GROUPS: "vote", Releases.MODEL: "exact"}.get(self.task.mechanism.releases)
+        options = ({"method": only} if only else {}) | options
         threat = ThreatModel(unit=self.task.mechanism.unit, relation=Relation(relation))
         seed = NO_SEED if self.task.secure_noise else KNOWN
         labels = self.task.federation.test_labels
@@ -60,6 +64,10 @@ def train(task: Task, replicas: int | None = None) -> Trained:
     check.count(replicas=wanted)
     if known is not None and wanted != known:
         raise ValueError(f"replicas = {wanted} must be {known}, as many as the mechanism makes")
+    if task.mechanism.releases is Releases.MODEL:
+        release = one_round.release(task)
+        scores = release.scores(task.federation.test_features)[None]
+        return Trained(task=task, scores=scores, models={}, release=release)
     found = train_replicas(task, range(wanted))
     return Trained(task=task, scores=found.scores, models=found.models)
 
@@ -76,10 +84,10 @@ def certify_task(
     """The certificate of replicas that this package trained, with what their training cannot promise.
 
     `seed` says what nobody who was corrupted may have known. A partition keeps no secret: its votes are
-    counted, and a unit touches one group, whoever knows which. What everybody's inputs went through, and the
-    public data that it comes from, are taken for granted too.
+    counted, and a unit touches one group, whoever knows which. Nor does one release: its noise cancels. What
+    everybody's inputs went through, and the public data that it comes from, are taken for granted too.
     """
-    secret = () if task.mechanism.releases is Releases.GROUPS else (seed,)
+    secret = (seed,) if task.mechanism.releases is Releases.REPLICAS else ()
     seen = task.federation.encoded_by
     return certify(
         scores,
@@ -90,6 +98,18 @@ def certify_task(
         assumptions=(*secret, *(seen.assumptions if seen else ())),
         **options,
     )
+
+
+def labels_at_once(
+    task: Task, scores: NDArray[np.float32], threat: ThreatModel, sizes: Sequence[int], **limits: Any
+) -> dict[str, int] | None:
+    """How many labels so many poisoned units can change at once, at most, by the size as a text.
+
+    None where no size is asked for; `limits` are those of `fedproof.certificates.collective`.
+    """
+    own_vote = task.mechanism.apart and threat.relation is Relation.JOIN
+    found = collective(scores, sizes, own_vote=own_vote, **limits) if sizes else {}
+    return {str(size): most for size, most in found.items()} or None
 
 
 def check_certifiable(task: Task, *, threat: ThreatModel, **options: Any) -> None:

@@ -28,6 +28,7 @@ def test_tight_methods_beat_the_paper(scores, poisson_mechanism, relation):
             certify(scores, mechanism=poisson_mechanism, threat=threat, method=method, delta=0.0029)
         )
         for method in Method
+        if method is not Method.EXACT
     }
     assert np.all(found[Method.MEAN] >= found[Method.PAPER])
     assert found[Method.MARGIN].mean() > found[Method.MEAN].mean()
@@ -57,7 +58,7 @@ def test_the_papers_monte_carlo(scores):
 
 def test_ties_and_open_predictions_abstain():
     tied = np.full((50, 1, 2), 0.5)
-    for method in Method:
+    for method in set(Method) - {Method.EXACT}:
         if method is not Method.RENYI:
             found = certify(tied, [0], privacy=KNOWN, method=method)
             if method is not Method.VOTE:  # equal confidences are a vote for the first class

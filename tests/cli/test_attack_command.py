@@ -52,6 +52,27 @@ def test_attacks_stand_beside_the_bounds(config, tmp_path):
     assert (tmp_path / "out" / "attacks.csv").read_text().count("\n") == 5
 
 
+@pytest.mark.parametrize("method", ["mean", "vote"])
+def test_accuracy_means_the_same_as_in_a_run(config, tmp_path, method):
+    changes = changed(
+        f"certificate.method={method}", "mechanism.noise_multiplier=20.0", "data.classes=[0,1,8]"
+    )
+    done = fedproof("attack", config, "--attack", "label-flip", "--adversaries", "0", *changes, "--json")
+    (row,) = json.loads(done.stdout)["rows"]
+    run = json.loads(fedproof("run", config, "--out", tmp_path / "run", *changes, "--json").stdout)
+    assert row["accuracy"] == row["clean_accuracy"] == run["accuracy"]
+
+
+def test_a_cost_at_its_bound_is_said(config, tmp_path):
+    attack = ("attack", config, "--attack", "label-flip", "--adversaries", "1")
+    told = fedproof(*attack, *changed("attack.cost_bound=0.1"), "--out", tmp_path / "out").stdout
+    assert "cost of label-flip is at its bound already, attack.cost_bound = 0.1" in told
+    assert "at its bound already" in (tmp_path / "out" / "attacks.html").read_text()
+    told = fedproof(*attack).stdout
+    assert "at its bound" not in told
+    assert max(map(len, told.split("k: poisoned")[0].splitlines())) <= 80
+
+
 def test_a_robust_rule_makes_the_bounds_heuristic(config):
     rule = ("--set", "aggregation.rule=median", "--set", "aggregation.adversaries=1")
     done = fedproof("attack", config, "--attack", "label-flip", *rule)

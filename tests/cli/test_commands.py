@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -183,6 +185,19 @@ def test_certify_and_verify_without_training_anything(files):
     }
 
 
+@pytest.mark.parametrize("rule", ["pairwise", "run-off"])
+def test_rules_and_simultaneous_statements_are_told_kept_and_verified(files, rule):
+    certificate, scores = files / f"{rule}.json", files / "scores.npy"
+    asked = ("--method", "vote", "--rule", rule, "--simultaneous", "--out", certificate)
+    document = as_json("certify", "--scores", scores, *MECHANISM, *asked)
+    assert (document["rule"], document["simultaneous"]) == (rule, True)
+    assert as_json("verify", certificate, "--scores", scores)["valid"]
+    said = fedproof("certify", "--scores", scores, *MECHANISM, *asked).stdout
+    assert "99% confidence for all inputs together" in " ".join(said.split())
+    assert f"label that wins by {rule}" in " ".join(said.split())
+    assert "rule" not in as_json("certify", "--scores", scores, *MECHANISM)
+
+
 def test_verify_names_what_was_changed(files):
     certificate = files / "changed.json"
     fedproof("certify", "--scores", files / "scores.npy", *MECHANISM, "--out", certificate)
@@ -241,6 +256,24 @@ def test_inefficacy_as_a_page(files, tmp_path):
     done = fedproof("inefficacy", *bound, *MECHANISM, "--page", tmp_path / "cost.html")
     assert "at least" in done.stdout
     assert "<svg" in (tmp_path / "cost.html").read_text()
+
+
+def test_a_certificate_from_elsewhere_as_a_page(files, tmp_path):
+    given = ("--scores", files / "scores.npy", "--labels", files / "labels.npy")
+    page = tmp_path / "page.html"
+    told = fedproof(
+        "certify", *given, *MECHANISM, "--page", page, "--out", tmp_path / "certificate.json"
+    ).stdout
+    assert f"the page to look at is {page}" in " ".join(told.split())
+    again = as_json("report", tmp_path)
+    assert again == {"report": str(tmp_path / "report.html"), "figures": []}
+    command = re.search(r"check it with: (fedproof verify .*?\.npy --labels \S+)", " ".join(told.split()))[1]
+    assert command in page.read_text()
+    fedproof(*command.split()[1:])
+    beside = as_json("report", tmp_path / "certificate.json")["report"]
+    assert Path(beside).read_text() == (tmp_path / "report.html").read_text()
+    refused = fedproof("report", tmp_path, "--private", status=1).stderr
+    assert "is a certificate alone, it holds no norms" in " ".join(refused.split())
 
 
 def test_tables_for_people(files):
@@ -344,7 +377,7 @@ def test_wrong_usage_is_status_two(arguments):
     fedproof(*arguments, status=2)
 
 
-def test_fixed_cohorts_cannot_be_joined(files):
+def test_who_joins_fixed_cohorts_is_certified_but_not_by_renyi(files):
     fixed = (
         "--noise-multiplier",
         "1",
@@ -357,8 +390,9 @@ def test_fixed_cohorts_cannot_be_joined(files):
         "--relation",
         "join",
     )
-    done = fedproof("certify", "--scores", files / "scores.npy", *fixed, status=1)
-    assert "'join' is not defined for cohorts of fixed size" in done.stderr
+    done = fedproof("certify", "--scores", files / "scores.npy", *fixed, "--method", "renyi", status=1)
+    assert "'join' is not defined for cohorts of fixed size and --method renyi" in done.stderr
+    fedproof("certify", "--scores", files / "scores.npy", *fixed)
 
 
 # --- data and pretraining -----------------------------------------------------------------------------------

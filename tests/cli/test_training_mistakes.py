@@ -11,7 +11,7 @@ from fedproof.cli.app import app
 
 MAIN = typer.main.get_command(app)
 OWN = """
-import numpy as np, torch
+import fedproof as fp, numpy as np, torch
 from torch import nn
 rng = np.random.default_rng(0)
 X, XT = (rng.normal(size=(count, 8)).astype(np.float32) for count in (200, 40))
@@ -34,6 +34,13 @@ def burning():
     raise RuntimeError("disk on fire")
 tensors = lambda: tuple(map(torch.tensor, (X, y, XT, yT)))
 floats = lambda: (X, y.astype(float), XT, yT.astype(np.uint8))
+grey = lambda part: (part * 20 + 128).clip(0, 255).astype(np.uint8)
+pixels = lambda: (grey(X), y, grey(XT), yT)
+mixed = lambda: (X, y, grey(XT), yT)
+def bytewise():
+    offsets = np.arange(0, 201, 20)
+    return fp.Federation(features=grey(X), labels=y, offsets=offsets, test_features=XT,
+        test_labels=yT, class_names=("a", "b"), name="bytes")
 net = lambda data: nn.Sequential(nn.Flatten(), nn.Linear(8, 2))
 wide = lambda data: nn.Sequential(nn.Flatten(), nn.Linear(9, 2))
 three = lambda data: nn.Sequential(nn.Flatten(), nn.Linear(8, 3))
@@ -54,6 +61,8 @@ MISTAKES = [
     (f"{DATA}prices", "own:prices: label 1000000000 is no class; number the classes from 0"),
     (f"{DATA}empty", "users = 10 with at least 1 instances each need 10 instances, there are 0"),
     (f"{DATA}ragged", "own:ragged: features must be an array of numbers, one row for each instance"),
+    (f"{DATA}mixed", "own:mixed: training features are float32, test features uint8"),
+    (f"{DATA}bytewise", "bytes: features are uint8, must be float32 or token ids"),
     (f"{DATA}nothing", "own:nothing returned NoneType; it must return"),
     (f"{DATA}burning", "own:burning failed with RuntimeError: disk on fire"),
     (f"{DATA}missing", "name = 'own:missing': module 'own' has no function 'missing'"),
@@ -95,7 +104,10 @@ MISTAKES = [
     ("--set mechanism.noise=2", "mechanism.noise is not a known key; did you mean noise_multiplier?"),
     ("--set mechanism.noise_multiplier=0", "noise_multiplier = 0 must be positive for kind = 'user-fedavg'"),
     ("--set threat.unit=instance", "threat.unit = 'instance' must be 'user' for mechanism.kind"),
-    ("--set aggregation.rule=krum", "krum against num_adversaries = 0 needs cohorts of at least 3 users"),
+    (
+        "--set aggregation.rule=krum --set mechanism.sampling=fixed --set mechanism.cohort=2",
+        "rule = 'krum' against num_adversaries = 0 needs cohorts of at least 3 users, not 2",
+    ),
     ("--set aggregation.rule=best", "rule = 'best' must be one of mean, krum"),
     ("--set ensemble.max_epsilon=0.0001", "ensemble.max_epsilon = 0.0001 pays for 0 replicas"),
     ("--set certificate.bound=levels --set certificate.method=mean", "bound = 'levels' belongs to method"),
@@ -135,9 +147,15 @@ def test_what_was_there_before_stays(tmp_path):
 def test_a_run_that_trained_is_gone_on_with_after_a_refusal(tmp_path):
     assert CliRunner().invoke(MAIN, shlex.split(BASE)).exit_code == 0
     kept = sorted(path.name for path in (tmp_path / "run").iterdir())
-    assert "go on with --resume" in said("")
+    assert "continue with --resume" in said("")
     said("--resume --device gpu")
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == kept
+
+
+def test_bytes_are_read_as_pixels_with_a_line(caplog):
+    line = f"{BASE} {DATA}pixels --set model.name=own:net"
+    assert CliRunner().invoke(MAIN, shlex.split(line)).exit_code == 0
+    assert caplog.messages == ["own:pixels: uint8 features are read as pixels, and divided by 255"]
 
 
 @pytest.mark.parametrize("way", ["tensors", "floats"])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedproof.data import load, load_arrays
+from tests.data.conftest import idx
 
 MEGABYTE = 2**20
 
@@ -19,7 +20,8 @@ def rewrite(path, change):
 
 
 def test_mnist_is_scaled_to_one_and_nothing_else(mnist_folder):
-    arrays = load_arrays("mnist", data_dir=mnist_folder)
+    arrays = load_arrays("idx/mnist", data_dir=mnist_folder)
+    assert arrays.name == "idx/mnist"
     assert arrays.features.shape == (40, 1, 28, 28)
     assert arrays.features.dtype == np.float32
     np.testing.assert_allclose(arrays.features[:, 0, 5, 7], np.arange(40) / 255, rtol=1e-6)
@@ -27,7 +29,7 @@ def test_mnist_is_scaled_to_one_and_nothing_else(mnist_folder):
 
 
 def test_mnist_instances_stay_with_their_labels(mnist_folder):
-    federation = load("mnist", data_dir=mnist_folder, classes=[7, 2], users=4)
+    federation = load("idx/mnist", data_dir=mnist_folder, classes=[7, 2], users=4)
     assert federation.class_names == ("7", "2")
     digits = np.rint(federation.features[:, 0, 0, 0] * 255).astype(int) % 10
     np.testing.assert_array_equal(digits, np.array([7, 2])[federation.labels])
@@ -79,6 +81,32 @@ def test_memory_is_bounded_by_what_the_header_and_the_file_allow(mnist_folder, c
         assert tracemalloc.get_traced_memory()[1] < 4 * MEGABYTE
     finally:
         tracemalloc.stop()
+
+
+def test_another_data_set_is_not_taken_for_mnist(mnist_folder):
+    with pytest.raises(
+        ValueError, match=r'is not what MNIST\'s publisher published; .* data.name = "idx/FOLDER"'
+    ):
+        load("mnist", data_dir=mnist_folder, users=4)
+
+
+def test_files_like_mnists_may_hold_other_sizes_and_classes(tmp_path):
+    folder = tmp_path / "signs"
+    folder.mkdir()
+    for part, count in (("train", 30), ("t10k", 12)):
+        arrays = {"images-idx3": np.zeros((count, 9, 7)), "labels-idx1": np.arange(count) % 12}
+        for kind, array in arrays.items():
+            (folder / f"{part}-{kind}-ubyte.gz").write_bytes(gzip.compress(idx(array)))
+    federation = load("idx/signs", data_dir=tmp_path, users=3)
+    assert federation.features.shape == (30, 1, 9, 7)
+    assert federation.num_classes == 12
+    rewrite(folder / "t10k-images-idx3-ubyte.gz", lambda b: idx(np.zeros((12, 9, 8))))
+    with pytest.raises(ValueError, match=r"training images have \(9, 7\) pixels, test images \(9, 8\)"):
+        load("idx/signs", data_dir=tmp_path, users=3)
+    with pytest.raises(
+        ValueError, match=r"train-images-idx3-ubyte.gz is not there; put the file there yourself"
+    ):
+        load("idx/other", data_dir=tmp_path, users=3)
 
 
 def test_mnist_labels_beyond_nine_are_refused(mnist_folder):
@@ -163,5 +191,5 @@ def test_folder_is_argument_then_variable_then_cache(tmp_path, monkeypatch, mnis
     assert data_folder().name == "fedproof"
     monkeypatch.setenv("FEDPROOF_DATA", str(mnist_folder))
     assert data_folder() == mnist_folder
-    assert load("mnist", users=4).num_users == 4
+    assert load("idx/mnist", users=4).num_users == 4
     assert data_folder(tmp_path / "mnist") == tmp_path / "mnist"

@@ -178,7 +178,7 @@ def test_control_c_keeps_the_parts(start, tmp_path):
     process.send_signal(signal.SIGINT)
     errors = finish(process)[1]
     assert process.returncode == 130
-    assert one_line(errors) == "interrupted: finished parts are kept, go on with --resume"
+    assert one_line(errors) == "interrupted: finished parts are kept, continue with --resume"
     assert 3 <= len(stamps(folder)) < 1000
     assert not (folder / "certificate.json").exists()
 

@@ -20,6 +20,7 @@ from fedproof.ensemble import Task, train_replicas
 from fedproof.folder import kept_seed
 from fedproof.mechanisms import LocalTraining, Poisson, UserFedAvg
 from fedproof.models.networks import linear
+from fedproof.report import write_certificate_report
 from tests.integrations.conftest import use_example
 from tests.patience import finished
 
@@ -79,6 +80,9 @@ def test_a_simulation_ends_in_a_certificate_that_can_be_checked(simulated):
     assert not fp.verify((simulated / "certificate.json").read_text(), simulated / "scores.npy")
     ledger = json.loads((simulated / "ledger.json").read_text())
     assert ledger["epsilon"] == fp.ensemble_account(MECHANISM, 0.005, REPLICAS)
+    page = write_certificate_report(simulated).read_text()
+    assert f"{100 * certificate.accuracy:.1f}" in page
+    assert f"ε of all {REPLICAS} models" in page
 
 
 @pytest.mark.slow

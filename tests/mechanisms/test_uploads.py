@@ -128,7 +128,7 @@ def test_one_unit_changes_a_sum_by_its_own_vector_alone_whatever_it_sends(kind):
 
 
 def test_exact_sizes_by_trying_every_move():
-    """Leads in quarters: the size is the largest number of moves of one, or two, after which A still leads."""
+    """Leads in quarters: the size is the largest number of moves after which A still leads."""
     quarters = np.arange(0, 5, 0.25)
     for lead, relation in itertools.product(quarters, Relation):
         moved = 1 if relation is Relation.JOIN else 2

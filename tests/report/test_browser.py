@@ -8,6 +8,7 @@ from fedproof.certificates import loads
 from fedproof.certificates.planning import certifies
 from fedproof.report import (
     write_attack_page,
+    write_certificate_page,
     write_compare_page,
     write_inefficacy_page,
     write_report,
@@ -41,6 +42,11 @@ def pages(make_run, page, attack_rows, sweep_rows, compare_rows, tmp_path_factor
         "report": page,
         "heuristic": write_report(make_run("mechanism.clip=median")),
         "nothing": write_report(make_run("mechanism.kind=fedavg")),
+        "certificate": write_certificate_page(
+            loads((page.parent / "certificate.json").read_bytes()),
+            folder / "certificate.html",
+            command="fedproof verify certificate.json",
+        ),
         "attack": write_attack_page(attack_rows(), folder / "attack.html"),
         "inefficacy": write_inefficacy_page(bounds, folder / "inefficacy.html", cost=0.4, cost_bound=0.5),
         "sweep": write_sweep_page(sweep_rows(), folder / "sweep.html"),
@@ -48,7 +54,7 @@ def pages(make_run, page, attack_rows, sweep_rows, compare_rows, tmp_path_factor
     }
 
 
-KINDS = ("report", "heuristic", "nothing", "attack", "inefficacy", "sweep", "compare")
+KINDS = ("report", "heuristic", "nothing", "certificate", "attack", "inefficacy", "sweep", "compare")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -58,7 +58,7 @@ def test_every_kind_of_run_has_a_page(make_run, changes):
 
 def test_curves_equal_the_certificate_and_the_metrics(make_run):
     run = read_run(make_run(), pictures=False)
-    chart = accuracy_chart(run, run.certificate)
+    chart = accuracy_chart(run.certificate, run.metrics)
     own = chart.series[0]
     assert own.ys[:-1] == run.certificate.curve
     assert own.ys[-1] == 0.0
@@ -70,7 +70,7 @@ def test_curves_equal_the_certificate_and_the_metrics(make_run):
 
 def test_no_zero_is_claimed_beyond_what_was_examined(make_run):
     run = read_run(make_run("certificate.max_size=3"), pictures=False)
-    own = accuracy_chart(run, run.certificate).series[0]
+    own = accuracy_chart(run.certificate, run.metrics).series[0]
     assert own.xs[-1] == 3
     assert own.ys[-1] > 0
 
@@ -90,7 +90,7 @@ def test_improvements_are_those_of_the_metrics(make_run):
 
 def test_bars_count_every_decided_input(make_run):
     run = read_run(make_run(), pictures=False)
-    bars = sizes_chart(run, run.certificate).series
+    bars = sizes_chart(run.certificate).series
     decided = sum(size is not None for size in run.certificate.certified_size)
     assert sum(sum(series.ys) for series in bars) == decided
 
@@ -109,6 +109,18 @@ def test_the_gallery_shows_the_extremes(make_run):
     sizes = [size for size in certificate.certified_size if size is not None]
     assert [certificate.certified_size[i] for i in largest.inputs] == sorted(sizes)[::-1][:3]
     assert [certificate.certified_size[i] for i in smallest.inputs] == sorted(sizes)[:3]
+
+
+def test_nothing_is_hardest_where_all_sizes_are_equal(make_run):
+    certificate = loads((make_run() / "certificate.json").read_bytes())
+    count = certificate.num_inputs
+    equal = replace(certificate, certified_size=(2,) * count, prediction=(0,) * count)
+    assert choices(equal) == ()
+    some = replace(
+        equal, certified_size=(None,) + (2,) * (count - 1), prediction=(None,) + (0,) * (count - 1)
+    )
+    assert [choice.title for choice in choices(some)] == ["Abstained on"]
+    assert gallery(replace(read_run(make_run()), certificate=equal)) is None
 
 
 def test_a_report_without_its_data_has_no_gallery(make_run):

@@ -79,7 +79,7 @@ class Clean:
             attack,
             task=self.task,
             certificate=self.certificate,
-            clean=replace(self.outcome, losses=(clean,)),
+            clean=replace(self.outcome, losses=(clean,), answers=()),
             attacked=attacked,
             cost_bound=COST_BOUND,
             delta=DELTA,

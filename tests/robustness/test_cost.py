@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from fedproof.attacks import Goal, build_attack, choose_adversaries
+from fedproof.attacks import Attack, Goal, build_attack, choose_adversaries
 from fedproof.certificates import ApproximateDP, certify
-from fedproof.ensemble import first_updates, train_replicas
-from fedproof.robustness.outcome import costs, losses, scores_on
+from fedproof.ensemble import ensemble_accuracy, first_updates, train_replicas
+from fedproof.robustness.outcome import costs, losses, scores_on, success_rate, train
 from fedproof.robustness.poisoned import attacked_first_updates, under_attack
 from fedproof.robustness.verdict import interval, verdict
 from tests.attacks.conftest import demo_task
@@ -48,6 +48,22 @@ def test_hopeless_models_cost_the_bound_not_infinity():
         costs(found, 0.0)
     with pytest.raises(ValueError, match="one label for each of at least one input"):
         Goal(inputs=np.zeros((0, 2)), labels=np.zeros(0, dtype=np.int64))
+
+
+def test_success_is_the_share_of_inputs_answered_as_wanted():
+    task = demo_task(rounds=1)
+    attack = build_attack("backdoor", adversaries=(0,), target=1)
+    goal = attack.goal(task.federation)
+    found = train(task, 6, [goal, Attack(adversaries=()).goal(task.federation)])
+    models = train_replicas(task, range(6)).models
+    said = scores_on(task, models, goal.inputs)
+    np.testing.assert_allclose(found.answers[0][0], said.sum(axis=0), rtol=1e-5)
+    votes = np.stack([(said.argmax(axis=2) == label).sum(axis=0) for label in range(2)], axis=1)
+    np.testing.assert_array_equal(found.answers[0][1], votes)
+    assert success_rate(found.answers[0][0], goal) == np.mean(said.mean(axis=0).argmax(axis=1) == 1)
+    # Who wants any wrong answer succeeds where the ensemble is wrong.
+    wrong = success_rate(found.answers[1][0], Attack(adversaries=()).goal(task.federation))
+    assert wrong == pytest.approx(1 - ensemble_accuracy(found.scores, task.federation.test_labels))
 
 
 def test_stored_models_give_the_scores_of_training():

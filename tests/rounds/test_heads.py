@@ -1,5 +1,6 @@
 """Heads in closed form: against direct computations, and each from its own group alone."""
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -52,7 +53,20 @@ def by_descent(features, labels, *, penalty, balanced):
     return found.x.reshape(-1, 3).T
 
 
-DIRECT = {"ridge": by_least_squares, "logistic": by_descent}
+def by_adding_up(features, labels, *, penalty, balanced, centre):
+    """One instance after the other, into the row of its class, less the centre in every row."""
+    head = np.zeros((3, features.shape[1] + 1))
+    for row, label, weight in zip(features, labels, weights_of(labels, balanced=balanced), strict=True):
+        head += weight * np.outer(np.eye(3)[label] - centre, np.append(row.astype(np.float64), 1.0))
+    return head
+
+
+DIRECT = {
+    "ridge": by_least_squares,
+    "logistic": by_descent,
+    "gradient": partial(by_adding_up, centre=1 / 3),
+    "sums": partial(by_adding_up, centre=0.0),
+}
 
 
 @pytest.mark.parametrize("instances", [1, 5, 8, 40])  # fewer than features, and more
@@ -86,6 +100,13 @@ def test_a_head_depends_on_its_own_group_alone(solver, seed, cores, hostile):
         assert group == victim or torch.equal(together[group], alone[group])
     if not np.isfinite(hostile):
         assert not together[victim].any()
+
+
+def test_arrays_that_cannot_be_written_to_are_taken_as_they_are():
+    features, labels = data(20)
+    found = heads(features, labels, np.array([0, 20]), 3, solver="ridge", penalty=1.0)
+    features.flags.writeable = labels.flags.writeable = False
+    assert torch.equal(found, heads(features, labels, np.array([0, 20]), 3, solver="ridge", penalty=1.0))
 
 
 def test_threads_of_the_host_change_no_bit():

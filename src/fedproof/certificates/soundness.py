@@ -8,7 +8,9 @@ from fedproof.certificates.certificate import CostMethod, CostSettings, Method, 
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.paper_theorems import Group
 from fedproof.certificates.privacy import ApproximateDP
+from fedproof.certificates.rules import Rule
 from fedproof.mechanisms import Caveat, Mechanism
+from fedproof.mechanisms.sampling import digits
 from fedproof.threat import Relation, ThreatModel
 
 _TIGHT = 'Set certificate.method = "margin" or "mean"'
@@ -46,7 +48,18 @@ _OWNERS = Caveat(
     remedy=f"{_TIGHT}: they account users that are drawn as a whole.",
 )
 
-_COUNTED = "the certified predictor is the class with most votes, the first of equal ones"
+_ELECTED = {
+    Rule.PLURALITY: "class with most votes, the first of equal ones",
+    Rule.PAIRWISE: (
+        "class that beats every other one, model by model, the first of equal ones; where there is none, the "
+        "class with most votes, which is certified against no poisoned unit"
+    ),
+    Rule.RUN_OFF: (
+        "winner of a run-off, model by model, between the two classes with most votes, always the first of "
+        "equal ones"
+    ),
+}
+_CHOSEN = "the rule was chosen before any score was seen"
 _RELEASED = "the certified predictor is the released model itself; its scores count units"
 _INDEPENDENT = (
     "the replicas are independent trainings by the same mechanism on the same data; what an adversary does "
@@ -87,7 +100,8 @@ def assumptions_of(settings: Settings, *, numbers: str, num_replicas: int | None
         return version_one.assumptions_of(settings, exact=num_replicas is None)
     if settings.mechanism is not None and settings.counted:
         alone, group = settings.mechanism.assumptions
-        stated = [alone, _COUNTED, _stored(settings, numbers), group]
+        elected = f"the certified predictor is the {_ELECTED[settings.rule]}"
+        stated = [alone, elected, _stored(settings, numbers), *_rule(settings), group]
     elif settings.mechanism is not None and settings.exact:
         stated = [_RELEASED, *settings.mechanism.assumptions]
     else:
@@ -95,6 +109,7 @@ def assumptions_of(settings: Settings, *, numbers: str, num_replicas: int | None
             *_measured(settings, numbers, num_replicas),
             f"the certified predictor is the {_predictor(settings)} of the ensemble; a single replica has no "
             "certificate",
+            *_rule(settings),
             *_reading(settings, num_replicas),
             _SECRET,
             *_guarantee(settings.mechanism, settings.privacy, settings.threat),
@@ -136,16 +151,38 @@ def _stored(settings: Settings, numbers: str) -> str:
 
 
 def _predictor(settings: Settings) -> str:
-    return "most probable vote" if settings.votes else "mean confidence"
+    first = "most probable vote" if settings.votes else "mean confidence"
+    if settings.rule is Rule.PAIRWISE:
+        return "class that is probably preferred to each other one"
+    if settings.rule is Rule.RUN_OFF:
+        return f"class that is probably preferred to the other of the first two by {first}"
+    return first
+
+
+def _rule(settings: Settings) -> list[str]:
+    """What comparing classes two by two takes for granted besides."""
+    if settings.rule is Rule.PLURALITY:
+        return []
+    return [
+        "which of two classes a model prefers is read from the numbers as stored; equal ones count for "
+        "neither",
+        _CHOSEN,
+    ]
 
 
 def _reading(settings: Settings, num_replicas: int | None) -> list[str]:
     """Which reading of the theorem is meant (theory.md, section 4)."""
     expected = "the most probable vote" if settings.votes else "expected confidences"
+    if settings.rule is not Rule.PLURALITY:
+        expected = "expectations over trainings"
     found = [
         f"the statement is about {expected}: trained on data that may hold the poisoned units, the certified "
         "label is the one that the clean data's expectation gives"
     ]
+    if settings.simultaneous:
+        found.append(
+            "it is one statement about all inputs: its failure probability is that any of them is wrong"
+        )
     if settings.served is not None:
         together = settings.failure_probability + settings.served
         found.append(
@@ -194,3 +231,36 @@ def _paper_group(mechanism: Mechanism, threat: ThreatModel) -> list[Caveat]:
     """The paper counts one step per unit, whatever the Rényi curve is for."""
     fixed = any(query.sampling.closed for query in queries_of(mechanism))
     return [_RELATION] if threat.relation is Relation.REPLACE and not fixed else []
+
+
+# --- the half of a guarantee that nobody can check ----------------------------------------------------------
+
+
+def executed(source: Mechanism | ApproximateDP, threat: ThreatModel, *, replicas: int | None = None) -> str:
+    """What is taken to have been executed, in one sentence to hold beside the code of the training.
+
+    Of one model, or of `replicas`.
+
+    >>> from fedproof.mechanisms import Poisson, UserFedAvg
+    >>> tenth = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
+    >>> executed(tenth, ThreatModel()).split("; ")[1]
+    'in each round, every user takes part independently with probability 0.1'
+    """
+    trainings = "" if replicas is None else f"{replicas} independent trainings on the same data, each "
+    if isinstance(source, ApproximateDP):
+        return trainings + _known_by_epsilon(source, threat)
+    joining = [f"none of these numbers changes when {threat.unit}s join"]
+    parts = [*source.in_words(), *(joining if threat.relation is Relation.JOIN else [])]
+    return f"{trainings}{'of ' * bool(trainings)}{'; '.join(parts)}"
+
+
+def _known_by_epsilon(privacy: ApproximateDP, threat: ThreatModel) -> str:
+    unit = threat.unit
+    stated = "added or removed" if privacy.relation is Relation.JOIN else "replaced by another"
+    text = (
+        f"({digits(privacy.epsilon)}, {digits(privacy.delta)})-differentially private for one {unit} "
+        f"{stated}, in everything by which one {unit} can influence the model"
+    )
+    if privacy.relation is Relation.JOIN and threat.relation is Relation.REPLACE:
+        text += f"; each {unit} that is replaced counts as one removed and one added"
+    return text

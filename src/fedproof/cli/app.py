@@ -75,5 +75,5 @@ def main() -> None:
 
 
 def _interrupted() -> NoReturn:
-    stderr.print("interrupted: finished parts are kept, go on with --resume", markup=False)
+    stderr.print("interrupted: finished parts are kept, continue with --resume", markup=False)
     sys.exit(_INTERRUPTED)

@@ -13,12 +13,13 @@ from fedproof.certificates import (
     CostMethod,
     Inefficacy,
     Method,
+    Rule,
     Spending,
     dumps,
 )
 from fedproof.certificates import certify as certify_scores
 from fedproof.certificates import inefficacy as certify_costs
-from fedproof.certificates.soundness import cost_caveats
+from fedproof.certificates.soundness import cost_caveats, executed
 from fedproof.cli.belonging import Kind, check_options
 from fedproof.cli.common import Json, check_written, print_json, print_table, say, sizes_of
 from fedproof.cli.mechanism import (
@@ -26,7 +27,6 @@ from fedproof.cli.mechanism import (
     MechanismOptions,
     RelationOption,
     check_relation,
-    executed,
     mechanism_kinds,
     mechanism_of,
     unfolded,
@@ -93,6 +93,14 @@ def certify(
             "the published ones. [default: margin; with --epsilon: paper]"
         ),
     ] = None,
+    rule: Annotated[
+        Rule,
+        typer.Option(
+            help="How the models elect a class: plurality (most votes, or the highest mean confidence), "
+            "pairwise (the class that is preferred to each other one), run-off (between the two with most "
+            "votes). Decide before you look at scores."
+        ),
+    ] = Rule.PLURALITY,
     bound: Annotated[
         Bound | None,
         typer.Option(
@@ -104,6 +112,13 @@ def certify(
         float,
         typer.Option(help="Chance, for each input by itself, that what is certified for it is wrong."),
     ] = 0.01,
+    simultaneous: Annotated[
+        bool,
+        typer.Option(
+            help="The failure probabilities are for all inputs together, not for each by itself; certified "
+            "sizes shrink a little."
+        ),
+    ] = False,
     spending: Annotated[
         Spending,
         typer.Option(
@@ -121,6 +136,7 @@ def certify(
     ] = None,
     max_size: MaxSize = 100,
     out: Out = None,
+    page: Annotated[Path | None, typer.Option(help="Also write a page to look at, an .html file.")] = None,
     json: Json = False,
 ) -> None:
     """Certify anybody's retrained models from their class confidences.
@@ -135,9 +151,9 @@ def certify(
     check_options("certify", given, kinds)
     check_relation(relation, kinds)
     check_written("--out", out)
+    check_written("--page", page)
     check.open_probability(**{"--failure-probability": failure_probability})
-    if served is not None:
-        check.open_probability(**{"--served": served})
+    check.open_probability(**({} if served is None else {"--served": served}))
     threat = ThreatModel(unit=options.unit, relation=relation)
     source = _source_of_guarantee(options, kinds, epsilon, delta, epsilon_relation)
     certificate = certify_scores(
@@ -145,8 +161,10 @@ def certify(
         labels,
         threat=threat,
         method=chosen,
+        rule=rule,
         bound=bound,
         failure_probability=failure_probability,
+        simultaneous=simultaneous,
         spending=spending,
         max_size=max_size,
         served=served,
@@ -155,17 +173,27 @@ def certify(
     words = executed(source, threat, replicas=certificate.num_replicas)
     if out is not None:
         replace_file(out, dumps(certificate).encode())
+    command = _checking(out, scores, labels)
+    if page is not None:
+        from fedproof.report import write_certificate_page
+
+        write_certificate_page(certificate, page, command=command)
     if json:
-        told = {"executed": words, "assumptions": list(certificate.assumptions)}
-        print_json(summary_of(certificate) | told)
+        print_json(
+            summary_of(certificate) | {"executed": words, "assumptions": list(certificate.assumptions)}
+        )
         return
     show(certificate, words)
-    if served is None:
-        votes = chosen in (Method.VOTE, Method.RENYI)
-        say(_READING.format(label="most probable vote" if votes else "label of highest expected confidence"))
     if out is not None:
-        with_labels = "" if labels is None else f" --labels {labels}"
-        say(f"written to {out}; check it with: fedproof verify {out} --scores {scores}{with_labels}")
+        say(f"written to {out}; check it with: {command}")
+    if page is not None:
+        say(f"the page to look at is {page}")
+
+
+def _checking(out: Path | None, scores: Path, labels: Path | None) -> str:
+    """The command that derives the certificate again."""
+    with_labels = "" if labels is None else f" --labels {labels}"
+    return f"fedproof verify {out or 'certificate.json'} --scores {scores}{with_labels}"
 
 
 def _guarantee_kinds(options: MechanismOptions, given: Given, method: Method | CostMethod) -> list[Kind]:
@@ -225,12 +253,17 @@ def show(certificate: Certificate, words: str) -> None:
     rows.append(("certified size, median / largest", f"{size['median']} / {size['max']}"))
     print_table(title, ("", ""), rows)
     say_soundness(certificate.sound, certificate.reasons, words)
+    if certificate.settings.served is None:
+        rule, votes = certificate.settings.rule, certificate.settings.votes
+        expected = "most probable vote" if votes else "label of highest expected confidence"
+        say(_READING.format(label=expected if rule is Rule.PLURALITY else f"label that wins by {rule}"))
 
 
 def _confidence(certificate: Certificate) -> str:
     if certificate.settings.bound is Bound.NONE:
         return ""
-    return f"; {100 * (1 - certificate.failure_probability):.4g}% confidence for each input"
+    whom = "all inputs together" if certificate.settings.simultaneous else "each input"
+    return f"; {100 * (1 - certificate.failure_probability):.4g}% confidence for {whom}"
 
 
 def thinned(count: int) -> list[int]:

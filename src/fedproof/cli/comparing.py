@@ -10,9 +10,10 @@ from fedproof.cli.common import Json, need_checkout, print_json, print_table, pr
 from fedproof.cli.training import Device, Engine, Out, Set, training
 from fedproof.config import load_config
 from fedproof.folder import NOTICE
+from fedproof.robustness import AttackRow
 from fedproof.summary import ComparedRun
 
-_EACH_SAYS = f"what may be published of a run says {NOTICE} in its directory; keep private/ to yourself"
+_EACH_SAYS = f"{NOTICE} in the directory of a run says what of it may be published; keep private/ to yourself"
 
 
 def sweep(
@@ -169,30 +170,61 @@ def attack(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_rows(rows, out / "attacks.csv")
-        write_attack_page(rows, out / "attacks.html", unit=loaded.threat.unit.value)
+        write_attack_page(
+            rows,
+            out / "attacks.html",
+            unit=loaded.threat.unit.value,
+            cost_bound=loaded.attack.cost_bound,
+        )
     if json:
         print_json(document(rows))
         return
+    _show_attacks(rows, loaded.attack.cost_bound)
+    say_soundness(all(row.sound for row in rows), list(dict.fromkeys(r for row in rows for r in row.reasons)))
+    if out is not None:
+        say(f"the page to look at is {out / 'attacks.html'}")
+
+
+def _show_attacks(rows: list[AttackRow], cost_bound: float) -> None:
+    """Two tables, each narrow enough for a terminal: what models answer, and what it costs the attacker."""
+    from fedproof.report.attack_page import COLUMNS, saturated
+
+    answered = {True: "yes", False: "NO", None: "-"}
     print_table(
-        f"{rows[0].replicas} replicas; clean accuracy {rows[0].clean_accuracy:.2%}",
-        ("attack", "units", "accuracy", "certified", "cost", "at least", "at most", "holds"),
+        f"What {rows[0].replicas} replicas answer; without attack {rows[0].clean_accuracy:.2%} correctly",
+        ("attack", "k", "accuracy", "certified", "success", "holds"),
         [
             (
                 row.attack,
                 row.adversaries,
                 f"{row.accuracy:.2%}",
                 _shown(row.certified_accuracy, ".2%"),
-                f"{row.cost:.4f}",
-                _shown(row.certified_lower, ".4f"),
-                _shown(row.certified_upper, ".4f"),
-                {True: "yes", False: "NO", None: "-"}[row.holds],
+                _shown(row.success, ".2%"),
+                answered[row.holds_on_certified],
             )
             for row in rows
         ],
     )
-    say_soundness(all(row.sound for row in rows), list(dict.fromkeys(r for row in rows for r in row.reasons)))
-    if out is not None:
-        say(f"the page to look at is {out / 'attacks.html'}")
+    print_table(
+        "What it costs the attacker",
+        ("attack", "k", "clean", "cost", "at least", "at most", "holds"),
+        [
+            (
+                row.attack,
+                row.adversaries,
+                f"{row.clean_cost:.4f}",
+                f"{row.cost:.4f}",
+                _shown(row.certified_lower, ".4f"),
+                _shown(row.certified_upper, ".4f"),
+                answered[row.holds_on_cost],
+            )
+            for row in rows
+        ],
+    )
+    for name, meaning in COLUMNS.items():
+        say(f"{name}: {meaning}")
+    for sentence in saturated(rows, cost_bound):
+        say(f"warning: {sentence}")
 
 
 def _shown(value: float | None, form: str) -> str:

@@ -9,6 +9,7 @@ from fedproof import check, data, encoders
 from fedproof.certificates import unverified
 from fedproof.certificates import verify as verify_text
 from fedproof.certificates.document import parse, source_of
+from fedproof.certificates.soundness import executed
 from fedproof.cli.belonging import check_options
 from fedproof.cli.common import Json, print_json, print_table, progress_bars, say
 from fedproof.cli.mechanism import (
@@ -16,7 +17,6 @@ from fedproof.cli.mechanism import (
     MechanismOptions,
     changed_in_words,
     check_noise,
-    executed,
     mechanism_kinds,
     mechanism_of,
     unfolded,
@@ -175,7 +175,10 @@ def _source(certificate: Path, name: str, given: dict[str, Path | None]) -> Path
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="Directory of a finished run.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(help="Directory of a finished run or Flower federation, or a certificate's file."),
+    ],
     figures: Annotated[
         Path | None, typer.Option(help="Also draw the figures here, with the rows behind each as CSV.")
     ] = None,
@@ -187,15 +190,26 @@ def report(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Write the page of a finished run again, and its figures."""
-    from fedproof.report import write_report
+    """Write the page of a finished run, or of a certificate from elsewhere, and its figures."""
+    from fedproof import report as pages
+    from fedproof.report.run_data import read_certificate
 
-    page = write_report(folder, private=private)
+    alone = pages.certificate_in(folder)
+    if alone is not None and private:
+        raise ValueError(f"--private: {alone} is a certificate alone, it holds no norms or clipped shares")
+    page = (
+        pages.write_report(folder, private=private)
+        if alone is None
+        else pages.write_certificate_report(folder)
+    )
     drawn: list[str] = []
     if figures is not None:
-        from fedproof.report import write_figures
-
-        drawn = [str(path) for path in write_figures(folder, figures)]
+        files = (
+            pages.write_figures(folder, figures)
+            if alone is None
+            else pages.write_charts(list(pages.certificate_charts(read_certificate(alone))), figures)
+        )
+        drawn = [str(path) for path in files]
     if json:
         print_json({"report": str(page), "figures": drawn})
         return
@@ -208,7 +222,10 @@ data_app = typer.Typer(
 )
 
 Name = Annotated[
-    str, typer.Argument(help="digits, mnist, cifar10, cifar100, leaf/FOLDER, sent140, module:function.")
+    str,
+    typer.Argument(
+        help="digits, mnist, cifar10, cifar100, leaf/FOLDER, idx/FOLDER, sent140, module:function."
+    ),
 ]
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder of all data sets; default FEDPROOF_DATA or the cache folder.")

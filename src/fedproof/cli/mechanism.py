@@ -1,4 +1,4 @@
-"""The options that describe a mechanism, what they mean together, the mechanism itself, and it in words."""
+"""The options that describe a mechanism, what they mean together, and the mechanism itself."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -9,7 +9,6 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from fedproof import check
-from fedproof.certificates import ApproximateDP
 from fedproof.cli.belonging import Kind, flag
 from fedproof.mechanisms import (
     Clipping,
@@ -25,8 +24,7 @@ from fedproof.mechanisms import (
     SamplingKind,
     UserFedAvg,
 )
-from fedproof.mechanisms.sampling import digits
-from fedproof.threat import Relation, ThreatModel, Unit
+from fedproof.threat import Relation, Unit
 
 _MOST_NOISE = 1e6
 
@@ -231,10 +229,10 @@ def _drawing(options: SamplingOptions, given: Given) -> Kind | None:
 
 def check_relation(relation: Relation, kinds: list[Kind]) -> None:
     """Refuse units that join where that has no meaning, even if no number would show it."""
-    if relation is Relation.JOIN and Kind.FIXED in kinds:
+    if relation is Relation.JOIN and Kind.FIXED in kinds and Kind.RENYI in kinds:
         raise ValueError(
-            "--relation = 'join' is not defined for cohorts of fixed size: use --relation replace with "
-            "--sampling fixed"
+            "--relation = 'join' is not defined for cohorts of fixed size and --method renyi: use --relation "
+            "replace, or --method margin"
         )
 
 
@@ -292,38 +290,6 @@ def mechanism_of(options: MechanismOptions, kinds: list[Kind]) -> Mechanism:
     layers = options.per_layer
     clipping: Clipping = Flat() if layers is None else PerLayer(num_layers=layers)
     return UserFedAvg(rounds=options.rounds, noise_multiplier=noise, sampling=sampling, clipping=clipping)
-
-
-# --- the half of a guarantee that nobody can check ----------------------------------------------------------
-
-
-def executed(source: Mechanism | ApproximateDP, threat: ThreatModel, *, replicas: int | None = None) -> str:
-    """What is taken to have been executed, in one sentence to hold beside the code of the training.
-
-    Of one model, or of `replicas`.
-
-    >>> tenth = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
-    >>> executed(tenth, ThreatModel()).split("; ")[1]
-    'in each round, every user takes part independently with probability 0.1'
-    """
-    trainings = "" if replicas is None else f"{replicas} independent trainings on the same data, each "
-    if isinstance(source, ApproximateDP):
-        return trainings + _known_by_epsilon(source, threat)
-    joining = [f"none of these numbers changes when {threat.unit}s join"]
-    parts = [*source.in_words(), *(joining if threat.relation is Relation.JOIN else [])]
-    return f"{trainings}{'of ' * bool(trainings)}{'; '.join(parts)}"
-
-
-def _known_by_epsilon(privacy: ApproximateDP, threat: ThreatModel) -> str:
-    unit = threat.unit
-    stated = "added or removed" if privacy.relation is Relation.JOIN else "replaced by another"
-    text = (
-        f"({digits(privacy.epsilon)}, {digits(privacy.delta)})-differentially private for one {unit} "
-        f"{stated}, in everything by which one {unit} can influence the model"
-    )
-    if privacy.relation is Relation.JOIN and threat.relation is Relation.REPLACE:
-        text += f"; each {unit} that is replaced counts as one removed and one added"
-    return text
 
 
 def changed_in_words(relation: str) -> str:

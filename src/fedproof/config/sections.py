@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedproof.certificates import Bound, Method
+from fedproof.certificates import Bound, Method, Rule
 from fedproof.threat import Relation, Unit
 
 Count = Annotated[int, Field(ge=1)]
@@ -23,7 +23,8 @@ class DataSection(Section):
     """`[data]`: which data set, which of its classes, and how users hold it.
 
     Attributes:
-        name: `digits`, `mnist`, `cifar10`, `cifar100`, `leaf/FOLDER`, `sent140`, `sent140-pseudo`, or a
+        name: `digits`, `mnist`, `cifar10`, `cifar100`, `leaf/FOLDER`, `idx/FOLDER` (four files like MNIST's),
+            `sent140`, `sent140-pseudo`, or a
             function of yours as `package.module:function`.
         classes: numbers of the classes that are kept, which become 0, 1, ... in this order; all if not given.
         users: how many there are; the paper's number, or everybody the data come with, if not given.
@@ -137,15 +138,24 @@ class CertificateSection(Section):
 
     Attributes:
         method: which theorem; all but `paper` and `renyi` are tight.
+        rule: how models elect a class, `plurality`, `pairwise` or `run-off`; chosen before looking at scores.
         bound: how means are bounded from the replicas; the method's own if not given.
         failure_probability: for each input, that its certificate does not hold.
+        simultaneous: whether it is for all inputs together, which needs more replicas for the same sizes.
         max_size: largest number of poisoned units that is looked at.
+        collective: numbers of poisoned units, for each of which it is also computed how many labels they can
+            change at once, at most; of a partition, with rule `plurality` or `pairwise`.
+        collective_seconds: how long that may take for each of them; the bound is looser if it is over.
     """
 
     method: Method = Field(default=Method.MARGIN, strict=False)
+    rule: Rule = Field(default=Rule.PLURALITY, strict=False)
     bound: Bound | None = Field(default=None, strict=False)
     failure_probability: Open = 0.01
+    simultaneous: bool = False
     max_size: Count = 100
+    collective: tuple[Count, ...] = Field(default=(), strict=False)
+    collective_seconds: Positive = 60.0
 
 
 class AggregationSection(Section):
@@ -180,7 +190,8 @@ class AttackSection(Section):
         spread: at instance level: users that poisoned instances are dealt out to; one if not given.
         user_instances: at user level: instances that each adversary holds, up to the public limit; as many as
             it has if not given.
-        cost_bound: C̄, to which the attacker's loss is clipped.
+        cost_bound: C̄, to which the attacker's loss is clipped: 10 is the loss where what it wants has a
+            confidence of e⁻¹⁰.
     """
 
     kind: str = "none"
@@ -196,7 +207,7 @@ class AttackSection(Section):
     gain: Positive | None = None
     spread: Count | None = None
     user_instances: Count | None = None
-    cost_bound: Positive = 0.5
+    cost_bound: Positive = 10.0
 
 
 class PublicDataSection(Section):

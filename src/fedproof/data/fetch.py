@@ -1,6 +1,5 @@
 """Downloads of published data sets: checked against a checksum, complete or not there at all."""
 
-import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -53,20 +52,7 @@ def _cifar(version: cifar.Version, archive: str, sha256: str) -> Download:
 
 
 PUBLISHED: Mapping[str, tuple[Download, ...]] = {
-    "mnist": (
-        _mnist(
-            "train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
-        ),
-        _mnist(
-            "train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
-        ),
-        _mnist(
-            "t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
-        ),
-        _mnist(
-            "t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
-        ),
-    ),
+    "mnist": tuple(_mnist(name, sha256) for name, sha256 in mnist.FILES.items()),
     "cifar10": (
         _cifar(
             cifar.CIFAR10,
@@ -127,6 +113,8 @@ def fetch(
     folder = files.data_folder(data_dir)
     if name.partition("/")[0] == "leaf":
         raise ValueError(f"{folder / name} cannot be fetched; {LEAF_REMEDY}")
+    if name.partition("/")[0] == "idx":
+        raise ValueError(f"name = {name!r} cannot be fetched; put its four files into {folder / name[4:]}")
     key = name.removesuffix("-pseudo")
     if key not in published:
         raise ValueError(f"name = {name!r} cannot be fetched; known: digits, {', '.join(published)}")
@@ -155,8 +143,7 @@ def _fetch_one(download: Download, data_folder: Path, name: str, progressbar: An
 
 def check_sha256(path: Path, expected: str) -> None:
     """Raise ValueError unless the file has this checksum."""
-    with files.reading(path, "make it readable"), path.open("rb") as stream:
-        actual = hashlib.file_digest(stream, "sha256").hexdigest()
+    actual = files.sha256_of(path)
     if actual != expected:
         raise ValueError(f"{path} has sha256 {actual}, published is {expected}; remove it and fetch it again")
 

@@ -1,6 +1,7 @@
 """Where data sets lie, and reading their files and archives without trusting them."""
 
 import gzip
+import hashlib
 import os
 import tarfile
 import tempfile
@@ -40,13 +41,18 @@ def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
     return folder
 
 
-def existing(path: Path, *, name: str) -> Path:
-    """`path`, if it is a file that can be read; `name` is the data set it belongs to."""
+def existing(path: Path, *, name: str | None) -> Path:
+    """`path`, if it is a file that can be read; `name` is its data set, if that can be fetched."""
     if not path.is_file():
-        raise ValueError(
-            f"{path} is not there; run `fedproof data fetch {name}`, or put the file there yourself"
-        )
+        how = "" if name is None else f"run `fedproof data fetch {name}`, or "
+        raise ValueError(f"{path} is not there; {how}put the file there yourself")
     return path
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
+    with reading(path, "make it readable"), path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager

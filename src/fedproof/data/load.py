@@ -1,5 +1,6 @@
 """One entry point: the name of a data set in, users with their instances out."""
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,18 +13,28 @@ from numpy.typing import NDArray
 from fedproof import check
 from fedproof.data import cifar, digits, leaf, mnist, sent140, text
 from fedproof.data import partition as ways
-from fedproof.data.arrays import Arrays, as_federation, choose_classes, chosen, encoded, limit_test, read_only
+from fedproof.data.arrays import (
+    Arrays,
+    Scaling,
+    as_federation,
+    choose_classes,
+    chosen,
+    encoded,
+    limit_test,
+    read_only,
+)
 from fedproof.data.files import data_folder
 from fedproof.federation import Federation
 from fedproof.functions import called, load_function
 
 FOLDERS = ("mnist", *cifar.VERSIONS, "leaf", "sent140", "sent140-pseudo")  # in the folder of all data
-NAMES = ("digits", *FOLDERS, "leaf/FOLDER", "module:function")
+NAMES = ("digits", *FOLDERS, "leaf/FOLDER", "idx/FOLDER", "module:function")
 Source = TypeVar("Source", Arrays, Federation)
 MAX_CLASSES = 100_000  # labels beyond are account numbers or prices, and each class costs memory
 USERS = {"digits": 96, "mnist": 200, "cifar10": 200, "sent140-pseudo": 805}  # the demo's and the paper's
 
 PathLike = str | os.PathLike[str]
+_LOG = logging.getLogger("fedproof")  # a line on standard error, unless the program arranges otherwise
 
 
 class Encode(Protocol):
@@ -123,6 +134,8 @@ def _published(name: str, data_dir: PathLike | None, vectors: PathLike | None, l
     if name == "digits":
         return digits.read()
     first, _, rest = name.partition("/")
+    if first == "idx" and rest:
+        return mnist.read_folder(data_folder(data_dir) / rest, name=name)
     if first not in FOLDERS or (rest and first != "leaf"):
         raise ValueError(f"name = {name!r} is no data set; known: {', '.join(NAMES)}")
     folder = data_folder(data_dir)
@@ -267,19 +280,31 @@ def _from_arrays(name: str, features: Any, labels: Any, test_features: Any, test
     classes = 1 + int(max(numbers.max(initial=0), test_numbers.max(initial=0)))
     if classes > MAX_CLASSES:
         raise ValueError(f"{name}: label {classes - 1} is no class; number the classes from 0")
+    inputs, test_inputs = _own_features(name, features), _own_features(name, test_features)
+    if inputs.dtype != test_inputs.dtype:
+        raise ValueError(
+            f"{name}: training features are {inputs.dtype}, test features {test_inputs.dtype}: only uint8 is "
+            "read as pixels, give both alike"
+        )
+    pixels = inputs.dtype == np.uint8
+    if pixels:
+        _LOG.warning("%s: uint8 features are read as pixels, and divided by 255", name)
     return Arrays(
-        features=_own_features(name, features),
+        features=inputs,
         labels=numbers,
-        test_features=_own_features(name, test_features),
+        test_features=test_inputs,
         test_labels=test_numbers,
         class_names=tuple(str(label) for label in range(classes)),
         name=name,
+        encoding=Scaling() if pixels else None,
     )
 
 
-def _own_features(name: str, values: Any) -> NDArray[np.float32]:
+def _own_features(name: str, values: Any) -> NDArray[np.float32] | NDArray[np.uint8]:
+    """Numbers as float32; bytes stay, they are pixels."""
     try:
-        array = np.asarray(values, dtype=np.float32)
+        array = np.asarray(values)
+        array = array if array.dtype == np.uint8 else array.astype(np.float32)
     except (ValueError, TypeError):
         raise ValueError(f"{name}: features must be an array of numbers, one row for each instance") from None
     if array.ndim < 2 or not np.isfinite(array).all():

@@ -58,7 +58,8 @@ def load(
 
     Args:
         name: `digits`, `mnist`, `cifar10`, `cifar100`, `leaf` (the data folder is a LEAF folder),
-            `leaf/FOLDER`, `sent140`, `sent140-pseudo` (synthetic users) or `my_package.module:function`.
+            `leaf/FOLDER`, `idx/FOLDER` (files like MNIST's), `sent140`, `sent140-pseudo` (synthetic users) or
+            `my_package.module:function`.
         classes: numbers or names of classes, which become 0, 1, ... in this order; None: all.
         users: number of users; None: the paper's number, or everybody the data come with.
         partition: `iid`, `dirichlet`, `degree` or `natural`; None: natural where the data come with
@@ -137,6 +138,28 @@ def encoded(name: str, cache: Cache, device: str, progress: Progress, source: So
     elif public:
         others |= {"public_features": public[0]}
     return replace(source, features=features, test_features=test_features, **others)
+
+
+def seen(inputs: NDArray[np.generic], *, device: str = "cpu", **options: Any) -> NDArray[np.float32]:
+    """New inputs as the models of a federation see them, which was loaded with the same `options`.
+
+    Args:
+        inputs: `(inputs, ...)` as published: pixels from 0 to 1 or bytes, or texts.
+        device: where networks compute.
+        options: of `load`.
+    """
+    chosen = _one_name(options.get("features", "pixels"), options.get("encoder"))
+    known = load(**options | {"project": None, "projection": "principal"}, device=device)
+    features: NDArray[np.generic] = inputs
+    if chosen is not None:
+        top = 255.0 if inputs.dtype == np.uint8 else None
+        given = Inputs(name="inputs", parts=(inputs,), top=top)
+        encoder = encoder_named(chosen, given, known.vectors, device=device)
+        (features,) = encode(encoder, given, cache_beside(options.get("data_dir")))
+    kept, public = options.get("project"), known.public_features
+    if kept is None or public is None:
+        return np.asarray(features, dtype=np.float32)
+    return PROJECTIONS[options.get("projection", "principal")](public, kept)(features)
 
 
 def projected(federation: Federation, kept: int, name: str = "principal") -> Federation:

@@ -1,6 +1,12 @@
 """Tables, figures and self-contained pages: what is certified, at a glance."""
 
 from fedproof.report.attack_page import attack_charts, write_attack_page
+from fedproof.report.certificate_page import (
+    certificate_charts,
+    certificate_in,
+    write_certificate_page,
+    write_certificate_report,
+)
 from fedproof.report.compare_page import compare_charts, write_compare_page
 from fedproof.report.figures import draw_federation, write_charts
 from fedproof.report.inefficacy_page import (
@@ -16,12 +22,16 @@ from fedproof.report.sweep_page import sweep_chart, write_sweep_page
 __all__ = [
     "InefficacyRow",
     "attack_charts",
+    "certificate_charts",
+    "certificate_in",
     "compare_charts",
     "draw_federation",
     "inefficacy_chart",
     "inefficacy_rows",
     "sweep_chart",
     "write_attack_page",
+    "write_certificate_page",
+    "write_certificate_report",
     "write_charts",
     "write_compare_page",
     "write_figures",

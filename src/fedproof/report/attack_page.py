@@ -5,14 +5,34 @@ from pathlib import Path
 
 from fedproof.mechanisms import Caveat
 from fedproof.report.chart import TONES, Band, Chart, Line, Points, Series, Tone, numbers
-from fedproof.report.page import Markup, section, soundness_box, table, write_simple_page
+from fedproof.report.page import Markup, details, section, soundness_box, table, tag, write_simple_page
 from fedproof.report.svg import figure
 from fedproof.report.words import number, percent, plural
 from fedproof.robustness import AttackRow
 
+COLUMNS = {
+    "k": "poisoned units",
+    "accuracy": "share of the test inputs that the attacked ensemble labels correctly, as in run and compare",
+    "certified": "share that is proved to keep its correct label whatever k units do",
+    "success": "share of the attacker's inputs, those with the trigger of a backdoor, answered as it wants",
+    "clean, cost": "the attacker's loss without and with the attack, on average over the replicas: minus the "
+    "logarithm of the confidence in what it wants",
+    "at least, at most": "what k units can make of the cost, certified",
+    "holds": "the attack stayed within what is certified, up to Monte-Carlo error",
+}
+"""What the columns of both tables mean."""
+
+_HOLDS = {True: "yes", False: "no", None: "–"}
+_SATURATED = 0.95  # of the bound: a larger mean says little about the attack
+
 
 def write_attack_page(
-    rows: Sequence[AttackRow], path: Path, *, title: str = "Attacks", unit: str = "user"
+    rows: Sequence[AttackRow],
+    path: Path,
+    *,
+    title: str = "Attacks",
+    unit: str = "user",
+    cost_bound: float | None = None,
 ) -> Path:
     """Write a page that sets what attacks achieved beside what is certified; return its path.
 
@@ -21,12 +41,15 @@ def write_attack_page(
         path: the file to write.
         title: what the page is called.
         unit: what one poisoned unit is.
+        cost_bound: the largest cost there is, where it is known.
     """
     if not rows:
         raise ValueError("rows are empty: there is nothing to show")
     charts = attack_charts(rows, unit=unit)
     parts = [section(chart.name, chart.title, figure(chart)) for chart in charts]
-    parts.append(section("rows", "Attack by attack", _table(rows, unit)))
+    warnings = saturated(rows, cost_bound) if cost_bound is not None else ()
+    noted = (tag("p", sentence, class_="note") for sentence in warnings)
+    parts.append(section("rows", "Attack by attack", *_tables(rows), *noted, _meanings(unit)))
     return write_simple_page(path, title, verdict(rows), *parts, soundness_box(_caveats(rows)))
 
 
@@ -41,6 +64,18 @@ def verdict(rows: Sequence[AttackRow]) -> str:
     if len(known) == 1:
         return "The attack stayed within what is certified."
     return f"All {plural(len(known), 'attack')} stayed within what is certified."
+
+
+def saturated(rows: Sequence[AttackRow], cost_bound: float) -> tuple[str, ...]:
+    """Attacks whose cost is at its bound without attack already, so that it cannot show what they do."""
+    found = dict.fromkeys(row.attack for row in rows if row.clean_cost >= _SATURATED * cost_bound)
+    if not found:
+        return ()
+    return (
+        f"without attack the cost of {', '.join(found)} is at its bound already, attack.cost_bound = "
+        f"{cost_bound:g}, so it hardly shows what an attack does; try "
+        f"--set attack.cost_bound={4 * cost_bound:g}",
+    )
 
 
 # --- figures ------------------------------------------------------------------------------------------------
@@ -111,30 +146,45 @@ def _tones(rows: Sequence[AttackRow]) -> Iterator[tuple[str, Tone]]:
 # --- rows ---------------------------------------------------------------------------------------------------
 
 
-def _table(rows: Sequence[AttackRow], unit: str) -> Markup:
-    header = (
-        "Attack",
-        f"Poisoned {unit}s",
-        "Accuracy",
-        "Certified",
-        "Cost",
-        "Certified cost",
-        "Within bounds",
+def _tables(rows: Sequence[AttackRow]) -> tuple[Markup, Markup]:
+    """What the models answer, and what that costs the attacker."""
+    answers = table(
+        ("Attack", "k", "Accuracy", "Certified", "Success", "Holds"),
+        [
+            (
+                row.attack,
+                row.adversaries,
+                percent(row.accuracy),
+                "–" if row.certified_accuracy is None else f"≥ {percent(row.certified_accuracy)}",
+                "–" if row.success is None else percent(row.success),
+                _HOLDS[row.holds_on_certified],
+            )
+            for row in rows
+        ],
+        caption="What the models answer",
     )
-    return table(header, map(_cells, rows))
+    costs = table(
+        ("Attack", "k", "Clean", "Cost", "At least", "At most", "Holds"),
+        [
+            (
+                row.attack,
+                row.adversaries,
+                number(row.clean_cost),
+                number(row.cost),
+                *(("–", "–") if row.certified_cost is None else map(number, row.certified_cost)),
+                _HOLDS[row.holds_on_cost],
+            )
+            for row in rows
+        ],
+        caption="What it costs the attacker",
+    )
+    return answers, costs
 
 
-def _cells(row: AttackRow) -> tuple[object, ...]:
-    certified, bounds = row.certified_accuracy, row.certified_cost
-    return (
-        row.attack,
-        row.adversaries,
-        percent(row.accuracy),
-        "–" if certified is None else f"≥ {percent(certified)}",
-        number(row.cost),
-        "–" if bounds is None else f"{number(bounds[0])} to {number(bounds[1])}",
-        "–" if bounds is None else "yes" if row.holds else "no",
-    )
+def _meanings(unit: str) -> Markup:
+    listed = COLUMNS | {"k": f"poisoned {unit}s"}
+    rows = [(name[:1].upper() + name[1:], meaning) for name, meaning in listed.items()]
+    return details("What the columns mean", table(("Column", "Meaning"), rows))
 
 
 def _caveats(rows: Sequence[AttackRow]) -> tuple[Caveat, ...]:

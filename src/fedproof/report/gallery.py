@@ -32,10 +32,11 @@ class Choice:
 
 
 def choices(certificate: Certificate, each: int = _EACH) -> tuple[Choice, ...]:
-    """The inputs with the largest size, those with the smallest, and those without a decision."""
+    """Inputs with the largest and with the smallest size, if sizes differ, and those without a decision."""
     decided = [index for index, size in enumerate(certificate.certified_size) if size is not None]
     order = sorted(decided, key=lambda index: certificate.certified_size[index] or 0)
-    few = min(each, len(order) // 2)
+    differ = len({size for size in certificate.certified_size if size is not None}) > 1
+    few = min(each, len(order) // 2) if differ else 0
     open_ones = [index for index, size in enumerate(certificate.certified_size) if size is None]
     found = (
         Choice(title="Hardest to change", inputs=tuple(order[::-1][:few])),
@@ -50,16 +51,17 @@ def gallery(run: RunData) -> Markup | None:
     if run.certificate is None or run.federation is None:
         return None
     show = _shower(run.federation)
-    if show is None:
-        return None
     certificate, names = run.certificate, run.class_names
+    shown = choices(certificate)
+    if show is None or not shown:
+        return None
     return join(
         tag(
             "div",
             tag("h3", choice.title),
             tag("ul", *(_item(index, certificate, names, show) for index in choice.inputs), class_="gallery"),
         )
-        for choice in choices(certificate)
+        for choice in shown
     )
 
 

@@ -128,13 +128,20 @@ def section(identifier: str, title: str, *children: object) -> Markup:
     return tag("section", tag("h2", title, id=heading), *children, id=identifier, aria_labelledby=heading)
 
 
-def soundness_box(caveats: Sequence[Caveat | str], *, certified: bool = True, more: object = "") -> Markup:
-    """Whether something is proved: each reason why not, with its remedy where one is known."""
+def soundness_box(
+    caveats: Sequence[Caveat | str], *, certified: bool = True, training: str | None = None, more: object = ""
+) -> Markup:
+    """Whether something is proved: each reason why not, with its remedy where one is known.
+
+    `training` says what a training that was executed elsewhere is taken to have done.
+    """
     if not certified:
         strong, text = "No certificate. ", "This mechanism proves nothing."
     elif caveats:
         strong = "Heuristic, not a proof. "
         text = "The numbers above would hold under these conditions; they are not met, so nothing is proved."
+    elif training is not None:
+        strong, text = "Sound if the training did exactly this: ", f"{training}."
     else:
         strong, text = "Sound. ", "Every condition of the theorem is met."
     listed = tag("ul", *map(_reason, caveats), class_="reasons") if caveats else ""

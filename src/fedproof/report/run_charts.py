@@ -10,7 +10,7 @@ from fedproof.mechanisms import Releases, is_private
 from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, numbers
 from fedproof.report.figures import write_charts
 from fedproof.report.run_data import Row, RunData, read_run
-from fedproof.report.words import chosen_size, confidence, percent, plural
+from fedproof.report.words import chosen_size, how_sure, percent, plural
 from fedproof.threat import Relation
 
 _FEWEST_ROUNDS = 4
@@ -36,8 +36,8 @@ def run_charts(run: RunData) -> Iterator[Chart]:
     if run.certificate is None:
         return
     if run.certificate.labels is not None:
-        yield accuracy_chart(run, run.certificate)
-    yield sizes_chart(run, run.certificate)
+        yield accuracy_chart(run.certificate, run.metrics)
+    yield sizes_chart(run.certificate)
     rounds = rounds_chart(run, spent_after(run, run.certificate))
     if rounds is not None:
         yield rounds
@@ -46,20 +46,20 @@ def run_charts(run: RunData) -> Iterator[Chart]:
 # --- certified accuracy -------------------------------------------------------------------------------------
 
 
-def accuracy_chart(run: RunData, certificate: Certificate) -> Chart:
-    """Certified accuracy over the number of poisoned units, for every way of certifying."""
-    curve = certificate.curve or ()
-    lines = [_own_line(certificate), *_other_lines(run, certificate)]
-    size = chosen_size(run.summary.certified_accuracy or {})
+def accuracy_chart(certificate: Certificate, metrics: tuple[Row, ...] = ()) -> Chart:
+    """Certified accuracy over the number of poisoned units, for every way of certifying in `metrics`."""
+    curve, unit = certificate.curve or (), certificate.threat.unit
+    lines = [_own_line(certificate), *_other_lines(metrics, certificate)]
+    size = chosen_size(certificate.headline["certified_accuracy"])
     return Chart(
         name="certified-accuracy",
         title="Certified accuracy",
         description=(
-            f"Share of test inputs that keep their correct label, over the number k of poisoned {run.unit}s. "
+            f"Share of test inputs that keep their correct label, over the number k of poisoned {unit}s. "
             f"The certificate begins with {percent(curve[0])} at k = 0 and has {percent(curve[-1])} at "
             f"k = {len(curve) - 1}."
         ),
-        x_label=f"poisoned {run.unit}s k",
+        x_label=f"poisoned {unit}s k",
         y_label="certified accuracy (share of the test inputs)",
         series=tuple(lines),
         marks=(Mark(x=size, label=f"k = {size}"),) if size else (),
@@ -73,17 +73,13 @@ def _own_line(certificate: Certificate) -> Line:
     ended = len(found) <= settings.max_size  # beyond `max_size` nothing was examined: no zero is claimed
     curve = [*found, 0.0] if ended else found
     return Line(
-        label=f"this certificate, {_sure(settings.failure_probability)}",
+        label=f"this certificate, {how_sure(settings.failure_probability)}",
         short="this certificate",
         xs=numbers(range(len(curve))),
         ys=numbers(curve),
         tone=_tone(settings.method, settings.threat.relation),
         strong=True,
     )
-
-
-def _sure(failure_probability: float) -> str:
-    return f"{confidence(failure_probability)} sure" if failure_probability else "with certainty"
 
 
 def _tone(method: str, relation: str) -> Tone:
@@ -95,26 +91,26 @@ def _tone(method: str, relation: str) -> Tone:
     )
 
 
-def _other_lines(run: RunData, certificate: Certificate) -> Iterator[Line]:
+def _other_lines(metrics: tuple[Row, ...], certificate: Certificate) -> Iterator[Line]:
     """The other curves of `metrics.csv`, without the one that is the certificate's own."""
     settings = certificate.settings
     failure = "" if settings.certain else str(settings.failure_probability)
     own = (str(settings.method), str(settings.threat.relation), failure)
     # The paper's relation is not written down; its curve uses Hoeffding's bound.
     own_paper = ("paper", "", own[2])
-    for key, rows in _grouped(run.metrics).items():
-        if key == own or (settings.method is Method.PAPER and key == own_paper):
+    for key, rows in _grouped(metrics).items():
+        if (key == own and not settings.unusual) or (settings.method is Method.PAPER and key == own_paper):
             continue
         twin = own[0] == key[0] and (own[1] == key[1] or key[0] == "paper")
-        yield _line(key, rows, run.unit, named=not key[2] and not twin)
+        yield _line(key, rows, settings.threat.unit, named=not key[2] and not twin)
 
 
 def _line(key: _Key, rows: list[Row], unit: str, *, named: bool) -> Line:
     """A curve of `metrics.csv`; the outer one of each pair bears their name."""
     method, relation, failure = key
     words = {"join": f"{unit}s join", "replace": f"{unit}s replaced"}
-    sure = f"{confidence(float(failure))} sure" if failure else "exact means"
-    sure = "with certainty" if method in (Method.EXACT, Method.VOTE) else sure
+    sure = how_sure(float(failure)) if failure else "exact means"
+    sure = how_sure(0.0) if method in (Method.EXACT, Method.VOTE) else sure
     name = "the paper" if method == "paper" else words[relation]
     return Line(
         label=f"{name}, {sure}",
@@ -138,25 +134,28 @@ def _grouped(metrics: tuple[Row, ...]) -> dict[_Key, list[Row]]:
 # --- certified sizes ----------------------------------------------------------------------------------------
 
 
-def sizes_chart(run: RunData, certificate: Certificate) -> Chart:
+def sizes_chart(certificate: Certificate) -> Chart:
     """How many inputs are certified for each size, right and wrong predictions apart."""
+    unit = certificate.threat.unit
     labels = certificate.labels or certificate.prediction
     rows = list(zip(certificate.prediction, certificate.certified_size, labels, strict=True))
     right = Counter(size for top, size, label in rows if size is not None and top == label)
     wrong = Counter(size for top, size, label in rows if size is not None and top != label)
     sizes = range(max([*right, *wrong], default=0) + 1)
     abstained = sum(size is None for _, size, _ in rows)
-    series: list[Series] = [_bars("correct label", right, sizes, Tone.BLUE)]
+    series: list[Series] = [
+        _bars("correct label" if certificate.labels else "inputs", right, sizes, Tone.BLUE)
+    ]
     if wrong:
         series.append(_bars("wrong label", wrong, sizes, Tone.VERMILLION))
     return Chart(
         name="certified-sizes",
         title="Distribution of certified sizes",
         description=(
-            f"Number of test inputs by the largest number of poisoned {run.unit}s they provably tolerate; "
+            f"Number of test inputs by the largest number of poisoned {unit}s they provably tolerate; "
             f"the ensemble abstains on {plural(abstained, 'input')}."
         ),
-        x_label=f"certified size (poisoned {run.unit}s)",
+        x_label=f"certified size (poisoned {unit}s)",
         y_label="number of test inputs",
         series=tuple(series),
     )

@@ -64,7 +64,8 @@ def read_run(folder: Path, federation: Federation | None = None, *, pictures: bo
     """
     summary = read_summary(folder)
     config = read_config(folder)
-    certificate = _certificate(folder / "certificate.json")
+    path = folder / "certificate.json"
+    certificate = read_certificate(path) if path.is_file() else None
     if pictures and (federation is None or federation.encoded):
         federation = _load(config) or federation
     return RunData(
@@ -78,9 +79,8 @@ def read_run(folder: Path, federation: Federation | None = None, *, pictures: bo
     )
 
 
-def _certificate(path: Path) -> Certificate | None:
-    if not path.is_file():
-        return None
+def read_certificate(path: Path) -> Certificate:
+    """The certificate of a file; ValueError that names the file if it is none."""
     try:
         return loads(path.read_bytes())
     except ValueError as error:

@@ -3,11 +3,11 @@
 A new section is a function of what the run left behind, and a line in `_parts`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from fedproof.accounting.epsilon import natural_relation
-from fedproof.certificates import Certificate
+from fedproof.certificates import Bound, Certificate
 from fedproof.federation import Federation
 from fedproof.folder import PRIVATE, ROUNDS
 from fedproof.publishing import UNCOVERED
@@ -18,7 +18,7 @@ from fedproof.report.page import Markup, details, join, section, soundness_box, 
 from fedproof.report.planner import make_plan
 from fedproof.report.planner_section import planner_section
 from fedproof.report.run_charts import accuracy_chart, rounds_chart, sizes_chart, spent_after
-from fedproof.report.run_data import RunData, class_rows, read_run
+from fedproof.report.run_data import Row, RunData, class_rows, read_run
 from fedproof.report.svg import figure
 from fedproof.report.words import duration, number, percent, plural, rounded_up
 from fedproof.threat import Relation
@@ -63,12 +63,13 @@ def _parts(run: RunData, *, private: bool) -> Iterator[Markup]:
     spent = {} if certificate is None else spent_after(run, certificate)
     yield little(run)
     if certificate is not None and labelled:
-        yield accuracy(run, certificate)
+        yield accuracy(certificate, run.metrics)
+    yield together(run)
     yield soundness(run)
     if certificate is not None:
-        yield sizes(run, certificate)
+        yield sizes(certificate)
         if labelled:
-            yield classes(run, certificate)
+            yield classes(certificate, run.class_names)
         yield inputs(run)
         yield planner_section(make_plan(run), run)
         yield privacy(run, spent)
@@ -82,24 +83,23 @@ def _parts(run: RunData, *, private: bool) -> Iterator[Markup]:
 def heading(run: RunData) -> Markup:
     """The result in words, whether it is a proof, and the numbers most asked for."""
     summary = run.summary
-    sound = summary.sound
     trained = "one release" if summary.released else plural(summary.replicas, "replica")
     about = " · ".join(
         [summary.data, plural(summary.users, "user"), trained, plural(summary.inputs, "test input")]
     )
-    word = "Sound" if sound else "Heuristic" if run.certificate else "No certificate"
-    badge = tag(
-        "a",
-        word,
-        class_=f"badge {'sound' if sound else 'heuristic'}",
-        href="#soundness",
-    )
+    word = "Sound" if summary.sound else "Heuristic" if run.certificate else "No certificate"
+    return header(words.headline(summary), about, tiles(run), word=word, sound=summary.sound)
+
+
+def header(sentence: str, about: str, shown: Iterable[Markup], *, word: str, sound: bool) -> Markup:
+    """The top of a page: a sentence, a badge with a `word` on its soundness, what it is about, and tiles."""
+    badge = tag("a", word, class_=f"badge {'sound' if sound else 'heuristic'}", href="#soundness")
     return tag(
         "header",
         tag("p", "fedproof report", badge, class_="eyebrow"),
-        tag("h1", words.headline(summary), id="headline"),
+        tag("h1", sentence, id="headline"),
         tag("p", about, class_="about"),
-        tag("dl", *tiles(run), class_="tiles"),
+        tag("dl", *shown, class_="tiles"),
     )
 
 
@@ -108,20 +108,14 @@ def tiles(run: RunData) -> Iterator[Markup]:
     summary = run.summary
     single = f"one replica alone: {percent(summary.replica_accuracy)}"
     note = "of the model that is released" if summary.released else single
-    yield _tile("accuracy", "Accuracy", percent(summary.accuracy), note)
+    yield tile("accuracy", "Accuracy", percent(summary.accuracy), note)
     size, epsilon = summary.certified_size, summary.epsilon
     if size is None:
         return
     share = f"of {plural(summary.users, 'user')}" if run.unit == "user" else "training instances"
-    median, largest = size.median, size.max
-    yield _tile(
-        "median-size",
-        "Median certified size",
-        "none" if median is None else str(median),
-        f"{share}; largest {largest}" if largest is not None else "the ensemble abstains everywhere",
-    )
+    yield size_tile(size.median, size.max, share)
     if epsilon is None or summary.ensemble_epsilon is None:
-        yield _tile("epsilon", "Privacy", "none", "no noise is added, so no ε is finite")
+        yield tile("epsilon", "Privacy", "none", "no noise is added, so no ε is finite")
         return
     if summary.epsilon_if_replaced is not None:
         for key, value, done in (
@@ -129,16 +123,12 @@ def tiles(run: RunData) -> Iterator[Markup]:
             ("epsilon-replaced", summary.epsilon_if_replaced, "replaced"),
         ):
             about = f"one {run.unit} {done}, δ = {summary.delta:g}"
-            yield _tile(key, "Privacy of all that is released", f"ε = {rounded_up(value, 3)}", about)
+            yield tile(key, "Privacy of all that is released", f"ε = {rounded_up(value, 3)}", about)
         return
-    yield _tile(
-        "epsilon",
-        "Privacy of one model",
-        f"ε = {rounded_up(epsilon['pld'], 3)}",
-        f"at δ = {summary.delta:g}",
-    )
+    one = f"ε = {rounded_up(epsilon['pld'], 3)}"
+    yield tile("epsilon", "Privacy of one model", one, f"at δ = {summary.delta:g}")
     ensemble = rounded_up(summary.ensemble_epsilon["pld"], 3)
-    yield _tile(
+    yield tile(
         "ensemble-epsilon",
         "Privacy of the ensemble",
         f"ε = {ensemble}",
@@ -146,7 +136,14 @@ def tiles(run: RunData) -> Iterator[Markup]:
     )
 
 
-def _tile(key: str, name: str, value: str, note: str) -> Markup:
+def size_tile(median: int | None, largest: int | None, share: str) -> Markup:
+    """The median certified size, and the largest; `share` says of what."""
+    note = f"{share}; largest {largest}" if largest is not None else "the ensemble abstains everywhere"
+    return tile("median-size", "Median certified size", "none" if median is None else str(median), note)
+
+
+def tile(key: str, name: str, value: str, note: str) -> Markup:
+    """One number of those most asked for."""
     return tag(
         "div", tag("dt", name), tag("dd", value, class_="value", data_key=key), tag("dd", note, class_="note")
     )
@@ -155,25 +152,38 @@ def _tile(key: str, name: str, value: str, note: str) -> Markup:
 # --- what is certified, and may it be trusted ---------------------------------------------------------------
 
 
-def accuracy(run: RunData, certificate: Certificate) -> Markup:
-    """Certified accuracy over k, and how to read its curves."""
+def accuracy(certificate: Certificate, metrics: tuple[Row, ...] = ()) -> Markup:
+    """Certified accuracy over k, and how to read its curves; `metrics` are those of other ways to certify."""
     settings = certificate.settings
     done = "join" if settings.threat.relation is Relation.JOIN else "are replaced"
-    bound = "" if settings.certain else f", {settings.bound} bound"
-    how = f"{settings.method} method{bound}, {settings.threat.unit}s {done}"
-    reading = (
-        "Nothing is estimated: all curves hold with certainty, for all inputs at once. "
-        if settings.certain
-        else "Solid curves hold with the stated confidence for each input. Dotted ones take the means over "
+    bound = "no confidence bound" if settings.bound is Bound.NONE else f"{settings.bound} bound"
+    how = (
+        f"{settings.method} method{'' if settings.certain else f', {bound}'}, {settings.threat.unit}s {done}"
+    )
+    this = ", this certificate's for all inputs together" if settings.simultaneous else ""
+    dotted = (
+        f"Solid curves hold with the stated confidence for each input{this}. Dotted ones take the means over "
         "the replicas as exact: what infinitely many replicas would certify. "
     )
+    certain = "Nothing is estimated: all curves hold with certainty, for all inputs at once. "
+    reading = certain if settings.certain else dotted if metrics else ""
     note = tag("p", f"{reading}This certificate: {how}.", class_="note")
-    return section("accuracy", "Certified accuracy", figure(accuracy_chart(run, certificate), note=note))
+    chart = accuracy_chart(certificate, metrics)
+    return section("accuracy", chart.title, figure(chart, note=note))
 
 
-def sizes(run: RunData, certificate: Certificate) -> Markup:
+def together(run: RunData) -> Markup:
+    """How many labels change at once, at most, where that was asked for."""
+    found = words.at_once(run.summary)
+    if not found:
+        return Markup("")
+    note = tag("p", f"Whoever poisons {run.unit}s chooses them once, for all inputs.", class_="note")
+    return section("together", "All inputs at once", tag("ul", *(tag("li", text) for text in found)), note)
+
+
+def sizes(certificate: Certificate) -> Markup:
     """How many inputs are certified for each size."""
-    chart = sizes_chart(run, certificate)
+    chart = sizes_chart(certificate)
     return section("sizes", chart.title, figure(chart, note=tag("p", chart.description, class_="note")))
 
 
@@ -195,8 +205,13 @@ def soundness(run: RunData) -> Markup:
     """Whether the certificate is a proof, and what is assumed."""
     if run.certificate is None:
         return soundness_box(run.summary.caveats, certified=False)
-    taken = tag("ul", *(tag("li", text) for text in run.certificate.assumptions))
-    return soundness_box(run.summary.caveats, more=details("What is taken for granted", taken))
+    return soundness_box(run.summary.caveats, more=granted(run.certificate))
+
+
+def granted(certificate: Certificate) -> Markup:
+    """What the certificate takes for granted, on demand."""
+    taken = tag("ul", *(tag("li", text) for text in certificate.assumptions))
+    return details("What is taken for granted", taken)
 
 
 # --- privacy ------------------------------------------------------------------------------------------------
@@ -212,17 +227,6 @@ def _accountants(run: RunData) -> Markup:
     summary = run.summary
     if summary.epsilon is None or summary.ensemble_epsilon is None:
         return tag("p", "There is no noise, hence no privacy: no ε is finite.", class_="note")
-    ensemble = summary.ensemble_epsilon
-    names = [*(name for name in _ACCOUNTANTS if name in summary.epsilon)]
-    names += [name for name in summary.epsilon if name not in names]
-    rows = [
-        (
-            _ACCOUNTANTS.get(name, name),
-            rounded_up(summary.epsilon[name]),
-            rounded_up(ensemble[name]) if name in ensemble else "–",
-        )
-        for name in names
-    ]
     note = f"δ = {summary.delta:g}, for one {run.unit}{_moved(run)}. Every ε is rounded up. "
     note += (
         f"It covers all that is released; for one {run.unit} replaced it is "
@@ -232,11 +236,30 @@ def _accountants(run: RunData) -> Markup:
     )
     if summary.secure_noise:
         note += " Cohorts and noise came from the operating system: no seed gives them away or repeats them."
-    header = ("Accountant", "ε of one model", f"ε of all {summary.replicas:,} models")
     if run.certificate is not None and run.certificate.mechanism and run.certificate.mechanism.reasons:
         note += " It is no guarantee here: see above what is not met."
-    shown = 2 if summary.released else 3  # of one model there is nothing to add up
-    return join([table(header[:shown], [row[:shown] for row in rows]), tag("p", note, class_="note")])
+    models = None if summary.released else summary.replicas  # of one model there is nothing to add up
+    shown = epsilons(summary.epsilon, summary.ensemble_epsilon, models)
+    return join([shown, tag("p", note, class_="note")])
+
+
+def epsilons(one: Mapping[str, float], together: Mapping[str, float], models: int | None) -> Markup:
+    """ε of one model and, unless that is None, of all `models` together, by accountant."""
+    names = [
+        *(name for name in _ACCOUNTANTS if name in one),
+        *(name for name in one if name not in _ACCOUNTANTS),
+    ]
+    rows = [
+        (
+            _ACCOUNTANTS.get(name, name),
+            rounded_up(one[name]),
+            rounded_up(together[name]) if name in together else "–",
+        )
+        for name in names
+    ]
+    header = ("Accountant", "ε of one model", f"ε of all {models or 1:,} models")
+    shown = 2 if models is None else 3
+    return table(header[:shown], [row[:shown] for row in rows])
 
 
 def _together(run: RunData) -> str:
@@ -258,9 +281,9 @@ def _moved(run: RunData) -> str:
 # --- class by class -----------------------------------------------------------------------------------------
 
 
-def classes(run: RunData, certificate: Certificate) -> Markup:
+def classes(certificate: Certificate, names: tuple[str, ...]) -> Markup:
     """The table of the classes."""
-    size = words.chosen_size(run.summary.certified_accuracy or {})
+    size = words.chosen_size(certificate.headline["certified_accuracy"])
     rows = [
         (
             row.name,
@@ -270,7 +293,7 @@ def classes(run: RunData, certificate: Certificate) -> Markup:
             "–" if row.median is None else row.median,
             f"{row.abstained:,}",
         )
-        for row in class_rows(certificate, run.class_names, size)
+        for row in class_rows(certificate, names, size)
     ]
     header = (
         "Class",
@@ -372,6 +395,11 @@ def verification(run: RunData) -> Markup:
             "Cohorts and noise are secret, so nobody can train the same replicas again; other ones of the "
             "same law come from the same configuration."
         )
+    return checks(text, commands, prints)
+
+
+def checks(text: str, commands: Mapping[str, str], prints: Iterable[tuple[str, str]]) -> Markup:
+    """Commands that check a page's numbers, each with what it does, and the digests of what was used."""
     rows = [(name, tag("code", digest, class_="digest")) for name, digest in prints]
     return section(
         "verify",

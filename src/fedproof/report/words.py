@@ -86,6 +86,15 @@ def confidence(failure_probability: float) -> str:
     return f"{100 * (1 - failure_probability):.6g}{SPACE}%"
 
 
+def how_sure(failure_probability: float) -> str:
+    """The same in a legend; what is counted rather than estimated cannot fail.
+
+    >>> how_sure(0.01).replace(SPACE, " "), how_sure(0)
+    ('99 % confidence', 'with certainty')
+    """
+    return f"{confidence(failure_probability)} confidence" if failure_probability else "with certainty"
+
+
 def chosen_size(curve: Mapping[str, float]) -> int:
     """The size the headline speaks of: the largest that keeps three quarters of what is certified at all.
 
@@ -106,35 +115,78 @@ def headline(summary: RunSummary) -> str:
             f"{percent(summary.accuracy)} of the test inputs are labelled correctly, and nothing is "
             "certified: one poisoned user may change every label."
         )
-    size = chosen_size(curve)
-    share, sure = percent(curve[str(size)]), confidence(summary.failure_probability)
-    certain = summary.failure_probability == 0
+    return claim(
+        curve,
+        threat,
+        summary.failure_probability,
+        sound=summary.sound,
+        users=summary.users,
+        simultaneous=bool(summary.simultaneous),
+    )
+
+
+def claim(
+    curve: Mapping[str, float],
+    threat: ThreatModel,
+    failure_probability: float,
+    *,
+    sound: bool,
+    users: int | None = None,
+    label: str = "correct label",
+    simultaneous: bool = False,
+) -> str:
+    """What is certified in one sentence: the share of inputs in `curve`, by the size as a text.
+
+    >>> claim({"0": 0.9, "1": 0.8}, ThreatModel(), 0.0, sound=True).replace(SPACE, " ")
+    '80.0 % of the test inputs keep their correct label whatever 1 user does, with certainty.'
+    """
+    sure = f"With {confidence(failure_probability)} confidence" if failure_probability else ""
     if not curve["0"]:
-        return f"At {sure} confidence no test input is certified to keep its correct label."
-    verb = "keep" if summary.sound else "would keep"
-    who = _whatever(threat, summary.users, size)
-    claim = f"{share} of the test inputs {verb} their correct label {who}"
-    return f"{claim}, with certainty." if certain else f"With {sure} confidence for each input, {claim}."
+        none = f"no test input is certified to keep its {label}."
+        return f"{sure}, {none}" if sure else none.capitalize()
+    size = chosen_size(curve)
+    verb = "keep" if sound else "would keep"
+    who = _whatever(threat, users, size)
+    kept = f"{percent(curve[str(size)])} of the test inputs {verb} their {label} {who}"
+    return f"{sure} for {for_whom(simultaneous)}, {kept}." if sure else f"{kept}, with certainty."
+
+
+def for_whom(simultaneous: bool) -> str:
+    """Whom a failure probability is about."""
+    return "all inputs together" if simultaneous else "each input"
+
+
+def at_once(summary: RunSummary) -> list[str]:
+    """How many labels change at once, in a sentence for each size that was asked for."""
+    unit = summary.threat.unit.value if summary.threat else "unit"
+    return [
+        f"{plural(int(size), f'poisoned {unit}')} can change the labels of at most {most:,} of these "
+        f"{plural(summary.inputs, 'input')} at once."
+        for size, most in (summary.collective or {}).items()
+    ]
 
 
 def picked(count: int) -> str:
     """What it costs to choose among certified runs by what they certify.
 
     >>> picked(3)[:52]
-    'Each certificate holds for its own run. Who picks on'
+    'Each certificate holds for its own run. If you pick '
     """
     return (
-        f"Each certificate holds for its own run. Who picks one of {count} runs after looking at them trains "
-        f"it again with another seed, or certifies all of them at a failure probability divided by {count}."
+        f"Each certificate holds for its own run. If you pick one of {count} runs after looking at them, "
+        "train it again with another seed, or certify all of them at a failure probability divided by "
+        f"{count}."
     )
 
 
-def _whatever(threat: ThreatModel, users: int, size: int) -> str:
-    """What the adversaries may do."""
+def _whatever(threat: ThreatModel, users: int | None, size: int) -> str:
+    """What the adversaries may do; `users` is how many there are, where that is known."""
     if size == 0:
         return f"as long as no {threat.unit} is poisoned"
     if threat.relation is Relation.JOIN:
         return f"even if up to {plural(size, f'malicious {threat.unit}')} join"
     if threat.unit is Unit.USER:
+        if users is None:
+            return "whatever 1 user does" if size == 1 else f"whatever up to {size:,} users do"
         return f"whatever up to {size:,} of {plural(users, 'user')} do"
     return f"even if up to {plural(size, 'training instance')} are poisoned"

@@ -24,9 +24,9 @@ from fedproof.ensemble import (
 from fedproof.experiment import certify_scores, ensemble_size, make_task
 from fedproof.mechanisms import Caveat, is_certified, is_private
 from fedproof.progress import Progress, silent
-from fedproof.robustness.outcome import AttackOutcome, costs, run_attack, train
+from fedproof.robustness.outcome import AttackOutcome, costs, run_attack, success_rate, train
 from fedproof.robustness.rows import AttackRow
-from fedproof.robustness.verdict import by_votes, interval, verdict
+from fedproof.robustness.verdict import interval, verdict
 from fedproof.threat import Relation
 
 Certifier = Callable[[NDArray[np.float32]], Certificate | None]
@@ -135,7 +135,7 @@ def evaluate_all(
     certificate = certifier(outcome.scores)
     rows: list[AttackRow] = []
     for index, (name, attack) in enumerate(attacks):
-        clean = AttackOutcome(scores=outcome.scores, losses=(outcome.losses[index],))
+        clean = replace(outcome, losses=(outcome.losses[index],), answers=(outcome.answers[index],))
         told = partial(progress, f"{name}, k = {attack.size}")
         attacked = run_attack(task, attack, num_replicas, clean_first=first, progress=told)
         rows.append(
@@ -165,14 +165,18 @@ def evaluate(
         attack: who attacked.
         task: the clean one.
         certificate: of `clean.scores`, with the labels of the test inputs; None: there is none.
-        clean: its only losses are for `attack.goal`.
+        clean: its only losses, and answers where there are any, are for `attack.goal`.
         attacked: from `run_attack`.
         cost_bound: C̄, to which losses are clipped.
         delta: at which the paper's ε is accounted.
         failure_probability: of each comparison with a bound, for the attacked ensemble.
     """
     labels = task.federation.test_labels
-    votes = certificate is not None and by_votes(certificate)
+    votes = certificate is not None and certificate.settings.votes
+    goal = attack.goal(task.federation)
+    succeeded = [
+        success_rate(one.answers[0][int(votes)], goal) if one.answers else None for one in (clean, attacked)
+    ]
     before, after = costs(clean.losses[0], cost_bound), costs(attacked.losses[0], cost_bound)
     row = AttackRow(
         attack=name,
@@ -182,6 +186,8 @@ def evaluate(
         replica_accuracy=float(replica_accuracies(attacked.scores, labels).mean()),
         clean_accuracy=ensemble_accuracy(clean.scores, labels, votes=votes),
         accuracy=ensemble_accuracy(attacked.scores, labels, votes=votes),
+        clean_success=succeeded[0],
+        success=succeeded[1],
         clean_cost=float(before.mean()),
         cost=float(after.mean()),
         clipped_share=float(np.mean(attacked.losses[0] > cost_bound)),

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof import check
+from fedproof.arrays import votes_of
 from fedproof.attacks import Attack, Goal
 from fedproof.ensemble import (
     Task,
@@ -31,10 +32,13 @@ class AttackOutcome:
     Attributes:
         scores: `(replicas, inputs, classes)` on the test inputs.
         losses: `(replicas,)` for each goal, the attacker's loss.
+        answers: `(2, inputs, classes)` for each goal: what the replicas say to its inputs, added up, in
+            confidences and in votes.
     """
 
     scores: NDArray[np.float32]
     losses: tuple[NDArray[np.float64], ...]
+    answers: tuple[NDArray[np.float64], ...] = ()
 
 
 def train(
@@ -56,15 +60,22 @@ def train(
     """
     scores: list[NDArray[np.float32]] = []
     found: list[list[NDArray[np.float64]]] = [[] for _ in goals]
+    answers = [np.zeros((2, 1, 1))] * len(goals)
     step = part_size_for(task)
     for begin in range(0, num_replicas, step):
         part = train_replicas(task, range(begin, min(begin + step, num_replicas)), first_updates=first)
         scores.append(part.scores)
-        for goal, kept in zip(goals, found, strict=True):
-            kept.append(losses(scores_on(task, part.models, goal.inputs), goal))
+        for place, goal in enumerate(goals):
+            said = scores_on(task, part.models, goal.inputs)
+            found[place].append(losses(said, goal))
+            answers[place] = answers[place] + np.stack(
+                [said.sum(axis=0, dtype=np.float64), votes_of(said).sum(axis=0)]
+            )
         progress(min(begin + step, num_replicas), num_replicas)
     return AttackOutcome(
-        scores=np.concatenate(scores), losses=tuple(np.concatenate(parts) for parts in found)
+        scores=np.concatenate(scores),
+        losses=tuple(np.concatenate(parts) for parts in found),
+        answers=tuple(answers),
     )
 
 
@@ -123,6 +134,16 @@ def losses(scores: NDArray[np.floating], goal: Goal) -> NDArray[np.float64]:
     if not goal.wanted:
         chosen = scores.astype(np.float64).sum(axis=2) - chosen
     return np.asarray(-np.log(np.clip(chosen, _LEAST, 1.0)).mean(axis=1))
+
+
+def success_rate(answers: NDArray[np.float64], goal: Goal) -> float:
+    """Share of the goal's inputs that get the answer the attacker wants, from `answers` (inputs, classes).
+
+    >>> goal = Goal(inputs=np.zeros((2, 3)), labels=np.array([1, 1]))
+    >>> success_rate(np.array([[0.2, 0.8], [0.9, 0.1]]), goal)
+    0.5
+    """
+    return float(np.mean((answers.argmax(axis=1) == goal.labels) == goal.wanted))
 
 
 def costs(losses: NDArray[np.float64], cost_bound: float) -> NDArray[np.float64]:

@@ -24,7 +24,9 @@ class AttackRow:
         adversaries: number of poisoned units, users or instances.
         replicas: of the attacked ensemble.
         clean_replica_accuracy, replica_accuracy: of one replica without and with the attack, on average.
-        clean_accuracy, accuracy: of the ensemble predictor without and with the attack.
+        clean_accuracy, accuracy: of the ensemble predictor without and with the attack, as in `summary.json`.
+        clean_success, success: share of the attacker's inputs, those with a trigger where there is one, that
+            the ensemble answers as the attacker wants; None where it was not measured.
         clean_cost, cost: the attacker's cost J(D) and J(D').
         clipped_share: share of the attacked losses that were clipped to the cost bound.
         certified_accuracy: share of inputs that are predicted correctly and certified for this size.
@@ -48,6 +50,8 @@ class AttackRow:
     clean_cost: float
     cost: float
     clipped_share: float
+    clean_success: float | None = None
+    success: float | None = None
     certified_accuracy: float | None = None
     certified_inputs: int | None = None
     kept_on_certified: float | None = None

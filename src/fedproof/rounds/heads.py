@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof import check
+from fedproof.models.model import host_tensor
 from fedproof.models.precision import all_digits
 from fedproof.rounds.stacking import free_cores, on_cores
 
@@ -58,7 +59,7 @@ def heads(
     >>> heads(features, labels, np.array([0, 2]), 2, solver="ridge", penalty=2.0).tolist()
     [[[0.25, 0.0], [-0.25, 0.0]]]
     """
-    rows, classes = torch.as_tensor(features), torch.as_tensor(labels)
+    rows, classes = (each if isinstance(each, Tensor) else host_tensor(each) for each in (features, labels))
     found: list[Tensor] = [rows.new_empty(0)] * (len(offsets) - 1)
 
     def solve(group: int) -> None:

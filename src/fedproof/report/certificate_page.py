@@ -1,0 +1,154 @@
+"""The page of a certificate alone: from `fedproof certify`, or from the folder of a Flower federation."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from fedproof.accounting.ledger import Ledger, load_ledger
+from fedproof.certificates import Certificate
+from fedproof.certificates.soundness import caveats_of, executed
+from fedproof.report.chart import Chart
+from fedproof.report.page import Markup, join, section, soundness_box, tag, write_page
+from fedproof.report.run_charts import accuracy_chart, sizes_chart
+from fedproof.report.run_data import read_certificate
+from fedproof.report.run_page import (
+    accuracy,
+    checks,
+    classes,
+    epsilons,
+    granted,
+    header,
+    size_tile,
+    sizes,
+    tile,
+)
+from fedproof.report.words import claim, percent, plural, rounded_up
+
+_FILE, _LEDGER = "certificate.json", "ledger.json"
+
+
+def certificate_in(path: Path) -> Path | None:
+    """The certificate's file, if `path` is one or a folder with one that `fedproof run` did not make."""
+    if path.is_file():
+        return path
+    found = path / _FILE
+    return found if found.is_file() and not (path / "config.toml").exists() else None
+
+
+def write_certificate_report(path: Path) -> Path:
+    """Write `report.html` into a folder with a certificate, or the page of a certificate's file beside it.
+
+    A ledger in the same folder, as Flower's strategy keeps one, says what was spent on privacy.
+
+    Raises:
+        ValueError: not a certificate, or an altered one; the message names the file.
+    """
+    file = path / _FILE if path.is_dir() else path
+    page = path / "report.html" if path.is_dir() else path.with_suffix(".html")
+    ledger = file.parent / _LEDGER
+    spent = load_ledger(ledger) if ledger.is_file() else None
+    labels = " --labels labels.npy" if file.with_name("labels.npy").is_file() else ""
+    command = f"fedproof verify {file.name} --scores scores.npy{labels}"
+    return write_certificate_page(read_certificate(file), page, command=command, ledger=spent)
+
+
+def write_certificate_page(
+    certificate: Certificate, path: Path, *, command: str, ledger: Ledger | None = None
+) -> Path:
+    """Write the page of a certificate whose models were trained elsewhere; return its path.
+
+    Args:
+        certificate: what is certified.
+        path: the page to write.
+        command: checks the certificate's file.
+        ledger: what was released and what it cost, where it is known.
+    """
+    parts = (_heading(certificate), *_parts(certificate, command, ledger))
+    return write_page(path, title="fedproof: certificate", body=tag("main", *parts, id="main"))
+
+
+def certificate_charts(certificate: Certificate) -> Iterator[Chart]:
+    """Every figure of a certificate, in the order of the page."""
+    if certificate.labels is not None:
+        yield accuracy_chart(certificate)
+    yield sizes_chart(certificate)
+
+
+def _parts(certificate: Certificate, command: str, ledger: Ledger | None) -> Iterator[Markup]:
+    if certificate.labels is not None:
+        yield accuracy(certificate)
+    yield _soundness(certificate)
+    yield sizes(certificate)
+    if certificate.labels is not None:
+        yield classes(certificate, tuple(map(str, range(certificate.num_classes))))
+    if ledger is not None and ledger.replicas:
+        yield _privacy(ledger, certificate.threat.unit)
+    yield _verification(certificate, command)
+
+
+def _heading(certificate: Certificate) -> Markup:
+    """The result in words, whether it is a proof, and the numbers most asked for."""
+    settings, found = certificate.settings, certificate.headline
+    curve, label = found["certified_accuracy"], "correct label"
+    if curve is None:  # nobody said what is right: the label that the ensemble gives is what is kept
+        curve, label = _kept(certificate), "label"
+    sentence = claim(
+        curve, settings.threat, certificate.failure_probability, sound=certificate.sound, label=label
+    )
+    models = [] if certificate.num_replicas is None else [plural(certificate.num_replicas, "replica")]
+    about = " · ".join([*models, plural(certificate.num_inputs, "test input"), f"method {settings.method}"])
+    word = "Sound if trained as stated" if certificate.sound else "Heuristic"
+    return header(sentence, about, _tiles(certificate), word=word, sound=certificate.sound)
+
+
+def _kept(certificate: Certificate) -> dict[str, float]:
+    """The share of inputs that keep the label they have, by the number of poisoned units as a text."""
+    sizes = [size for size in certificate.certified_size if size is not None]
+    shares = (
+        sum(size >= k for size in sizes) / certificate.num_inputs for k in range(max(sizes, default=0) + 1)
+    )
+    return {str(k): share for k, share in enumerate(shares)}
+
+
+def _tiles(certificate: Certificate) -> Iterator[Markup]:
+    size = certificate.headline["certified_size"]
+    if certificate.accuracy is not None:
+        note = f"abstains on {size['abstained']:,} of {plural(certificate.num_inputs, 'input')}"
+        yield tile("accuracy", "Accuracy", percent(certificate.accuracy), note)
+    yield size_tile(size["median"], size["max"], f"{certificate.threat.unit}s")
+    known = certificate.settings.privacy
+    if known is not None:
+        yield tile(
+            "epsilon",
+            "Privacy of one model",
+            f"ε = {rounded_up(known.epsilon, 3)}",
+            f"at δ = {known.delta:g}",
+        )
+
+
+def _soundness(certificate: Certificate) -> Markup:
+    """Whether it is a proof if the training was what it is taken to have been, and what that is."""
+    settings = certificate.settings
+    source = settings.mechanism or settings.privacy
+    assert source is not None, "checked by the settings"
+    replicas = None if settings.certain else certificate.num_replicas
+    training = executed(source, settings.threat, replicas=replicas)
+    caveats = caveats_of(settings, exact=certificate.num_replicas is None) if certificate.reasons else ()
+    taken = tag("p", f"Taken to have been executed: {training}.") if caveats else ""
+    return soundness_box(caveats, training=training, more=join([taken, granted(certificate)]))
+
+
+def _privacy(ledger: Ledger, unit: str) -> Markup:
+    """ε of one model and of all that were released, as the ledger has them."""
+    one = replace(ledger, replicas=1).epsilon
+    note = f"δ = {ledger.delta:g}, for one {unit}, as {_LEDGER} has it. Every ε is rounded up."
+    return section(
+        "privacy", "Privacy", epsilons(one, ledger.epsilon, ledger.replicas), tag("p", note, class_="note")
+    )
+
+
+def _verification(certificate: Certificate, command: str) -> Markup:
+    does = "re-derives every number of the certificate from the replicas' scores"
+    prints = [("Scores", certificate.scores_sha256)]
+    prints += [("Labels", certificate.labels_sha256)] if certificate.labels_sha256 is not None else []
+    return checks("With the scores it was made from:", {command: does}, prints)

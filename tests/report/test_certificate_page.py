@@ -1,0 +1,129 @@
+"""The page of a certificate alone: its numbers, on what its soundness depends, and where it is written."""
+
+import re
+
+import numpy as np
+import pytest
+
+import fedproof as fp
+from fedproof.accounting.ledger import save_ledger
+from fedproof.certificates import dumps
+from fedproof.report import (
+    certificate_charts,
+    certificate_in,
+    write_certificate_page,
+    write_certificate_report,
+)
+from fedproof.report.words import percent
+
+MECHANISM = fp.UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=fp.Poisson(probability=0.1))
+RIGHT = [0, 1, 1, 0]
+COMMAND = "fedproof verify mine.json --scores scores.npy"
+
+
+def scores(replicas=400):
+    """Confident on three inputs, undecided on the last."""
+    generator = np.random.default_rng(0)
+    top = generator.uniform(0.8, 1.0, (replicas, 4))
+    top[:, 3] = generator.uniform(0.0, 1.0, replicas)
+    return np.stack(
+        [
+            np.where([True, False, False, True], top, 1 - top),
+            np.where([True, False, False, True], 1 - top, top),
+        ],
+        axis=2,
+    )
+
+
+def certificate(labels=RIGHT, **settings):
+    return fp.certify(scores(), labels, **({"mechanism": MECHANISM} | settings))
+
+
+def text_of(page):
+    """What a reader sees, without marks."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page.read_text()).replace("\u00a0", " "))
+
+
+def test_the_page_has_the_certificates_numbers(tmp_path):
+    found = certificate()
+    text = text_of(
+        write_certificate_page(found, tmp_path / "page.html", command=f"{COMMAND} --labels mine.npy")
+    )
+    assert percent(found.accuracy).replace("\u00a0", " ") in text
+    assert "abstains on 1 of 4 inputs" in text
+    assert (
+        "With 99 % confidence for each input, 75.0 % of the test inputs keep their correct label whatever"
+        in text
+    )
+    assert (
+        "Sound if the training did exactly this: 400 independent trainings on the same data, each of 3 rounds"
+        in text
+    )
+    assert "fedproof verify mine.json --scores scores.npy --labels mine.npy" in text
+    assert found.scores_sha256 in text
+
+
+def test_without_labels_nothing_is_called_correct(tmp_path):
+    text = text_of(write_certificate_page(certificate(None), tmp_path / "page.html", command=COMMAND))
+    assert "75.0 % of the test inputs keep their label whatever" in text
+    assert "correct" not in text
+    assert [chart.name for chart in certificate_charts(certificate(None))] == ["certified-sizes"]
+
+
+def test_what_is_not_met_stands_beside_what_was_executed(tmp_path):
+    median = fp.UserFedAvg(
+        rounds=3, noise_multiplier=1.8, sampling=fp.Poisson(probability=0.1), clipping=fp.Median()
+    )
+    text = text_of(
+        write_certificate_page(certificate(mechanism=median), tmp_path / "page.html", command=COMMAND)
+    )
+    assert "Heuristic, not a proof" in text
+    assert "Sound if" not in text
+    assert "would keep" in text
+    assert "Taken to have been executed: 400 independent trainings" in text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {
+            "mechanism": None,
+            "privacy": fp.ApproximateDP(epsilon=0.2, delta=1e-5, relation="replace"),
+            "method": "paper",
+        },
+        {"mechanism": fp.Partition(groups=400, rounds=3), "method": "vote"},
+        {"served": 0.01},
+        {"threat": fp.ThreatModel(relation="join")},
+    ],
+    ids=str,
+)
+def test_every_kind_of_certificate_has_a_page(tmp_path, settings):
+    text = text_of(write_certificate_page(certificate(**settings), tmp_path / "page.html", command=COMMAND))
+    assert "Sound if the training did exactly this" in text
+    assert ("400 independent trainings" in text) == (not isinstance(settings.get("mechanism"), fp.Partition))
+
+
+def test_a_folder_of_a_federation_gets_a_report_with_its_ledger(tmp_path):
+    (tmp_path / "certificate.json").write_text(dumps(certificate()))
+    save_ledger(fp.Ledger.of(MECHANISM, delta=0.0029).spend(400), tmp_path / "ledger.json")
+    page = write_certificate_report(tmp_path)
+    assert page == tmp_path / "report.html"
+    assert "ε of all 400 models" in text_of(page)
+    assert "0.2114" in text_of(page)  # 0.2113 by `fedproof account`, here rounded up
+
+
+def test_a_run_keeps_its_own_report(tmp_path):
+    file = tmp_path / "certificate.json"
+    file.write_text(dumps(certificate()))
+    assert certificate_in(tmp_path) == file
+    (tmp_path / "config.toml").write_text("")
+    assert certificate_in(tmp_path) is None
+    assert write_certificate_report(file) == tmp_path / "certificate.html"
+
+
+def test_what_is_no_certificate_is_named(tmp_path):
+    (tmp_path / "certificate.json").write_text(
+        dumps(certificate()).replace('"max_size": 100', '"max_size": 101')
+    )
+    with pytest.raises(ValueError, match=r"certificate\.json: certificate was altered"):
+        write_certificate_report(tmp_path)
