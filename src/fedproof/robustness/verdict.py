@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedproof.arrays import Floats, votes_of
 from fedproof.certificates import Bound, Certificate
 from fedproof.certificates.confidence import mean_lower, mean_upper
-from fedproof.certificates.tight import partition_sizes, vote_counts
+from fedproof.certificates.tight import vote_counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ def verdict(
     rows = certified_at(certificate, size)
     if not len(rows):
         return Verdict(certified=0, kept=0, contradicted=0)
-    if certificate.settings.counted:
-        return _counted(scores, certificate, rows)
+    if certificate.settings.certain:
+        return _certain(scores, certificate, rows)
     mine = votes_of(scores[:, rows]) if certificate.settings.votes else scores[:, rows]
     wanted = np.array([certificate.prediction[row] for row in rows])
     margins = _margins(mine, wanted)
@@ -61,9 +61,10 @@ def verdict(
     )
 
 
-def _counted(scores: NDArray[np.floating], certificate: Certificate, rows: NDArray[np.int64]) -> Verdict:
-    """Votes of disjoint groups are no estimate: a prediction is kept or it is contradicted."""
-    top, _ = partition_sizes(vote_counts(scores[:, rows]))
+def _certain(scores: NDArray[np.floating], certificate: Certificate, rows: NDArray[np.int64]) -> Verdict:
+    """Votes of disjoint groups, and one model, are no estimate: a prediction is kept or contradicted."""
+    counts = scores[0, rows] if certificate.settings.exact else vote_counts(scores[:, rows])
+    top = counts.argmax(axis=1)  # the first of equal ones
     kept = int(np.sum(top == [certificate.prediction[row] for row in rows]))
     return Verdict(certified=len(rows), kept=kept, contradicted=len(rows) - kept)
 
