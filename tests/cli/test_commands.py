@@ -4,11 +4,15 @@ import json
 import os
 import re
 import sys
+from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from fedproof.cli.training import _in_one_round
+from fedproof.config import parse_config
 from tests.commands import fedproof
 from tests.patience import finished
 
@@ -191,6 +195,17 @@ def test_plan_knows_one_round(tmp_path):
     kinds = [option["mechanism"]["kind"] for option in private["options"]]
     assert kinds.count("one-round") == 1
     assert any("one-round" in line for line in private["assumptions"])
+
+
+def test_the_demo_computes_what_one_round_gives_on_its_data():
+    text = resources.files("fedproof").joinpath("demo.toml").read_text()
+    line = _in_one_round(parse_config(text, "demo"), SimpleNamespace(certified_accuracy={"0": 1.0, "5": 0.9}))
+    # One Gaussian query at noise 6, δ = 0.005.
+    found = re.search(
+        r"(\d+\.\d)\s% at k = 5, (\d+\.\d)\s% at k = 10, with certainty, and ε = (0\.258) ", line
+    )
+    assert found, line
+    assert 100 >= float(found[1]) >= float(found[2]) > 80
 
 
 # --- certify, verify, inefficacy ----------------------------------------------------------------------------

@@ -25,8 +25,8 @@ PUBLISHED = (
     "Each user sends",
 )
 OTHER_RELATION = (
-    "Sizes are for replaced units, and ε is for one added or removed; what one replaced unit costs is more, and "
-    "stands beside it where it is known."
+    "Sizes are for replaced units, and ε is for one added or removed; what one replaced unit costs is more, "
+    "and stands beside it where it is known."
 )
 
 
