@@ -46,7 +46,7 @@ from fedproof.release import load_release
 from fedproof.seeds import common_half, fresh_seed
 from fedproof.summary import RunSummary, SizeSummary, Traffic, read_summary, write_summary
 from fedproof.threat import Unit
-from fedproof.training import certify_task, check_certifiable
+from fedproof.training import certify_task, check_certifiable, labels_at_once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +112,12 @@ def run(
         with _timed(seconds, "certify"):
             progress("certify", 0, 1)
             certificate, curves = _certify(config, task, scores)
+            asked = config.certificate
+            limits = {"rule": asked.rule, "seconds": asked.collective_seconds}
+            together = labels_at_once(task, scores, config.threat_model, asked.collective, **limits)
             progress("certify", 1, 1)
         summary = _summary(config, task, scores, certificate, curves, seconds)
+        summary = replace(summary, collective=together)
         _write(folder.path, certificate, curves, summary)
     return Run(
         config=config, folder=out, summary=summary, certificate=certificate, federation=task.federation
@@ -288,6 +292,7 @@ def _certify(
         delta=config.mechanism.delta,
         failure_probability=section.failure_probability,
         max_size=section.max_size,
+        rule=section.rule,
     )
     return certificate, curves
 
@@ -306,8 +311,10 @@ def _asked_for(config: Config) -> dict[str, Any]:
     section = config.certificate
     return {
         "method": section.method,
+        "rule": section.rule,
         "bound": section.bound,
         "failure_probability": section.failure_probability,
+        "simultaneous": section.simultaneous,
         "max_size": section.max_size,
         "delta": config.mechanism.delta,
     }

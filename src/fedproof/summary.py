@@ -50,6 +50,9 @@ class RunSummary:
         certified_accuracy: by the size as a text; this and what follows is None if nothing is certified.
         certified_size: over the test inputs.
         failure_probability, served, method, bound: of the certificate.
+        rule: by which models elect a class, where it is not plurality.
+        simultaneous: true where the failure probability is for all inputs together.
+        collective: for each size as a text, how many labels so many units can change at once, at most.
         sound, reasons, remedies: whether it is a proof, why not, and what would help.
         epsilon, ensemble_epsilon: of one model and of all, by accountant; this and what follows is None if
             there is no privacy.
@@ -77,6 +80,9 @@ class RunSummary:
     served: float | None = None
     method: str | None = None
     bound: str | None = None
+    rule: str | None = None
+    simultaneous: bool | None = None
+    collective: Mapping[str, int] | None = None
     sound: bool
     reasons: tuple[str, ...]
     remedies: tuple[str | None, ...] = ()

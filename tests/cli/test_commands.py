@@ -185,6 +185,19 @@ def test_certify_and_verify_without_training_anything(files):
     }
 
 
+@pytest.mark.parametrize("rule", ["pairwise", "run-off"])
+def test_rules_and_simultaneous_statements_are_told_kept_and_verified(files, rule):
+    certificate, scores = files / f"{rule}.json", files / "scores.npy"
+    asked = ("--method", "vote", "--rule", rule, "--simultaneous", "--out", certificate)
+    document = as_json("certify", "--scores", scores, *MECHANISM, *asked)
+    assert (document["rule"], document["simultaneous"]) == (rule, True)
+    assert as_json("verify", certificate, "--scores", scores)["valid"]
+    said = fedproof("certify", "--scores", scores, *MECHANISM, *asked).stdout
+    assert "99% confidence for all inputs together" in " ".join(said.split())
+    assert f"label that wins by {rule}" in " ".join(said.split())
+    assert "rule" not in as_json("certify", "--scores", scores, *MECHANISM)
+
+
 def test_verify_names_what_was_changed(files):
     certificate = files / "changed.json"
     fedproof("certify", "--scores", files / "scores.npy", *MECHANISM, "--out", certificate)
@@ -364,7 +377,7 @@ def test_wrong_usage_is_status_two(arguments):
     fedproof(*arguments, status=2)
 
 
-def test_fixed_cohorts_cannot_be_joined(files):
+def test_who_joins_fixed_cohorts_is_certified_but_not_by_renyi(files):
     fixed = (
         "--noise-multiplier",
         "1",
@@ -377,8 +390,9 @@ def test_fixed_cohorts_cannot_be_joined(files):
         "--relation",
         "join",
     )
-    done = fedproof("certify", "--scores", files / "scores.npy", *fixed, status=1)
-    assert "'join' is not defined for cohorts of fixed size" in done.stderr
+    done = fedproof("certify", "--scores", files / "scores.npy", *fixed, "--method", "renyi", status=1)
+    assert "'join' is not defined for cohorts of fixed size and --method renyi" in done.stderr
+    fedproof("certify", "--scores", files / "scores.npy", *fixed)
 
 
 # --- data and pretraining -----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from fedproof.threat import Relation
 TradeoffBySize = Callable[[int], Tradeoff]
 Holds = Callable[[int, Integers], NDArray[np.bool_]]
 
-_SLACK = 1e-12  # a strict inequality must hold by more than float error
+SLACK = 1e-12  # a strict inequality must hold by more than float error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ def mean_sizes(
     def holds(size: int, inputs: Integers) -> NDArray[np.bool_]:
         tradeoff = curve(size)
         low, high = tradeoff.lower(top_lower[inputs]), tradeoff.upper(rival_upper[inputs])
-        return np.asarray(low > high + gap + _SLACK)
+        return np.asarray(low > high + gap + SLACK)
 
     return walk(len(top_lower), holds, max_size)
 

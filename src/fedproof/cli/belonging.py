@@ -123,7 +123,12 @@ RULES = {
     "certify": Rules(
         uses=_GUARANTEE
         | dict.fromkeys(("scores", "labels", "bound", "max_size", "served", "page"), ALWAYS)
-        | {"failure_probability": (Kind.MARGIN, Kind.BOUNDED), "spending": (Kind.BOUNDED,)},
+        | {
+            "failure_probability": (Kind.MARGIN, Kind.BOUNDED),
+            "spending": (Kind.BOUNDED,),
+            "simultaneous": (Kind.MARGIN, Kind.BOUNDED),
+            "rule": (Kind.VOTE, Kind.MEAN),
+        },
         needs=_GUARANTEE_NEEDS,
     ),
     "inefficacy": Rules(

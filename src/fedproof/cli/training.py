@@ -78,7 +78,7 @@ def show(summary: RunSummary, out: Path) -> None:
     """A run for people."""
     from fedproof.report.advice import advice, needs_advice
     from fedproof.report.run_data import read_run
-    from fedproof.report.words import headline
+    from fedproof.report.words import at_once, headline
 
     what = "released model" if summary.released else "ensemble"
     rows: list[tuple[str, str]] = [(f"accuracy of the {what}", f"{summary.accuracy:.2%}")]
@@ -95,6 +95,8 @@ def show(summary: RunSummary, out: Path) -> None:
     title = f"{summary.data}: {made} of {summary.users} users, {summary.inputs} test inputs"
     print_table(title, ("", ""), rows)
     say(headline(summary))
+    for sentence in at_once(summary):
+        say(sentence)
     say_soundness(summary.sound, summary.reasons)
     limits = advice(read_run(out, pictures=False)) if needs_advice(summary) else ()
     if limits:

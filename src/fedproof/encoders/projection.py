@@ -92,8 +92,9 @@ class Neighbourhood:
 
     def _found(self, rows: Rows) -> Rows:
         places = _of_length_one(self.directions.turned(rows))
-        weights = _near(places @ self.places.T)
-        coordinates = _of_length_one(weights @ self.coordinates)  # a mean but for the length
+        nearest, weights = _near(places @ self.places.T)
+        mean = np.einsum("rn,rnk->rk", weights, self.coordinates[nearest])  # but for the length
+        coordinates = _of_length_one(mean)
         return np.concatenate([coordinates, places], axis=1) if self.beside else coordinates
 
 
@@ -113,7 +114,8 @@ def neighbourhood_of(public: NDArray[np.generic], kept: int, *, beside: bool = F
     places = _of_length_one(directions.turned(values))
     cosines = places @ places.T
     np.fill_diagonal(cosines, -np.inf)  # nobody is a neighbour of itself
-    weights = _near(cosines)
+    weights = np.zeros_like(cosines)
+    np.put_along_axis(weights, *_near(cosines), axis=1)
     weights = (weights + weights.T) / 2
     root = 1 / np.sqrt(weights.sum(axis=1))
     count = len(public)
@@ -122,11 +124,12 @@ def neighbourhood_of(public: NDArray[np.generic], kept: int, *, beside: bool = F
     return Neighbourhood(directions=directions, places=places, coordinates=coordinates, beside=beside)
 
 
-def _near(cosines: Rows) -> Rows:
-    """Weights of the nearest public instances of each row, all others zero; none for what is no number."""
+def _near(cosines: Rows) -> tuple[NDArray[np.int64], Rows]:
+    """The nearest public instances of each row and their weights, which are 0 for what is no number."""
     last = cosines.shape[1] - _NEIGHBOURS
-    nearest = np.partition(cosines, last, axis=1)[:, last, None]
-    return np.where(cosines >= nearest, np.exp(_SHARPNESS * (cosines - 1)), 0.0)
+    nearest = np.argpartition(cosines, last, axis=1)[:, last:]
+    found = np.take_along_axis(cosines, nearest, axis=1)
+    return nearest, np.where(np.isfinite(found), np.exp(_SHARPNESS * (found - 1)), 0.0)
 
 
 def _of_length_one(rows: Rows) -> Rows:
