@@ -192,6 +192,19 @@ def test_parts_of_the_units_are_attacked_alike(monkeypatch):
     np.testing.assert_array_equal(np.concatenate(parts), whole[0])
 
 
+def opposite(contributions, state, adversaries):
+    return -contributions.updates  # of everybody: only the adversaries' rows may count
+
+
+@pytest.mark.parametrize("upload", ["anchors", "rows"])
+def test_an_attack_of_ones_own_sees_what_is_sent(upload):
+    task, who = task_of(digits(upload)), [4, 44]
+    attacked = under_attack(task, build_attack(f"{__name__}:opposite", adversaries=tuple(who)))
+    before, after = (np.concatenate(list(one_round.uploads_of(each))) for each in (task, attacked))
+    before[who] = -before[who]
+    np.testing.assert_array_equal(after, before)
+
+
 # --- the tests see something --------------------------------------------------------------------------------
 
 
