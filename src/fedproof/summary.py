@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedproof import check
 from fedproof.files import replace_file
 from fedproof.mechanisms import Caveat
-from fedproof.threat import ThreatModel
+from fedproof.threat import Relation, ThreatModel
 
 FILE = "summary.json"
 
@@ -200,6 +200,11 @@ class ComparedRun:
         certified_accuracy: by the size as a text, as in `summary.json`.
         sound: whether the certificate is a proof.
         reasons: why it is none.
+        predictor: what is certified, in words.
+        published_epsilon: of everything that is published; of one release that is `epsilon`.
+        epsilon_relation: `join` if every ε is for a unit added or removed, `replace` if for one replaced.
+        epsilon_if_replaced: of everything that is published, for a unit that is replaced; None if not known.
+        uploads_per_user, bytes_per_user: what one user sends up, on average.
     """
 
     name: str
@@ -217,6 +222,17 @@ class ComparedRun:
     certified_accuracy: Mapping[str, float]
     sound: bool
     reasons: tuple[str, ...]
+    predictor: str = ""
+    published_epsilon: float | None = None
+    epsilon_relation: str | None = None
+    epsilon_if_replaced: float | None = None
+    uploads_per_user: float | None = None
+    bytes_per_user: float | None = None
+
+    @property
+    def other_relation(self) -> bool:
+        """Whether sizes are for units that are replaced, and the ε beside them for one added or removed."""
+        return self.relation == Relation.REPLACE and self.epsilon_relation == Relation.JOIN
 
     def document(self) -> dict[str, Any]:
         """The row as JSON has it."""

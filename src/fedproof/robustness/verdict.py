@@ -68,10 +68,8 @@ def verdict(
 
 def _certain(scores: NDArray[np.floating], certificate: Certificate, rows: NDArray[np.int64]) -> Verdict:
     """Votes of disjoint groups, and one model, are no estimate: a prediction is kept or contradicted."""
-    if certificate.settings.exact:
-        top = scores[0, rows].argmax(axis=1)
-    else:
-        top, _ = counted_sizes(certificate.settings.rule, scores[:, rows], 0)
+    settings, found = certificate.settings, scores[:, rows]
+    top = found[0].argmax(axis=1) if settings.exact else counted_sizes(settings.rule, found, 0)[0]
     kept = int(np.sum(top == [certificate.prediction[row] for row in rows]))
     return Verdict(certified=len(rows), kept=kept, contradicted=len(rows) - kept)
 
