@@ -233,6 +233,22 @@ def exact_sizes(scores: Floats, relation: Relation) -> tuple[Integers, Integers]
     return top, np.maximum(np.ceil(lead / moved), 0).astype(np.int64) - 1
 
 
+def exact_costs(scores: Floats, costs: Floats, relation: Relation, size: int) -> tuple[float, float]:
+    """Bounds on the mean cost of a released model's answers once `size` units are poisoned.
+
+    `costs` (inputs,), each 0 or 1, are what the answers cost that follow from `scores` (inputs, classes).
+
+    Guarantee: with certainty. The answer to an input whose exact size reaches `size` stays, and so does its
+    cost; that of any other input may become 0 or 1.
+
+    >>> scores, costs = np.array([[9.0, 0.0], [5.0, 1.0], [1.0, 0.0]]), np.array([1.0, 0.0, 1.0])
+    >>> exact_costs(scores, costs, Relation.JOIN, 0), exact_costs(scores[:2], costs[:2], Relation.JOIN, 4)
+    ((0.6666666666666666, 0.6666666666666666), (0.5, 1.0))
+    """
+    kept = exact_sizes(scores, relation)[1] >= size
+    return float(np.where(kept, costs, 0.0).mean()), float(np.where(kept, costs, 1.0).mean())
+
+
 def partition_costs(costs: NDArray[np.float64], cost_bound: float, size: int) -> tuple[float, float]:
     """Bounds on the mean cost of a partition's models once `size` units are poisoned.
 

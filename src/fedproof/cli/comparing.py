@@ -197,8 +197,9 @@ def _show_attacks(rows: list[AttackRow], cost_bound: float) -> None:
     from fedproof.report.attack_page import COLUMNS, saturated
 
     answered = {True: "yes", False: "NO", None: "-"}
+    asked = "one model answers" if rows[0].replicas == 1 else f"{rows[0].replicas} replicas answer"
     print_table(
-        f"What {rows[0].replicas} replicas answer; without attack {rows[0].clean_accuracy:.2%} correctly",
+        f"What {asked}; without attack {rows[0].clean_accuracy:.2%} correctly",
         ("attack", "k", "accuracy", "certified", "success", "holds"),
         [
             (

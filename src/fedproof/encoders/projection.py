@@ -77,7 +77,8 @@ class Neighbourhood:
         directions: in which neighbours are looked for.
         places: `(public instances, directions)`, of length one.
         coordinates: `(public instances, kept)`.
-        beside: whether the directions, of length one, stand beside the coordinates.
+        beside: whether the directions, of length one, stand beside the coordinates, which then have half of
+            it: the map tells few instances which cluster they are in, directions tell more what it is.
     """
 
     directions: Projection
@@ -95,7 +96,7 @@ class Neighbourhood:
         nearest, weights = _near(places @ self.places.T)
         mean = np.einsum("rn,rnk->rk", weights, self.coordinates[nearest])  # but for the length
         coordinates = _of_length_one(mean)
-        return np.concatenate([coordinates, places], axis=1) if self.beside else coordinates
+        return np.concatenate([coordinates / 2, places], axis=1) if self.beside else coordinates
 
 
 def neighbourhood_of(public: NDArray[np.generic], kept: int, *, beside: bool = False) -> Neighbourhood:

@@ -44,8 +44,8 @@ def verdict(
     rows = certified_at(certificate, size)
     if not len(rows):
         return Verdict(certified=0, kept=0, contradicted=0)
-    if certificate.settings.counted:
-        return _counted(scores, certificate, rows)
+    if certificate.settings.certain:
+        return _certain(scores, certificate, rows)
     rule, votes = certificate.settings.rule, certificate.settings.votes
     wanted = np.array([certificate.prediction[row] for row in rows])
     if rule is Rule.RUN_OFF:
@@ -66,9 +66,10 @@ def verdict(
     )
 
 
-def _counted(scores: NDArray[np.floating], certificate: Certificate, rows: NDArray[np.int64]) -> Verdict:
-    """Votes of disjoint groups are no estimate: a prediction is kept or it is contradicted."""
-    top, _ = counted_sizes(certificate.settings.rule, scores[:, rows], 0)
+def _certain(scores: NDArray[np.floating], certificate: Certificate, rows: NDArray[np.int64]) -> Verdict:
+    """Votes of disjoint groups, and one model, are no estimate: a prediction is kept or contradicted."""
+    settings, found = certificate.settings, scores[:, rows]
+    top = found[0].argmax(axis=1) if settings.exact else counted_sizes(settings.rule, found, 0)[0]
     kept = int(np.sum(top == [certificate.prediction[row] for row in rows]))
     return Verdict(certified=len(rows), kept=kept, contradicted=len(rows) - kept)
 
