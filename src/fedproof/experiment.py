@@ -16,12 +16,12 @@ from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.epsilon import natural_relation, replaced_epsilon
 from fedproof.accounting.ledger import Ledger, save_ledger
 from fedproof.aggregation.registry import build_rule
+from fedproof.arrays import Integers
 from fedproof.certificates import Certificate, dumps
-from fedproof.certificates.comparison import Curve, compare
+from fedproof.certificates.comparison import Curve, compare, observed
 from fedproof.certificates.soundness import caveats_of as certificate_caveats
 from fedproof.config import Config, load_config
 from fedproof.ensemble import (
-    Ensemble,
     Task,
     ensemble_accuracy,
     fingerprint,
@@ -29,14 +29,13 @@ from fedproof.ensemble import (
     one_round,
     replica_accuracies,
     shares_first_round,
-    store,
     train_ensemble,
 )
 from fedproof.ensemble.engines import check_engine
 from fedproof.ensemble.task import caveats_of, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
-from fedproof.folder import MADE_OF, NOTICE, RELEASE, ROUNDS, RunFolder, read_config
+from fedproof.folder import MADE_OF, NOTICE, OBSERVED, RELEASE, ROUNDS, RunFolder, read_config
 from fedproof.mechanisms import Caveat, Releases, is_certified, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.models.registry import build
@@ -107,8 +106,8 @@ def run(
                     progress=lambda done, total: progress("train", done, total),
                 )
                 _save_ledger(config, task, wanted, folder.path)
-                scores = folder.write_scores(_score_parts(ensemble), _shape(task, wanted))
-                replace_rows(folder.path / ROUNDS, _round_rows(ensemble))
+                scores = folder.write_scores(ensemble.score_parts(), _shape(task, wanted))
+                replace_rows(folder.path / ROUNDS, ensemble.round_rows())
         with _timed(seconds, "certify"):
             progress("certify", 0, 1)
             certificate, curves = _certify(config, task, scores)
@@ -252,7 +251,12 @@ def _released(config: Config, task: Task, folder: RunFolder, engine: str) -> NDA
     path, made_of = folder.path / RELEASE, folder.path / MADE_OF
     mark = f"{fingerprint(task)}\n".encode()
     if not path.exists():
-        found = one_round.release(task)
+        kept: list[Integers] | None = [] if config.certificate.observed else None
+        found = one_round.release(task, kept)
+        if kept is not None:  # before the release: later nobody knows for sure what was added
+            known, most = task.federation, config.certificate.max_size
+            curve = observed(found, np.concatenate(kept), known.test_features, known.test_labels, most)
+            replace_rows(folder.path / OBSERVED, list(curve.rows()))
         replace_file(made_of, mark, mode=0o600)
         _save_ledger(config, task, 1, folder.path)  # before the release: no crash makes it count too little
         found.save(path)
@@ -263,11 +267,6 @@ def _released(config: Config, task: Task, folder: RunFolder, engine: str) -> NDA
         )
     scores = load_release(path).scores(task.federation.test_features)[None]
     return folder.write_scores([scores], scores.shape, "<f8")
-
-
-def _score_parts(ensemble: Ensemble) -> Iterator[NDArray[np.float32]]:
-    for part in ensemble.parts:
-        yield store.read_scores(ensemble.folder, part)
 
 
 def _shape(task: Task, num_replicas: int) -> tuple[int, int, int]:
@@ -390,15 +389,6 @@ def _write(
         replace_rows(folder / "metrics.csv", [row for curve in curves for row in curve.rows()])
     (folder / "rounds.csv").unlink(missing_ok=True)  # where an earlier release has put it, to be published
     write_summary(summary, folder)
-
-
-def _round_rows(ensemble: Ensemble) -> list[dict[str, Any]]:
-    """Mean over the replicas of what happened in each round."""
-    means = {name: values.mean(axis=0) for name, values in ensemble.diagnostics().items()}
-    rounds = len(next(iter(means.values())))
-    return [
-        {"round": i + 1} | {name: float(values[i]) for name, values in means.items()} for i in range(rounds)
-    ]
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from fedproof.mechanisms import (
     Mechanism,
     Median,
     NoisyPartition,
+    OneRound,
     Partition,
     PerLayerMedian,
     Poisson,
@@ -23,6 +24,7 @@ from fedproof.mechanisms import (
     UserFedAvg,
 )
 from fedproof.mechanisms.codec import KINDS
+from fedproof.mechanisms.uploads import Anchors
 
 TENTH, FIXED = Poisson(probability=0.1), FixedSize(cohort=5, users=50)
 DIVIDED = "the noisy sum is divided by a number fixed beforehand"
@@ -81,6 +83,12 @@ ALL = {
         "each update is clipped to norm S as a whole",
         "Gaussian noise of standard deviation 2·S is added to the SUM of the clipped updates",
         DIVIDED,
+    ),
+    OneRound(upload=Anchors(anchors=256, classes=10), noise_multiplier=5.0): (
+        "once, every user sends the labels that a model of its own gives to 256 public inputs",
+        "Gaussian noise of standard deviation 5·S is added to the SUM, S being the largest norm of what one "
+        "user sends",
+        "the noisy sum is released once",
     ),
     FedAvg(rounds=1, sampling=Everyone()): (
         "1 round",

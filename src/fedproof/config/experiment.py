@@ -150,6 +150,12 @@ class Config(Section):
             raise ValueError(f"certificate.method = '{method}' must be {only} for {named}")
         if not only and method is Method.EXACT:
             raise ValueError("certificate.method = 'exact' belongs to kind = 'one-round'")
+        if self.certificate.observed and (
+            method is not Method.EXACT or self.threat.relation is not Relation.REPLACE
+        ):
+            raise ValueError(
+                "certificate.observed = true belongs to kind = 'one-round' and threat.relation = 'replace'"
+            )
 
     # --- the values the rest of the package works with ------------------------------------------------------
 

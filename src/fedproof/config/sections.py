@@ -141,12 +141,15 @@ class CertificateSection(Section):
         bound: how means are bounded from the replicas; the method's own if not given.
         failure_probability: for each input, that its certificate does not hold.
         max_size: largest number of poisoned units that is looked at.
+        observed: of `one-round` and `replace`: also the larger sizes that follow from what each unit was seen
+            to send, as certified accuracy in `private/observed.csv`; ε does not cover it.
     """
 
     method: Method = Field(default=Method.MARGIN, strict=False)
     bound: Bound | None = Field(default=None, strict=False)
     failure_probability: Open = 0.01
     max_size: Count = 100
+    observed: bool = False
 
 
 class AggregationSection(Section):

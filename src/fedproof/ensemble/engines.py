@@ -9,7 +9,7 @@ is kept.
 
 import os
 import socket
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -58,12 +58,25 @@ class Ensemble:
 
     def scores(self) -> NDArray[np.float32]:
         """Scores `(replicas, inputs, classes)` of all replicas."""
-        return np.concatenate([store.read_scores(self.folder, part) for part in self.parts])
+        return np.concatenate(list(self.score_parts()))
+
+    def score_parts(self) -> Iterator[NDArray[np.float32]]:
+        """Scores `(replicas, inputs, classes)`, part by part."""
+        return (store.read_scores(self.folder, part) for part in self.parts)
 
     def diagnostics(self) -> dict[str, NDArray[np.float64]]:
         """Diagnostics `(replicas, rounds)` of all replicas, see `RoundReport`."""
         found = [store.read_diagnostics(self.folder, part) for part in self.parts]
         return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+
+    def round_rows(self) -> list[dict[str, Any]]:
+        """Mean over the replicas of what happened in each round."""
+        means = {name: values.mean(axis=0) for name, values in self.diagnostics().items()}
+        rounds = len(next(iter(means.values())))
+        return [
+            {"round": i + 1} | {name: float(values[i]) for name, values in means.items()}
+            for i in range(rounds)
+        ]
 
     def models(self, part: int) -> dict[str, Tensor]:
         """Named parameters `(replicas, ...)` of one part."""

@@ -6,20 +6,22 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.arrays import Floats
+from fedproof.arrays import Floats, Integers
 from fedproof.ensemble.task import Task
 from fedproof.ensemble.train import train_replicas
 from fedproof.lots import Purpose, private_numbers
 from fedproof.mechanisms import OneRound, Partition
 from fedproof.mechanisms.uploads import Sent
-from fedproof.release import Release, noised, summed
+from fedproof.release import Release, noised, summed, vectors_of
 from fedproof.rounds.heads import heads
 
 _CELLS = 1 << 23  # numbers of uploads that are held at once
 
 
-def release(task: Task) -> Release:
+def release(task: Task, keep: list[Integers] | None = None) -> Release:
     """The release of a task: the sum of what all units send, and its noise.
+
+    `keep` gets the vectors `(units, width, classes)` of the sum, which no noise hides.
 
     Guarantee: see `OneRound`. The noise follows from the seed, or from the operating system, and from nothing
     else; make a release once.
@@ -28,6 +30,8 @@ def release(task: Task) -> Release:
     total = np.zeros(mechanism.upload.shape, dtype=np.int64)
     for sent in uploads_of(task):
         total += summed(mechanism, sent)
+        if keep is not None:
+            keep += vectors_of(mechanism, sent)
     numbers = private_numbers(task.seed, Purpose.NOISE, 0, secure=task.secure_noise)
     normal = np.zeros(mechanism.upload.shape)
     if mechanism.noise_multiplier:
