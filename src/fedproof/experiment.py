@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -24,7 +25,6 @@ from fedproof.config import Config, load_config
 from fedproof.ensemble import (
     Task,
     ensemble_accuracy,
-    fingerprint,
     first_updates,
     one_round,
     replica_accuracies,
@@ -41,7 +41,7 @@ from fedproof.mechanisms.caveats import sentences
 from fedproof.models.registry import build
 from fedproof.progress import Progress, peak_memory, silent
 from fedproof.publishing import notice, secret_of
-from fedproof.release import load_release
+from fedproof.release import Centre, Release, load_centre, load_release
 from fedproof.seeds import common_half, fresh_seed
 from fedproof.summary import RunSummary, SizeSummary, Traffic, read_summary, write_summary
 from fedproof.threat import Unit
@@ -96,18 +96,22 @@ def run(
             if task.mechanism.releases is Releases.MODEL:
                 scores = _released(config, task, folder, engine)
             else:
+                first = shared.first_updates(config, task)
+                if task.mechanism.one_release:
+                    first = torch.from_numpy(load_centre(_made_once(config, task, folder)).total)
                 ensemble = train_ensemble(
                     task,
                     wanted,
                     folder.parts,
                     engine=engine,
-                    first_updates=shared.first_updates(config, task),
+                    first_updates=first,
                     part_size=config.ensemble.part_size,
                     progress=lambda done, total: progress("train", done, total),
                 )
                 _save_ledger(config, task, wanted, folder.path)
                 scores = folder.write_scores(ensemble.score_parts(), _shape(task, wanted))
-                replace_rows(folder.path / ROUNDS, ensemble.round_rows())
+                if not task.mechanism.one_release:  # of which nothing is known but the sum
+                    replace_rows(folder.path / ROUNDS, ensemble.round_rows())
         with _timed(seconds, "certify"):
             progress("certify", 0, 1)
             certificate, curves = _certify(config, task, scores)
@@ -156,7 +160,7 @@ class SharedWork:
 
     def first_updates(self, config: Config, task: Task) -> Tensor | None:
         """Everybody's update in round one, kept for the runs that share it; None where nothing is shared."""
-        if not self.wanted or not shares_first_round(task):
+        if not self.wanted or not shares_first_round(task) or task.mechanism.one_release:
             return None
         key = repr((config.data, config.model, task.local, common_half(task.seed), task.device))
         if key not in self.updates:
@@ -245,28 +249,26 @@ def _save_ledger(config: Config, task: Task, num_replicas: int, folder: Path) ->
 
 
 def _released(config: Config, task: Task, folder: RunFolder, engine: str) -> NDArray[np.floating]:
-    """Scores of the one model of a single release, which is made once: noise is never used again."""
+    """Scores of the one model of a single release."""
     if engine != "local":
         raise ValueError(f"engine = {engine!r} must be local for kind = '{task.mechanism.kind}', one release")
-    path, made_of = folder.path / RELEASE, folder.path / MADE_OF
-    mark = f"{fingerprint(task)}\n".encode()
-    if not path.exists():
-        kept: list[Integers] | None = [] if config.certificate.observed else None
-        found = one_round.release(task, kept)
-        if kept is not None:  # before the release: later nobody knows for sure what was added
-            known, most = task.federation, config.certificate.max_size
-            curve = observed(found, np.concatenate(kept), known.test_features, known.test_labels, most)
-            replace_rows(folder.path / OBSERVED, list(curve.rows()))
-        replace_file(made_of, mark, mode=0o600)
-        _save_ledger(config, task, 1, folder.path)  # before the release: no crash makes it count too little
-        found.save(path)
-    elif not made_of.exists() or made_of.read_bytes() != mark:
-        raise ValueError(
-            f"--out {folder.path}: {RELEASE} was made of other data, and its noise must not be used again; "
-            "choose a new directory"
-        )
-    scores = load_release(path).scores(task.federation.test_features)[None]
+    scores = load_release(_made_once(config, task, folder)).scores(task.federation.test_features)[None]
     return folder.write_scores([scores], scores.shape, "<f8")
+
+
+def _made_once(config: Config, task: Task, folder: RunFolder) -> Path:
+    """The file of the run's release, which is made once: noise is never used again."""
+    section, known = config.certificate, task.federation
+
+    def before(found: Release | Centre, added: Integers | None) -> None:
+        if added is not None and isinstance(found, Release):  # later nobody knows for sure what was added
+            curve = observed(found, added, known.test_features, known.test_labels, section.max_size)
+            replace_rows(folder.path / OBSERVED, list(curve.rows()))
+        _save_ledger(config, task, 1, folder.path)  # before the release: no crash makes it count too little
+
+    path = folder.path / RELEASE
+    one_round.make_once(task, path, folder.path / MADE_OF, before, observe=section.observed)
+    return path
 
 
 def _shape(task: Task, num_replicas: int) -> tuple[int, int, int]:
@@ -321,7 +323,7 @@ def _summary(
     seconds: Mapping[str, float],
 ) -> RunSummary:
     """The headline numbers."""
-    labels, sent = task.federation.test_labels, round(len(scores) * uploads(task))
+    labels, sent = task.federation.test_labels, round(uploads(task, len(scores)))
     caveats = _caveats(config, task, certificate)
     votes = certificate is not None and certificate.settings.votes
     summary = RunSummary(
@@ -370,7 +372,7 @@ def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve,
         "delta": delta,
         "epsilon_relation": relation.value,
         "epsilon_if_replaced": replaced_epsilon(mechanism, delta)
-        if mechanism.releases is Releases.MODEL
+        if mechanism.releases is Releases.MODEL or mechanism.one_release
         else None,
         "epsilon_reasons": (*sentences(mechanism.caveats(relation)), *sentences(caveats_of(task, relation))),
         "paper_largest_size": len(paper[0]) - 2 if paper else None,

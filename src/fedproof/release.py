@@ -6,10 +6,10 @@ one, one that is replaced by at most two (`mechanisms.uploads`).
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedproof import check
 from fedproof.arrays import Floats, Integers
 from fedproof.files import read_npz, replace_file
-from fedproof.mechanisms import OneRound
+from fedproof.mechanisms import OneRound, Smoothed
 from fedproof.mechanisms.codec import describe, restore
 from fedproof.mechanisms.uploads import GRID, MOST_UNITS, Sent, on_grid
 
@@ -30,6 +30,9 @@ SHARE_ERROR = 2.0**-30
 _INPUTS = 1024  # scored at once
 _SHARES = 1 << 20  # shares in scores that are held at once
 _UNITS = 256  # summed at once
+
+
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,25 +99,54 @@ class Release:
 
     def save(self, path: Path) -> None:
         """Write the release, whole or not at all."""
-        stream = io.BytesIO()
-        text = np.frombuffer(json.dumps(describe(self.mechanism)).encode(), dtype=np.uint8)
-        arrays: dict[str, Any] = {"mechanism": text, "total": self.total}
-        np.savez(stream, **(arrays if self.anchors is None else arrays | {"anchors": self.anchors}))
-        replace_file(path, stream.getvalue())
+        anchors = {} if self.anchors is None else {"anchors": self.anchors}
+        _save(path, self.mechanism, total=self.total, **anchors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Centre:
+    """What is published of a `Smoothed` mechanism: the noisy sum `(dim,)` that models are drawn around."""
+
+    mechanism: Smoothed
+    total: Floats
+
+    def __post_init__(self) -> None:
+        if self.total.dtype != np.float64 or self.total.ndim != 1 or not np.isfinite(self.total).all():
+            raise ValueError(f"total of shape {self.total.shape} must be finite float64 (dim,)")
+
+    def save(self, path: Path) -> None:
+        """Write the release, whole or not at all."""
+        _save(path, self.mechanism, total=self.total)
+
+
+def _save(path: Path, mechanism: OneRound | Smoothed, **arrays: NDArray[Any]) -> None:
+    stream = io.BytesIO()
+    text = np.frombuffer(json.dumps(describe(mechanism)).encode(), dtype=np.uint8)
+    np.savez(stream, allow_pickle=False, mechanism=text, **arrays)
+    replace_file(path, stream.getvalue())
 
 
 def load_release(path: Path) -> Release:
-    """The release in a file; it can run no code.
+    """The release of a `OneRound` mechanism in a file; it can run no code.
 
     Raises:
         ValueError: it is not there, or is none; the message names the file.
     """
+    return _load(path, OneRound, Release)
+
+
+def load_centre(path: Path) -> Centre:
+    """The release of a `Smoothed` mechanism in a file."""
+    return _load(path, Smoothed, Centre)
+
+
+def _load(path: Path, kind: type[OneRound | Smoothed], made: Callable[..., Kind]) -> Kind:
     file = read_npz(path)
     try:
-        mechanism = restore(json.loads(file["mechanism"].tobytes()), name="mechanism")
-        if not isinstance(mechanism, OneRound):
-            raise ValueError("mechanism must be of kind one-round")
-        return Release(mechanism=mechanism, total=file["total"], anchors=file.get("anchors"))
+        mechanism = restore(json.loads(file.pop("mechanism").tobytes()), name="mechanism")
+        if not isinstance(mechanism, kind):
+            raise ValueError(f"mechanism must be of kind {kind.kind}")
+        return made(mechanism=mechanism, **file)
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: is no release: {check.one_line(error)}") from error
 
@@ -146,7 +178,12 @@ def noised(mechanism: OneRound, total: Integers, normal: Floats) -> Integers:
 
     Rounding the noise is rounding the noisy sum, as the sum is on the grid: nothing more is learned from it.
     """
-    noise = normal * (mechanism.noise_multiplier * mechanism.upload.norm / GRID)
+    return with_noise(total, normal, mechanism.noise_multiplier, mechanism.upload.norm)
+
+
+def with_noise(total: Integers, normal: Floats, multiplier: float, norm: float = 1.0) -> Integers:
+    """A sum on the grid, of vectors up to `norm`, with noise of `multiplier` times that."""
+    noise = normal * (multiplier * norm / GRID)
     if not np.abs(noise).max() < 2.0**61:
-        raise ValueError(f"noise_multiplier = {mechanism.noise_multiplier} is too large for a sum of 64 bits")
+        raise ValueError(f"noise_multiplier = {multiplier} is too large for a sum of 64 bits")
     return np.asarray(total + np.rint(noise).astype(np.int64))

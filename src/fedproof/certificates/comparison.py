@@ -91,7 +91,7 @@ def compare(
         return _accuracies(np.where(bounds.top == labels, sizes, -1), max_size)
 
     curves = []
-    if is_private(mechanism):
+    if is_private(mechanism) and not mechanism.one_release:  # which has an ε, but not of each replica
         epsilon = account(mechanism, delta, ["paper"])["paper"]
         whole = share(failure_probability, num_classes, Spending.PAPER)
         hoeffding = class_bounds(scores, Bound.HOEFFDING, whole)

@@ -140,14 +140,15 @@ def curve_of_units(
 
 def largest_size(mechanism: Mechanism | None, threat: ThreatModel, max_size: int) -> int:
     """Where a search for sizes ends: cohorts of fixed size have no more units to replace than there are."""
-    drawn = [query.sampling for query in mechanism.queries] if mechanism else []
+    drawn = [query.sampling for query in mechanism.certified_queries] if mechanism else []
     users = [sampling.users for sampling in drawn if isinstance(sampling, FixedSize)]
     return max_size if threat.relation is Relation.JOIN else min([max_size, *users])
 
 
 def check_relation(mechanism: Mechanism | None, relation: Relation) -> None:
     """Refuse units that join noised cohorts of fixed size, even where no curve is asked that would say so."""
-    noised = [query for query in mechanism.queries if query.noise_multiplier] if mechanism else []
+    queries = mechanism.certified_queries if mechanism else ()
+    noised = [query for query in queries if query.noise_multiplier]
     if relation is Relation.JOIN and any(query.sampling.closed for query in noised):
         raise ValueError("relation = 'join' is not defined for cohorts of fixed size: use 'replace'")
 

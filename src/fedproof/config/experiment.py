@@ -148,6 +148,10 @@ class Config(Section):
         if only and method is not only:
             named = "a partition" if kind.releases is Releases.GROUPS else f"kind = '{kind.kind}'"
             raise ValueError(f"certificate.method = '{method}' must be {only} for {named}")
+        if kind.one_release and method in (Method.PAPER, Method.RENYI):
+            raise ValueError(
+                f"certificate.method = '{method}' must be margin, mean or vote for {kind.kind!r}"
+            )
         if not only and method is Method.EXACT:
             raise ValueError("certificate.method = 'exact' belongs to kind = 'one-round'")
         if self.certificate.observed and (

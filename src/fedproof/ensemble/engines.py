@@ -24,9 +24,8 @@ from torch import Tensor
 from fedproof import check
 from fedproof.ensemble import store
 from fedproof.ensemble.memory import part_size_for
-from fedproof.ensemble.task import Task, engine_version, fingerprint, shares_first_round
-from fedproof.ensemble.train import first_updates as compute_first_updates
-from fedproof.ensemble.train import train_replicas
+from fedproof.ensemble.task import Task, engine_version, fingerprint
+from fedproof.ensemble.train import shared_by_replicas, train_replicas
 from fedproof.progress import Tally
 
 _RETRIES = 3
@@ -115,8 +114,8 @@ def train_ensemble(
     missing = [part for part in parts if not store.is_finished(folder, part)]
     done = num_replicas - sum(len(part.replicas) for part in missing)
     tell(done, num_replicas)
-    if missing and first_updates is None and shares_first_round(task):
-        first_updates = compute_first_updates(task)
+    if missing and first_updates is None:
+        first_updates = shared_by_replicas(task)
     with closing(train(task, missing, first_updates)) as finished:
         for part, files in finished:  # a part is kept as soon as it is there
             store.write_part(folder, part, files)

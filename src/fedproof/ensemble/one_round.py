@@ -1,18 +1,20 @@
 """One upload from every unit, and one release: what honest units send, and the model that is made of it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.arrays import Floats, Integers
-from fedproof.ensemble.task import Task
-from fedproof.ensemble.train import train_replicas
+from fedproof.ensemble.task import Task, fingerprint
+from fedproof.ensemble.train import released, train_replicas
+from fedproof.files import replace_file
 from fedproof.lots import Purpose, private_numbers
-from fedproof.mechanisms import OneRound, Partition
+from fedproof.mechanisms import OneRound, Partition, Smoothed
 from fedproof.mechanisms.uploads import Sent
-from fedproof.release import Release, noised, summed, vectors_of
+from fedproof.release import Centre, Release, noised, summed, vectors_of
 from fedproof.rounds.heads import heads
 
 _CELLS = 1 << 23  # numbers of uploads that are held at once
@@ -39,6 +41,41 @@ def release(task: Task, keep: list[Integers] | None = None) -> Release:
     return Release(
         mechanism=mechanism, total=noised(mechanism, total, normal), anchors=anchors_of(task, mechanism)
     )
+
+
+def make_once(
+    task: Task,
+    path: Path,
+    made_of: Path,
+    before: Callable[[Release | Centre, Integers | None], None],
+    *,
+    observe: bool = False,
+) -> None:
+    """Make the release of a task in the file `path`, unless it is there: noise is never used again.
+
+    `made_of` tells which task it belongs to. `before` is called with the release, and if it is to `observe`
+    with the vectors it was made of, before it is there to be published.
+
+    Raises:
+        ValueError: the release that is there was made of something else.
+    """
+    mark = f"{fingerprint(task)}\n".encode()
+    if path.exists():
+        if not made_of.exists() or made_of.read_bytes() != mark:
+            raise ValueError(
+                f"--out {path.parent}: {path.name} was made of other data, and its noise must not be used "
+                "again; choose a new directory"
+            )
+        return
+    kept: list[Integers] = []
+    found: Release | Centre
+    if isinstance(task.mechanism, Smoothed):
+        found = Centre(mechanism=task.mechanism, total=released(task).numpy())
+    else:
+        found = release(task, kept if observe else None)
+    before(found, np.concatenate(kept) if observe else None)
+    replace_file(made_of, mark, mode=0o600)
+    found.save(path)
 
 
 def uploads_of(task: Task) -> Iterator[Sent]:
