@@ -41,7 +41,41 @@ def test_every_mechanism_has_a_row_and_privacy_has_the_papers_too(tmp_path):
     assert json.loads((tmp_path / "compare.json").read_text()) == {"rows": [row.document() for row in rows]}
     # In this order they stand in compare.json.
     keys = "name kind unit relation replicas accuracy delta seconds uploads bytes certificate epsilon"
-    assert list(ours.document()) == [*keys.split(), "certified_accuracy", "sound", "reasons"]
+    published = (
+        "predictor published_epsilon epsilon_relation epsilon_if_replaced uploads_per_user bytes_per_user"
+    )
+    later = ["certified_accuracy", "sound", "reasons", *published.split()]
+    assert list(ours.document()) == [*keys.split(), *later]
+    assert [row.predictor for row in rows] == [
+        *["the mean of 20 models"] * 2,
+        "the vote of 20 models",
+        "the vote of 8 models",
+    ]
+    assert ours.published_epsilon > ours.epsilon
+
+
+def test_one_round_says_what_is_served_and_for_whom_its_epsilon_is(tmp_path):
+    bare = "classes = [0, 1]\nusers = 24\n[mechanism]\n"
+    for name, lines in {
+        "one": 'kind = "one-round"\nupload = "pairs"\nsolver = "ridge"\nnoise_multiplier = 2.0\n',
+        "votes": 'kind = "partition"\npooled = true\nsolver = "ridge"\n',
+    }.items():
+        (tmp_path / f"{name}.toml").write_text(f"[data]\n{bare}{lines}")
+    paths = [tmp_path / f"{name}.toml" for name in ("one", "votes")]
+    done = fedproof("compare", *paths, "--out", tmp_path / "out", columns=100)
+    one, votes = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
+    assert (one["predictor"], votes["predictor"]) == ("the released model", "the vote of 24 models")
+    assert one["published_epsilon"] == one["epsilon"] < one["epsilon_if_replaced"]
+    assert (one["epsilon_relation"], one["relation"], votes["epsilon_relation"]) == ("join", "replace", None)
+    assert (one["uploads_per_user"], one["bytes_per_user"]) == (1, 4 * 64 * 2)
+    assert "Sizes are for replaced units" in (tmp_path / "out" / "compare.html").read_text()
+    text = " ".join(done.stdout.split())
+    for word in (
+        "the released model",
+        "added or removed",
+        "sizes are for replaced units, and ε is for one added",
+    ):
+        assert word in text
 
 
 def test_finished_runs_are_read_and_keep_their_seconds(tmp_path):

@@ -16,6 +16,8 @@ from fedproof.cli.training import show
 from fedproof.config import parse_config
 from fedproof.experiment import run
 from fedproof.report import write_report
+from fedproof.report.run_data import read_run
+from fedproof.report.words import headline
 from fedproof.serving import predict
 from fedproof.summary import read_summary
 from fedproof.threat import ThreatModel
@@ -323,9 +325,19 @@ def test_a_privacy_budget_needs_privacy(tmp_path):
 @pytest.mark.parametrize("kind", ["user-fedavg", "cohort-once"])
 def test_what_cannot_be_certified_is_said_before_training(kind):
     asked = (f"mechanism.kind={kind}", "mechanism.sampling=fixed", "mechanism.noise_multiplier=1.0")
-    with pytest.raises(ValueError, match="'join' is not defined for cohorts of fixed size"):
-        tiny(*asked, "threat.relation=join")
+    with pytest.raises(ValueError, match="'join' is not defined for cohorts of fixed size and method renyi"):
+        tiny(*asked, "threat.relation=join", "certificate.method=renyi")
     assert tiny(*asked, "threat.relation=join", "certificate.method=paper")
+    assert tiny(*asked, "threat.relation=join")
+
+
+@pytest.mark.parametrize("kind", ["user-fedavg", "cohort-once"])
+def test_who_joins_cohorts_of_fixed_size_is_certified_from_end_to_end(tmp_path, kind):
+    asked = (f"mechanism.kind={kind}", "mechanism.sampling=fixed", "mechanism.noise_multiplier=4.0")
+    result = run(tiny(*asked, "threat.relation=join", "certificate.simultaneous=true"), tmp_path / "run")
+    assert "for all inputs together" in headline(result.summary)
+    assert verify((tmp_path / "run" / "certificate.json").read_text(), tmp_path / "run" / "scores.npy") == ()
+    assert "for all inputs together" in write_report(tmp_path / "run").read_text()
     assert tiny(*asked, "threat.relation=replace")
 
 
@@ -339,6 +351,7 @@ def test_what_cannot_be_certified_is_said_before_training(kind):
         (("mechanism.cohort=25",), "mechanism.cohort = 25 must be at most data.users = 24"),
         (("mechanism.shift=-1",), "mechanism.shift"),
         (("mechanism.noise_multiplier=0", "certificate.method=paper"), "'paper' asks for privacy"),
+        (("certificate.collective=[1]",), "which mechanism.kind = 'cohort-once' does not have"),
     ],
 )
 def test_bad_configurations_of_cohorts_drawn_once_are_refused(overrides, message):
@@ -349,14 +362,35 @@ def test_bad_configurations_of_cohorts_drawn_once_are_refused(overrides, message
 PARTITION = ("mechanism.kind=partition", "mechanism.groups=8", "certificate.method=vote")
 
 
-def test_a_partition_is_certified_with_certainty(tmp_path):
-    result = run(tiny(*PARTITION, "mechanism.pooled=true"), tmp_path / "run")
+@pytest.mark.parametrize("rule", ["plurality", "pairwise", "run-off"])
+def test_a_partition_is_certified_with_certainty(tmp_path, rule):
+    result = run(tiny(*PARTITION, "mechanism.pooled=true", f"certificate.rule={rule}"), tmp_path / "run")
+    assert result.summary.rule == (None if rule == "plurality" else rule)
+    own = [result.certificate.curve[size] for size in (0, 1)]
+    assert [float(row["certified_accuracy"]) for row in read_run(tmp_path / "run").metrics][:2] == own
+    again = predict(tmp_path / "run", result.federation.test_features[:5])
+    assert again.certified_size == result.certificate.certified_size[:5]
     assert result.summary.sound
     assert result.summary.replicas == 8
     assert result.summary.failure_probability == 0
     assert result.summary.certified_accuracy["1"] > 0.5
     assert verify((tmp_path / "run" / "certificate.json").read_text(), tmp_path / "run" / "scores.npy") == ()
     assert write_report(tmp_path / "run").exists()
+
+
+def test_how_many_labels_change_at_once_is_in_summary_and_report(tmp_path, capsys):
+    asked = ("mechanism.pooled=true", "certificate.collective=[2, 4]", "certificate.collective_seconds=5.0")
+    result = run(tiny(*PARTITION, *asked), tmp_path / "run")
+    alone = [sum(size < k for size in result.certificate.certified_size) for k in (2, 4)]
+    found = read_summary(tmp_path / "run").collective
+    assert list(found) == ["2", "4"]
+    assert found["2"] <= alone[0]
+    assert 0 < found["4"] <= alone[1]
+    page = write_report(tmp_path / "run").read_text()
+    said = f"4 poisoned users can change the labels of at most {found['4']} of these"
+    assert said in page
+    show(result.summary, tmp_path / "run")
+    assert said in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
@@ -367,6 +401,12 @@ def test_a_partition_is_certified_with_certainty(tmp_path):
         (("certificate.method=margin",), "certificate.method = 'margin' must be vote for a partition"),
         (("mechanism.kind=user-fedavg", "mechanism.cohort=3"), "groups = 8 belongs to kind = 'partition'"),
         (("mechanism.cohort=3",), "mechanism.cohort = 3 is not used"),
+        (("certificate.rule=dictator",), "certificate.rule"),
+        (("certificate.collective=[0]",), "certificate.collective"),
+        (
+            ("certificate.collective=[1]", "certificate.rule=run-off"),
+            "needs certificate.rule = 'plurality' or",
+        ),
     ],
 )
 def test_bad_partitions_are_refused(overrides, message):

@@ -2,6 +2,9 @@
 
 import math
 import numbers
+import unicodedata
+
+_MOST_SENTENCES, _LONGEST = 100, 1000
 
 
 def positive(**values: float) -> None:
@@ -68,3 +71,26 @@ def _is_number(value: object) -> bool:
         return not math.isnan(value)
     except OverflowError:  # a whole number that no float can hold
         return False
+
+
+def sentences(**values: tuple[str, ...]) -> None:
+    """Every text is one line that shows all it holds, so that no reader is shown something else."""
+    for name, texts in values.items():
+        if not isinstance(texts, tuple) or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"{name} = {texts!r} must be texts")
+        if len(texts) > _MOST_SENTENCES:
+            raise ValueError(f"{name} has {len(texts)} entries, must have at most {_MOST_SENTENCES}")
+        for text in texts:
+            if not text or text != text.strip() or len(text) > _LONGEST or not shows_all(text):
+                raise ValueError(
+                    f"{name} = {text[:80]!r} must be one line of 1 to {_LONGEST} characters that can be shown"
+                )
+
+
+def shows_all(text: str) -> bool:
+    r"""Whether a text holds no character that is invisible, ends the line, or turns the direction of reading.
+
+    >>> shows_all("ψ < 1 %"), shows_all("safe\u202eefas"), shows_all("two\nlines")
+    (True, False, False)
+    """
+    return text.isprintable() and unicodedata.is_normalized("NFC", text)

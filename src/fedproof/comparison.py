@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from fedproof.certificates import Method
 from fedproof.config import Config, DataSection
 from fedproof.progress import Progress, silent
 from fedproof.summary import ComparedRun, RunSummary
@@ -58,7 +59,9 @@ def check_same_data(configs: Mapping[str, Config]) -> None:
 
 def _compared(name: str, config: Config, summary: RunSummary) -> list[ComparedRun]:
     """The certificate that was asked for, and the paper's where there is one."""
-    assert summary.communication is not None
+    sent = summary.communication
+    assert sent is not None
+    cost = summary.ensemble_epsilon
     own = ComparedRun(
         name=name,
         kind=config.mechanism.kind,
@@ -68,13 +71,19 @@ def _compared(name: str, config: Config, summary: RunSummary) -> list[ComparedRu
         accuracy=summary.accuracy,
         delta=summary.delta,
         seconds=round(summary.seconds["train"] + summary.seconds["certify"], 3),
-        uploads=summary.communication.uploads,
-        bytes=summary.communication.bytes,
+        uploads=sent.uploads,
+        bytes=sent.bytes,
         certificate=summary.method or "none",
         epsilon=None if summary.epsilon is None else summary.epsilon["pld"],
         certified_accuracy=dict(summary.certified_accuracy or {}),
         sound=summary.sound,
         reasons=summary.reasons,
+        predictor=_predictor(summary),
+        published_epsilon=None if cost is None else cost["pld"],
+        epsilon_relation=summary.epsilon_relation,
+        epsilon_if_replaced=summary.epsilon_if_replaced,
+        uploads_per_user=sent.uploads / summary.users,
+        bytes_per_user=sent.bytes / summary.users,
     )
     if summary.epsilon is None or summary.paper_certified_accuracy is None or own.certificate == "paper":
         return [own]
@@ -82,8 +91,20 @@ def _compared(name: str, config: Config, summary: RunSummary) -> list[ComparedRu
         own,
         certificate="paper",
         epsilon=summary.epsilon["paper"],
+        predictor=f"the mean of {summary.replicas} models",
+        published_epsilon=None if cost is None else cost["paper"],
         certified_accuracy=dict(summary.paper_certified_accuracy),
         sound=False,
         reasons=(_PAPER_REASON,),
     )
     return [own, paper]
+
+
+def _predictor(summary: RunSummary) -> str:
+    """What is certified: what is served, or what many models give together."""
+    if summary.released:
+        return "the released model"
+    if summary.method is None:
+        return "nothing"
+    taken = "vote" if summary.method in (Method.VOTE, Method.RENYI) else "mean"
+    return f"the {taken} of {summary.replicas} models"

@@ -35,7 +35,7 @@ from fedproof.ensemble.engines import check_engine
 from fedproof.ensemble.task import caveats_of, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
-from fedproof.folder import MADE_OF, NOTICE, OBSERVED, RELEASE, ROUNDS, RunFolder, read_config
+from fedproof.folder import MADE_OF, NOTICE, OBSERVED, RELEASE, ROUNDS, RunFolder
 from fedproof.mechanisms import Caveat, Releases, is_certified, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.models.registry import build
@@ -43,9 +43,9 @@ from fedproof.progress import Progress, peak_memory, silent
 from fedproof.publishing import notice, secret_of
 from fedproof.release import Centre, Release, load_centre, load_release
 from fedproof.seeds import common_half, fresh_seed
-from fedproof.summary import RunSummary, SizeSummary, Traffic, read_summary, write_summary
+from fedproof.summary import RunSummary, SizeSummary, Traffic, write_summary
 from fedproof.threat import Unit
-from fedproof.training import certify_task, check_certifiable
+from fedproof.training import certify_task, check_certifiable, labels_at_once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,23 +115,16 @@ def run(
         with _timed(seconds, "certify"):
             progress("certify", 0, 1)
             certificate, curves = _certify(config, task, scores)
+            asked = config.certificate
+            limits = {"rule": asked.rule, "seconds": asked.collective_seconds}
+            together = labels_at_once(task, scores, config.threat_model, asked.collective, **limits)
             progress("certify", 1, 1)
         summary = _summary(config, task, scores, certificate, curves, seconds)
+        summary = replace(summary, collective=together)
         _write(folder.path, certificate, curves, summary)
     return Run(
         config=config, folder=out, summary=summary, certificate=certificate, federation=task.federation
     )
-
-
-def finished_summary(folder: Path, config: Config) -> RunSummary | None:
-    """What the finished run of `config` in `folder` came to; None if it is not there, or not finished."""
-    try:
-        if read_config(folder) != config:
-            return None  # `run` says what is different
-        summary = read_summary(folder)
-    except (OSError, ValueError):
-        return None
-    return summary if summary.communication is not None else None  # an earlier release did not count it
 
 
 @dataclass(kw_only=True)
@@ -289,6 +282,7 @@ def _certify(
         delta=config.mechanism.delta,
         failure_probability=section.failure_probability,
         max_size=section.max_size,
+        rule=section.rule,
     )
     return certificate, curves
 
@@ -307,8 +301,10 @@ def _asked_for(config: Config) -> dict[str, Any]:
     section = config.certificate
     return {
         "method": section.method,
+        "rule": section.rule,
         "bound": section.bound,
         "failure_probability": section.failure_probability,
+        "simultaneous": section.simultaneous,
         "max_size": section.max_size,
         "delta": config.mechanism.delta,
     }

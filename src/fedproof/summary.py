@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedproof import check
 from fedproof.files import replace_file
 from fedproof.mechanisms import Caveat
-from fedproof.threat import ThreatModel
+from fedproof.threat import Relation, ThreatModel
 
 FILE = "summary.json"
 
@@ -50,6 +50,9 @@ class RunSummary:
         certified_accuracy: by the size as a text; this and what follows is None if nothing is certified.
         certified_size: over the test inputs.
         failure_probability, served, method, bound: of the certificate.
+        rule: by which models elect a class, where it is not plurality.
+        simultaneous: true where the failure probability is for all inputs together.
+        collective: for each size as a text, how many labels so many units can change at once, at most.
         sound, reasons, remedies: whether it is a proof, why not, and what would help.
         epsilon, ensemble_epsilon: of one model and of all, by accountant; this and what follows is None if
             there is no privacy.
@@ -77,6 +80,9 @@ class RunSummary:
     served: float | None = None
     method: str | None = None
     bound: str | None = None
+    rule: str | None = None
+    simultaneous: bool | None = None
+    collective: Mapping[str, int] | None = None
     sound: bool
     reasons: tuple[str, ...]
     remedies: tuple[str | None, ...] = ()
@@ -194,6 +200,11 @@ class ComparedRun:
         certified_accuracy: by the size as a text, as in `summary.json`.
         sound: whether the certificate is a proof.
         reasons: why it is none.
+        predictor: what is certified, in words.
+        published_epsilon: of everything that is published; of one release that is `epsilon`.
+        epsilon_relation: `join` if every ε is for a unit added or removed, `replace` if for one replaced.
+        epsilon_if_replaced: of everything that is published, for a unit that is replaced; None if not known.
+        uploads_per_user, bytes_per_user: what one user sends up, on average.
     """
 
     name: str
@@ -211,6 +222,17 @@ class ComparedRun:
     certified_accuracy: Mapping[str, float]
     sound: bool
     reasons: tuple[str, ...]
+    predictor: str = ""
+    published_epsilon: float | None = None
+    epsilon_relation: str | None = None
+    epsilon_if_replaced: float | None = None
+    uploads_per_user: float | None = None
+    bytes_per_user: float | None = None
+
+    @property
+    def other_relation(self) -> bool:
+        """Whether sizes are for units that are replaced, and the ε beside them for one added or removed."""
+        return self.relation == Relation.REPLACE and self.epsilon_relation == Relation.JOIN
 
     def document(self) -> dict[str, Any]:
         """The row as JSON has it."""

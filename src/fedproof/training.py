@@ -1,5 +1,6 @@
 """Train and certify from Python: what a run does, without its directory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof import check
-from fedproof.certificates import Certificate, Group, certify
+from fedproof.certificates import Certificate, Group, certify, collective
 from fedproof.certificates.api import settings_for
 from fedproof.ensemble import Task, one_round, released, train_replicas
 from fedproof.ensemble.task import caveats_of
@@ -98,6 +99,18 @@ def certify_task(
         assumptions=(*secret, *(seen.assumptions if seen else ())),
         **options,
     )
+
+
+def labels_at_once(
+    task: Task, scores: NDArray[np.float32], threat: ThreatModel, sizes: Sequence[int], **limits: Any
+) -> dict[str, int] | None:
+    """How many labels so many poisoned units can change at once, at most, by the size as a text.
+
+    None where no size is asked for; `limits` are those of `fedproof.certificates.collective`.
+    """
+    own_vote = task.mechanism.apart and threat.relation is Relation.JOIN
+    found = collective(scores, sizes, own_vote=own_vote, **limits) if sizes else {}
+    return {str(size): most for size, most in found.items()} or None
 
 
 def check_certifiable(task: Task, *, threat: ThreatModel, **options: Any) -> None:

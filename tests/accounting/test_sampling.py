@@ -349,5 +349,3 @@ def test_a_cohort_drawn_once_without_noise_is_bagging_under_an_old_name():
 def test_bad_questions_are_refused():
     with pytest.raises(ValueError, match="size = 11 must be at most the number of users = 10"):
         lower(once(fixed(2, 10)), "replace", 11)
-    with pytest.raises(ValueError, match="'join' is not defined for cohorts of fixed size"):
-        lower(once(fixed(2, 10), noise=1.0), "join", 1)

@@ -186,6 +186,68 @@ def test_no_contributions_beat_the_fixed_size_curve(brute_force, data):
     assert np.all(ours <= exact + 1e-9)
 
 
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(data=st.data())
+def test_nobody_who_joins_beats_the_fixed_size_curve(brute_force, data):
+    """Both readings: k join N honest users, and k of N observed users are the adversaries."""
+    unit_interval = st.floats(-1, 1) | st.sampled_from([-1.0, 1.0])
+    users = data.draw(st.integers(2, 6))
+    cohort = data.draw(st.integers(1, users - 1))
+    size = data.draw(st.integers(1, users - cohort))
+    known = data.draw(st.lists(unit_interval, min_size=users, max_size=users))
+    joined = data.draw(st.lists(unit_interval, min_size=size, max_size=size))
+    noise = data.draw(st.floats(0.4, 3))
+
+    def law(values):
+        cohorts = list(itertools.combinations(range(len(values)), cohort))
+        return np.full(len(cohorts), 1 / len(cohorts)), cohort_means(values, cohorts) / noise
+
+    mechanism = UserFedAvg(rounds=1, noise_multiplier=noise, sampling=FixedSize(cohort=cohort, users=users))
+    ours = tradeoff(mechanism, ThreatModel(relation="join"), size).lower(INNER)
+    assert np.all(ours <= brute_force(law(known), law(known + joined), INNER, cells=2000) + 1e-9)
+    honest = known[size:]
+    assert np.all(ours <= brute_force(law(honest + joined), law(honest), INNER, cells=2000) + 1e-9)
+
+
+def test_the_fixed_size_curve_of_joining_is_attained(brute_force):
+    # All honest users at -1, adversaries at +1, read in the direction that is worse.
+    users, cohort, size, noise = 8, 3, 2, 1.5
+    sampling = FixedSize(cohort=cohort, users=users)
+
+    def law(values):
+        cohorts = list(itertools.combinations(range(len(values)), cohort))
+        return np.full(len(cohorts), 1 / len(cohorts)), cohort_means(values, cohorts) / noise
+
+    clean, observed = law([-1.0] * (users - size)), law([-1.0] * (users - size) + [1.0] * size)
+    exact = np.minimum(brute_force(clean, observed, INNER), brute_force(observed, clean, INNER))
+    mechanism = UserFedAvg(rounds=1, noise_multiplier=noise, sampling=sampling)
+    ours = tradeoff(mechanism, ThreatModel(relation="join"), size).lower(INNER)
+    assert np.all(ours <= exact + 1e-9)
+    middle = (INNER > 0.3) & (INNER < 0.95)
+    assert np.max((exact - ours)[middle]) < 0.02
+
+
+def test_no_certificate_for_fixed_size_cohorts_reaches_that_of_poisson_sampling(brute_force):
+    """T = 3, σ = 1.8, one user in ten, F = 0.97, `replace`: Poisson's 11 cannot be had, at most 9 can.
+
+    All users send the same update, poisoned ones its opposite: N(0) against Σ w_j N(2j) in each of three
+    rounds. At k = 10 that turns 0.97 into less than one half, even for whoever sees rounded sums only, so a
+    certificate for 10 would be false.
+    """
+    for users in (200, 1000):
+        fixed = UserFedAvg(
+            rounds=3, noise_multiplier=1.8, sampling=FixedSize(cohort=users // 10, users=users)
+        )
+        drawn = np.arange(11)
+        poisoned = stats.hypergeom(users, 10, users // 10).pmf(drawn), 2 * drawn / 1.8
+        (reached,) = brute_force((np.ones(1), np.zeros(1)), poisoned, np.array([0.97]), releases=3, cells=100)
+        assert reached < 0.49
+        curve = tradeoff(fixed, ThreatModel(relation="replace"), 8)
+        assert curve.lower(0.97) > 0.5
+        poisson = tradeoff(user(1.8, 0.1, 3), ThreatModel(relation="replace"), 11)
+        assert poisson.lower(0.97) > 0.5
+
+
 def test_fixed_size_curve_is_attained_up_to_a_little():
     # Honest users all at -1, adversaries at +1: N(0) against Σ w_j N(2j).
     noise, users, cohort, size = 3.0, 50, 5, 4
@@ -405,10 +467,13 @@ def test_production_scale_takes_seconds():
 # --- bad input ---------------------------------------------------------------------------------------------
 
 
-def test_join_is_refused_for_cohorts_of_fixed_size():
+def test_nothing_is_said_where_a_cohort_could_not_be_drawn_without_the_adversaries():
     mechanism = UserFedAvg(rounds=1, noise_multiplier=1.0, sampling=FixedSize(cohort=2, users=10))
-    with pytest.raises(ValueError, match="'join' is not defined for cohorts of fixed size"):
-        tradeoff(mechanism, ThreatModel(relation="join"), 1)
+    curves = [tradeoff(mechanism, ThreatModel(relation="join"), size) for size in (8, 9, 11)]
+    assert curves[0].lower(0.99) > 0
+    for curve in curves[1:]:
+        assert curve.lower([0.0, 0.5, 1.0]).tolist() == [0.0, 0.0, 0.0]
+        assert curve.upper([0.0, 0.5, 1.0]).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_more_adversaries_than_users_are_refused():

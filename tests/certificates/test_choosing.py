@@ -1,5 +1,7 @@
 """Planning across mechanisms: what certificates need is exact, what is expected of them is only that."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,9 @@ from fedproof.certificates.choosing import (
     spread,
     votes_needed,
 )
-from fedproof.mechanisms import Bagging, CohortOnce, FixedSize, Partition, UserFedAvg
+from fedproof.certificates.tight import exact_sizes
+from fedproof.mechanisms import Bagging, CohortOnce, FixedSize, OneRound, Partition, UserFedAvg
+from fedproof.mechanisms.uploads import Anchors
 from fedproof.threat import ThreatModel
 
 QUESTION = Question(size=4, threat=ThreatModel(), replicas=200)
@@ -104,6 +108,35 @@ def test_one_user_behind_a_model_is_one_vote():
     assert joined.mechanism.apart
     assert joined.models == 500
     assert joined.needed < replaced.needed
+
+
+def test_one_round_is_planned_as_votes_with_noise():
+    question = Question(size=10, threat=ThreatModel(), epsilon=0.5, delta=5e-4)
+    chances, generator = spread(0.6, points=1000), np.random.default_rng(0)
+    found = choose(Known(units=500, num_classes=10, shares={1: chances, 5: spread(0.8)}), question)
+    (option,) = (option for option in found if isinstance(option.mechanism, OneRound))
+    assert account(option.mechanism, 5e-4, ["pld"])["pld"] <= 0.5
+    assert (option.cohort, option.models, option.noisy) == (1, 1, False)
+    noise = np.sqrt(2 * 9) * option.mechanism.noise_multiplier * generator.normal(size=1000)
+    leads = 2 * generator.binomial(500, chances) - 500 + noise
+    sizes = exact_sizes(np.stack([leads, np.zeros(1000)], axis=1), question.threat.relation)[1]
+    measured = ((sizes >= 10) & (leads > 0)).mean()
+    assert option.estimate == pytest.approx(measured, abs=5 * 0.5 / np.sqrt(1000))
+    assert (
+        0.2 < option.estimate < expected_certified(chances, votes_needed(Partition(), question, 500, 10), 500)
+    )
+    joined = replace(question, threat=ThreatModel(relation="join"))
+    assert votes_needed(option.mechanism, joined, 500, 10) < votes_needed(option.mechanism, question, 500, 10)
+
+
+def test_noise_on_a_lead_is_what_the_plan_takes_it_for():
+    # Even weights on one of ten of the anchors: the noise of the release, read through them.
+    upload = Anchors(anchors=200, classes=10)
+    mechanism = OneRound(upload=upload, noise_multiplier=5.0)
+    normal = np.random.default_rng(0).normal(size=(4000, 20, 2))  # twenty near anchors, two classes
+    scale = mechanism.noise_multiplier * upload.norm
+    leads = scale * (normal[:, :, 0] - normal[:, :, 1]).mean(axis=1)
+    assert leads.std() == pytest.approx(5 * np.sqrt(2 * 9), rel=5 / np.sqrt(2 * 4000))
 
 
 def test_instances_are_planned_for_alike():

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
+from fedproof.certificates import certify
 from fedproof.certificates.betting import betting_lower, betting_rejects, log_capital
 from fedproof.certificates.confidence import (
     Bound,
@@ -16,6 +17,7 @@ from fedproof.certificates.confidence import (
     mean_upper,
     share,
 )
+from fedproof.mechanisms import Bagging, FixedSize
 
 EXPERIMENTS = 2000
 FAILURE_PROBABILITY = 0.05
@@ -131,6 +133,22 @@ def test_how_the_failure_probability_is_shared():
     assert share(0.01, 2, Spending.SOUND) == 0.005
     assert share(0.012, 10, Spending.SOUND) == 0.001
     assert share(0.01, 10, Spending.PAPER) == 0.01
+
+
+@pytest.mark.parametrize("chances", [(1 / 6,) * 6, (0.4, 0.4, 0.05, 0.05, 0.05, 0.05), (0.5, 0.5)])
+@pytest.mark.parametrize(
+    ("method", "bound"),
+    [("vote", "clopper-pearson"), ("vote", "betting"), ("mean", "hoeffding"), ("margin", "levels")],
+)
+def test_the_choice_of_both_classes_is_covered(method, bound, chances):
+    """Classes that truly come first alike: whatever is claimed of one of them is false. ψ is 20 %."""
+    votes = np.random.default_rng(2).multinomial(1, chances, size=(60, 600)).astype(float)
+    asked = {"mechanism": Bagging(rounds=1, sampling=FixedSize(cohort=1, users=9)), "max_size": 0}
+    found = certify(votes, method=method, bound=bound, failure_probability=0.2, **asked)
+    assert sum(label is not None for label in found.prediction) <= binom.isf(1e-6, 600, 0.2)
+    if method != "margin":
+        exact = certify(votes, method=method, bound="none", **asked)
+        assert sum(label is not None for label in exact.prediction) > binom.isf(1e-6, 600, 0.2)
 
 
 def test_bounds_refuse_what_they_cannot_bound():

@@ -158,7 +158,7 @@ def test_bad_questions_are_refused(scores):
         certify(scores, mechanism=Partition(groups=20), method="vote")
     with pytest.raises(ValueError, match="method = 'mean' must be vote for a partition"):
         certify(scores, mechanism=Partition(groups=21), method="mean")
-    with pytest.raises(ValueError, match="give the scores of its groups"):
+    with pytest.raises(ValueError, match="give the scores of the models themselves"):
         certify_means([[0.9, 0.1]], mechanism=Partition(groups=21), method="vote")
     with pytest.raises(ValueError, match=r"threat\.unit = 'instance' must be 'user'"):
         certify(scores, mechanism=Partition(groups=21), threat=ThreatModel(unit="instance"), method="vote")

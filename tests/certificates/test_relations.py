@@ -135,17 +135,27 @@ def test_a_file_says_which_relation_and_cannot_change_it(scores):
     assert verify(json.dumps(document), scores)[0].startswith("privacy.relation = None must be")
 
 
-@pytest.mark.parametrize("method", ["margin", "mean", "vote", "renyi"])
 @pytest.mark.parametrize("rounds", [UserFedAvg, CohortOnce])
-def test_nobody_joins_noised_cohorts_of_fixed_size(method, rounds):
+def test_renyi_curves_say_nothing_of_who_joins_cohorts_of_fixed_size(rounds):
     fixed = rounds(rounds=1, noise_multiplier=2.0, sampling=FIXED)
-    said = r"^relation = 'join' is not defined for cohorts of fixed size: use 'replace'$"
+    said = "^relation = 'join' is not defined for cohorts of fixed size and method renyi: use 'replace', or"
     with pytest.raises(ValueError, match=said):
-        certify(EVEN, mechanism=fixed, threat=JOIN, method=method)
-    if method != "margin":
-        with pytest.raises(ValueError, match=said):
-            certify_means(EVEN.mean(axis=0), mechanism=fixed, threat=JOIN, method=method)
-    assert certify(EVEN, mechanism=fixed, threat=REPLACE, method=method).prediction == (None,) * 3
+        certify(EVEN, mechanism=fixed, threat=JOIN, method="renyi")
+    with pytest.raises(ValueError, match=said):
+        certify_means(EVEN.mean(axis=0), mechanism=fixed, threat=JOIN, method="renyi")
+    assert certify(EVEN, mechanism=fixed, threat=REPLACE, method="renyi").prediction == (None,) * 3
+
+
+@pytest.mark.parametrize("method", ["margin", "mean", "vote"])
+@pytest.mark.parametrize("rounds", [UserFedAvg, CohortOnce])
+def test_who_joins_noised_cohorts_of_fixed_size_is_certified(method, rounds):
+    fixed = rounds(rounds=1, noise_multiplier=2.0, sampling=FIXED)
+    scores = np.tile([[[0.97, 0.03]]], (400, 1, 1)) + np.linspace(0, 0.01, 400)[:, None, None] * [1, -1]
+    joined, replaced = (
+        certify(scores, mechanism=fixed, threat=threat, method=method) for threat in (JOIN, REPLACE)
+    )
+    assert joined.certified_size[0] >= replaced.certified_size[0] > 0
+    assert verify(dumps(joined), scores) == ()
 
 
 def test_joining_cohorts_of_fixed_size_means_something_without_noise_and_in_the_paper():

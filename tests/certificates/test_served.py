@@ -122,7 +122,7 @@ def test_a_file_cannot_claim_to_be_about_a_served_ensemble(scores):
         ({"served": True}, "served"),
         (
             {"mechanism": Partition(groups=200), "method": "vote"},
-            "served must be None for a partition: its certificate is about the very models",
+            "served must be None where nothing is estimated",
         ),
     ],
 )

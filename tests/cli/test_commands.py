@@ -4,11 +4,15 @@ import json
 import os
 import re
 import sys
+from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from fedproof.cli.training import _in_one_round
+from fedproof.config import parse_config
 from tests.commands import fedproof
 from tests.patience import finished
 
@@ -157,6 +161,53 @@ def test_plan_measures_by_a_pilot(tmp_path):
     assert len(document["assumptions"]) == 1
 
 
+ONE_ROUND = """
+[data]
+name = "digits"
+classes = [0, 1]
+users = 48
+public = 60
+project = 4
+projection = "spectral"
+[mechanism]
+kind = "one-round"
+anchors = 16
+solver = "ridge"
+penalty = 0.1
+noise_multiplier = 2.0
+"""
+
+
+def test_plan_knows_one_round(tmp_path):
+    # ε for both relations of one Gaussian query at noise 5, δ = 5e-4: 0.502 and, for heads, 1.126.
+    options = ("plan", "--upload", "pairs", "--epsilon", "0.502", "--delta", "5e-4")
+    document = as_json(*options, "--size", "20")
+    assert document["noise_multiplier"] == pytest.approx(5.0, rel=1e-3)
+    assert document["epsilon_if_replaced"] == pytest.approx(1.126, rel=2e-3)
+    assert (document["lead"], document["epsilon_relation"], document["relation"]) == (40, "join", "replace")
+    done = fedproof(*options, "--size", "20", "--relation", "join").stdout
+    assert "20 poisoned users (join) change no label that leads by more than 20 users" in " ".join(
+        done.split()
+    )
+    path = tmp_path / "one.toml"
+    path.write_text(ONE_ROUND)
+    private = as_json("plan", "--size", "5", "--pilot", path, "--epsilon", "1", "--delta", "1e-2")
+    kinds = [option["mechanism"]["kind"] for option in private["options"]]
+    assert kinds.count("one-round") == 1
+    assert any("one-round" in line for line in private["assumptions"])
+
+
+def test_the_demo_computes_what_one_round_gives_on_its_data():
+    text = resources.files("fedproof").joinpath("demo.toml").read_text()
+    line = _in_one_round(parse_config(text, "demo"), SimpleNamespace(certified_accuracy={"0": 1.0, "5": 0.9}))
+    # One Gaussian query at noise 6, δ = 0.005.
+    found = re.search(
+        r"(\d+\.\d)\s% at k = 5, (\d+\.\d)\s% at k = 10, with certainty, and ε = (0\.258) ", line
+    )
+    assert found, line
+    assert 100 >= float(found[1]) >= float(found[2]) > 80
+
+
 # --- certify, verify, inefficacy ----------------------------------------------------------------------------
 
 
@@ -183,6 +234,19 @@ def test_certify_and_verify_without_training_anything(files):
         "differences": [],
         "unverified": [],
     }
+
+
+@pytest.mark.parametrize("rule", ["pairwise", "run-off"])
+def test_rules_and_simultaneous_statements_are_told_kept_and_verified(files, rule):
+    certificate, scores = files / f"{rule}.json", files / "scores.npy"
+    asked = ("--method", "vote", "--rule", rule, "--simultaneous", "--out", certificate)
+    document = as_json("certify", "--scores", scores, *MECHANISM, *asked)
+    assert (document["rule"], document["simultaneous"]) == (rule, True)
+    assert as_json("verify", certificate, "--scores", scores)["valid"]
+    said = fedproof("certify", "--scores", scores, *MECHANISM, *asked).stdout
+    assert "99% confidence for all inputs together" in " ".join(said.split())
+    assert f"label that wins by {rule}" in " ".join(said.split())
+    assert "rule" not in as_json("certify", "--scores", scores, *MECHANISM)
 
 
 def test_verify_names_what_was_changed(files):
@@ -364,7 +428,7 @@ def test_wrong_usage_is_status_two(arguments):
     fedproof(*arguments, status=2)
 
 
-def test_fixed_cohorts_cannot_be_joined(files):
+def test_who_joins_fixed_cohorts_is_certified_but_not_by_renyi(files):
     fixed = (
         "--noise-multiplier",
         "1",
@@ -377,8 +441,9 @@ def test_fixed_cohorts_cannot_be_joined(files):
         "--relation",
         "join",
     )
-    done = fedproof("certify", "--scores", files / "scores.npy", *fixed, status=1)
-    assert "'join' is not defined for cohorts of fixed size" in done.stderr
+    done = fedproof("certify", "--scores", files / "scores.npy", *fixed, "--method", "renyi", status=1)
+    assert "'join' is not defined for cohorts of fixed size and --method renyi" in done.stderr
+    fedproof("certify", "--scores", files / "scores.npy", *fixed)
 
 
 # --- data and pretraining -----------------------------------------------------------------------------------

@@ -94,8 +94,21 @@ MISTAKES = [
     ),
     (f"{CERTIFY} {TENTH} --method mean --bound levels", "--bound = 'levels' belongs to method margin"),
     (
-        f"{CERTIFY} --noise-multiplier 1 --sampling fixed --cohort 2 --users 10 --relation join",
+        f"{CERTIFY} --noise-multiplier 1 --sampling fixed --cohort 2 --users 10 --relation join "
+        "--method renyi",
         "--relation = 'join' is not defined for cohorts of fixed size",
+    ),
+    (
+        f"{CERTIFY} {TENTH} --rule run-off",
+        "--rule run-off does not belong to --method margin: it is for --method",
+    ),
+    (
+        f"{CERTIFY} {TENTH} --method mean --rule pairwise",
+        "--rule = 'pairwise' compares votes: use method vote",
+    ),
+    (
+        f"{CERTIFY} {TENTH} --method mean --bound none --simultaneous",
+        "--simultaneous True does not belong to --bound none",
     ),
     # files
     (f"certify --scores nowhere.npy {TENTH}", "--scores = 'nowhere.npy' cannot be read"),

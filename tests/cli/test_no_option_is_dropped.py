@@ -80,6 +80,8 @@ MEANT = {
         "noise, instances": QUESTION | INSTANCES | SOUGHT,
         "noise for epsilon": TARGET | ROUNDS | DRAWN["fixed"] | SOUGHT,
         "noise for epsilon, instances": TARGET | INSTANCES | SOUGHT,
+        "one round": TARGET | SOUGHT | {"upload": "anchors", "size": "6"},
+        "one round, instances": TARGET | SOUGHT | {"upload": "rows", "unit": "instance"},
         "rounds": QUESTION | NOISE | DRAWN["by probability"] | {"find": "rounds"},
         "rounds, instances": QUESTION
         | MUCH
@@ -134,6 +136,7 @@ NO_NUMBER = {
 ONLY_WORDS = {
     "unit": "a user drawn with probability q and an instance drawn with probability q cost the same",
     "relation": "the paper's method has one number for both, and says for which it is not sound",
+    "upload": "heads in a ball, by rows and by pairs are all as far apart as twice their norm",
     "spending": "at most as good as the sound one: may round to the same sizes, but loses `sound`",
 }
 ECHO = ("executed", "mechanism", "event", "assumptions", "unit", "relation", "method", "bound")

@@ -104,7 +104,10 @@ MISTAKES = [
     ("--set mechanism.noise=2", "mechanism.noise is not a known key; did you mean noise_multiplier?"),
     ("--set mechanism.noise_multiplier=0", "noise_multiplier = 0 must be positive for kind = 'user-fedavg'"),
     ("--set threat.unit=instance", "threat.unit = 'instance' must be 'user' for mechanism.kind"),
-    ("--set aggregation.rule=krum", "krum against num_adversaries = 0 needs cohorts of at least 3 users"),
+    (
+        "--set aggregation.rule=krum --set mechanism.sampling=fixed --set mechanism.cohort=2",
+        "rule = 'krum' against num_adversaries = 0 needs cohorts of at least 3 users, not 2",
+    ),
     ("--set aggregation.rule=best", "rule = 'best' must be one of mean, krum"),
     ("--set ensemble.max_epsilon=0.0001", "ensemble.max_epsilon = 0.0001 pays for 0 replicas"),
     ("--set certificate.bound=levels --set certificate.method=mean", "bound = 'levels' belongs to method"),

@@ -206,6 +206,14 @@ def test_a_map_of_neighbours_is_the_eigenproblem_it_says():
     assert found(public).shape == (60, 3 + 30)
 
 
+def test_pixels_that_never_change_are_no_direction_of_the_map():
+    public, _ = clusters(np.random.default_rng(2), 60)
+    still = np.concatenate([public, np.ones((60, 12))], axis=1)
+    np.testing.assert_allclose(
+        neighbourhood_of(still, 3)(still), neighbourhood_of(public, 3)(public), atol=1e-5
+    )
+
+
 def test_who_holds_no_number_changes_no_other_place_on_the_map():
     public, _ = clusters(np.random.default_rng(3), 100)
     project = neighbourhood_of(public, 5, beside=True)

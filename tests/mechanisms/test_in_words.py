@@ -25,7 +25,7 @@ from fedproof.mechanisms import (
     UserFedAvg,
 )
 from fedproof.mechanisms.codec import KINDS
-from fedproof.mechanisms.uploads import Anchors
+from fedproof.mechanisms.uploads import Rows
 
 TENTH, FIXED = Poisson(probability=0.1), FixedSize(cohort=5, users=50)
 DIVIDED = "the noisy sum is divided by a number fixed beforehand"
@@ -85,8 +85,8 @@ ALL = {
         "Gaussian noise of standard deviation 2·S is added to the SUM of the clipped updates",
         DIVIDED,
     ),
-    OneRound(upload=Anchors(anchors=256, classes=10), noise_multiplier=5.0): (
-        "once, every user sends the labels that a model of its own gives to 256 public inputs",
+    OneRound(upload=Rows(features=8, classes=10), noise_multiplier=5.0): (
+        "once, every user sends one head, the row of each class scaled to S/√10",
         "Gaussian noise of standard deviation 5·S is added to the SUM, S being the largest norm of what one "
         "user sends",
         "the noisy sum is released once",

@@ -1,5 +1,6 @@
 """Heads in closed form: against direct computations, and each from its own group alone."""
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -52,7 +53,20 @@ def by_descent(features, labels, *, penalty, balanced):
     return found.x.reshape(-1, 3).T
 
 
-DIRECT = {"ridge": by_least_squares, "logistic": by_descent}
+def by_adding_up(features, labels, *, penalty, balanced, centre):
+    """One instance after the other, into the row of its class, less the centre in every row."""
+    head = np.zeros((3, features.shape[1] + 1))
+    for row, label, weight in zip(features, labels, weights_of(labels, balanced=balanced), strict=True):
+        head += weight * np.outer(np.eye(3)[label] - centre, np.append(row.astype(np.float64), 1.0))
+    return head
+
+
+DIRECT = {
+    "ridge": by_least_squares,
+    "logistic": by_descent,
+    "gradient": partial(by_adding_up, centre=1 / 3),
+    "sums": partial(by_adding_up, centre=0.0),
+}
 
 
 @pytest.mark.parametrize("instances", [1, 5, 8, 40])  # fewer than features, and more

@@ -9,6 +9,7 @@ Stoian, Kosmala, Günnemann 2024, arXiv:2403.04867v2 for k insertions and k dele
 | Poisson         | `join`    | N(0)                 | Σ w_j N(j), binomial |
 | Poisson         | `replace` | Σ w_j N(-j)          | Σ w_j N(+j)          |
 | everyone        | both      | the same with w_k = 1                       ||
+| fixed size      | `join`    | N(0)                 | Σ w_j N(2j), hypergeometric |
 | fixed size      | `replace` | profile Σ_{j>=1} w_j H_α(N(2j) || N(0)), α = 1 + (α' - 1)/(1 - w_0) ||
 """
 
@@ -256,18 +257,32 @@ class FixedSizePair:
         )
 
 
-def fixed_size_pair(query: Query, relation: Relation, size: int) -> FixedSizePair:
-    """The dominating profile for cohorts of fixed size."""
-    if relation == Relation.JOIN:
-        raise ValueError(
-            "relation = 'join' is not defined for cohorts of fixed size (the cohort would change its size): "
-            "use relation 'replace', or Poisson sampling"
-        )
+def fixed_size_pair(query: Query, relation: Relation, size: int) -> FixedSizePair | MonotonePair:
+    """The dominating profile for cohorts of fixed size m; for `join` a pair.
+
+    Guarantee (`join`): both readings are covered, m of N + k drawn instead of m of the N honest users, and m
+    of N observed users, k of them adversaries, instead of m of the N - k others. Proof: draw a cohort of
+    honest users in random order, and put the first j adversaries, in random order, in place of its first j
+    members, with j as often as it occurs in a cohort with adversaries. That is the law of such a cohort, and
+    given both orders its sum is moved by 2j clip norms at most: N(0) against Σ w_j N(x_j) with |x_j| <= 2j.
+    The likelihood ratio is Σ w_j exp(X_j - E X_j²/2) with X_j = <x_j, z> normal under N(0); divergences are
+    expectations of convex functions of it, which rise with every covariance <x_i, x_j> (Kahane 1985), and
+    those are 4ij at most, reached by x_j = 2j on a line. By joint convexity the orders need not be known. The
+    j of m out of N is stochastically larger than that of m out of N + k, so the weights of the second reading
+    serve for both, again because longer shifts dominate shorter ones.
+    Assumes: for `join`, m honest users are left.
+    """
     assert isinstance(query.sampling, FixedSize)
     if size > query.sampling.users:
         raise ValueError(f"size = {size} must be at most the number of users = {query.sampling.users}")
     drawn = adversaries_drawn(query.sampling, size)
     some = drawn.numbers > 0
+    if relation == Relation.JOIN:
+        return MonotonePair(
+            clean=Mixture(weights=np.ones(1), means=np.zeros(1)),
+            poisoned=Mixture(weights=drawn.weights, means=2 * drawn.numbers / query.noise_multiplier),
+            dropped=drawn.given_away,
+        )
     return FixedSizePair(
         shifts=2 * drawn.numbers[some] / query.noise_multiplier,
         weights=drawn.weights[some],

@@ -182,6 +182,7 @@ def _rounding_of_line(slope: Floats) -> Floats:
 
 
 IDENTITY = GaussianTradeoff(shift=0.0)
+NOTHING = PiecewiseTradeoff(epsilons=np.zeros(1), forward=np.ones(1), backward=np.ones(1), full=0.0)
 LARGEST = 10**7  # sums over more units take minutes
 
 
@@ -267,6 +268,8 @@ def curve_of(queries: tuple[Query, ...], relation: Relation, size: int, resoluti
         factor = 1 if relation == Relation.JOIN else 2
         shift = math.sqrt(sum(query.count / query.noise_multiplier**2 for query in queries))
         return GaussianTradeoff(shift=factor * size * shift)
+    if relation == Relation.JOIN and any(_too_few(query.sampling, size) for query in queries):
+        return NOTHING
     forward, backward = composed_losses(queries, relation, size, resolution)
     return _from_losses(forward, backward, symmetric=relation == Relation.JOIN)
 
@@ -276,6 +279,11 @@ def _alone(drawn: list[Sampling], num_queries: int) -> Poisson | FixedSize:
     if num_queries != 1 or isinstance(drawn[0], Everyone):
         raise ValueError(f"queries = {num_queries} must be one, of sampled units, where there is no noise")
     return drawn[0]
+
+
+def _too_few(sampling: Sampling, size: int) -> bool:
+    """Whether a cohort of fixed size could not be drawn without the adversaries."""
+    return isinstance(sampling, FixedSize) and size > sampling.users - sampling.cohort
 
 
 def _takes_everyone(query: Query) -> bool:

@@ -13,6 +13,7 @@ from fedproof import check
 from fedproof.aggregation import Contributions
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
+from fedproof.mechanisms import OneRound
 from fedproof.rounds.state import State
 from fedproof.threat import Relation, Unit
 
@@ -40,7 +41,10 @@ class Coalition:
 
 
 Craft = Callable[[Coalition, State], Tensor]
-"""What the adversaries hand in: `(replicas or 1, adversaries, dim)`, shaped like `Coalition.updates`."""
+"""What the adversaries hand in: `(replicas or 1, adversaries, dim)`, shaped like `Coalition.updates`.
+
+Of a one-round mechanism, what they send: heads in a row, or labels of the anchors, which are whole numbers.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +124,20 @@ def choose_adversaries(num_users: int, count: int, seed: int) -> tuple[int, ...]
 def generator(seed: int, *path: int) -> np.random.Generator:
     """Random numbers of an attack, for one purpose or user."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_KEY, *path)))
+
+
+def sends_labels(task: Task) -> bool:
+    """Whether users send labels: whatever is no class abstains, and sums of labels mean nothing."""
+    return isinstance(task.mechanism, OneRound) and task.mechanism.upload.labels
+
+
+def check_numbers(task: Task, attack: Attack) -> None:
+    """Raise ValueError where there are no numbers for an attack to calculate with."""
+    if sends_labels(task):
+        raise ValueError(
+            f"{type(attack).__name__} calculates with numbers, but upload = 'anchors' sends labels: use "
+            "worst-case, hostile, absent, or attack the data"
+        )
 
 
 # --- in a round ---------------------------------------------------------------------------------------------

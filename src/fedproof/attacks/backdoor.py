@@ -94,6 +94,8 @@ def default_size(height: int, width: int) -> int:
 def image_shape(federation: Federation) -> tuple[int, int, int]:
     """Channels, height and width of the images; a flat row of n² numbers is a square image.
 
+    Any other row of numbers, as an encoder makes them of an input, is one line, and its trigger one number.
+
     Raises:
         ValueError: the features are no images.
     """
@@ -103,8 +105,9 @@ def image_shape(federation: Federation) -> tuple[int, int, int]:
             return shape[0], shape[1], shape[2]
         if len(shape) == 2:
             return 1, shape[0], shape[1]
-        if len(shape) == 1 and isqrt(shape[0]) ** 2 == shape[0]:
-            return 1, isqrt(shape[0]), isqrt(shape[0])
+        if len(shape) == 1:
+            side = isqrt(shape[0])
+            return (1, side, side) if side**2 == shape[0] else (1, 1, shape[0])
     raise ValueError(
         f"{federation.name}: instances of shape {shape} and type {federation.features.dtype} are no images, "
         "a backdoor has no corner to sit in; use the attack label-flip"

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.attacks.attack import Attack, Coalition, Craft
+from fedproof.attacks.attack import Attack, Coalition, Craft, sends_labels
 from fedproof.attacks.units import frozen, most_instances, resized, rows_of_users
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
@@ -31,6 +31,8 @@ _NUMBERS = {
     Values.INFINITE: (np.inf, -np.inf),
     Values.SUBNORMAL: (1e-45, 0.0),
 }
+_LABELS = {Values.HUGE: 2**62, Values.NAN: -1, Values.INFINITE: -(2**63), Values.SUBNORMAL: 2**31}
+"""What stands for such a number among labels: no class."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +70,15 @@ class Hostile(Attack):
         return frozen(federation, features=features, labels=labels)
 
     def crafter(self, task: Task) -> Craft | None:
-        """Every second adversary's update consists of such numbers; None on pooled data, without updates."""
-        if task.mechanism.pooled:
+        """Every second adversary hands in such numbers, or labels; None where nobody hands in anything."""
+        if not task.mechanism.hands_in:
             return None
-        numbers = [(user, self._numbers(turn)[0]) for turn, user in enumerate(self.adversaries) if turn % 2]
+        labels = sends_labels(task)
+        numbers = [
+            (user, _LABELS[self._kind(turn)] if labels else _NUMBERS[self._kind(turn)][0])
+            for turn, user in enumerate(self.adversaries)
+            if turn % 2
+        ]
 
         def craft(coalition: Coalition, state: State) -> Tensor:
             members = coalition.contributions.members
@@ -84,17 +91,16 @@ class Hostile(Attack):
 
         return craft
 
-    def _numbers(self, turn: int) -> tuple[float, ...]:
-        if self.values is Values.MIXED:
-            return list(_NUMBERS.values())[turn // 2 % len(_NUMBERS)]
-        return _NUMBERS[self.values]
+    def _kind(self, turn: int) -> Values:
+        return list(_NUMBERS)[turn // 2 % len(_NUMBERS)] if self.values is Values.MIXED else self.values
 
     def _features(self, federation: Federation, count: int, turn: int) -> NDArray[np.generic]:
         shape, kind = (count, *federation.features.shape[1:]), federation.features.dtype
         if not np.issubdtype(kind, np.floating):  # token ids: the first and the last there is
             ends = [federation.features.min(), federation.features.max()]
             return np.resize(np.array(ends, dtype=kind), shape)
-        return np.resize(np.array(self._numbers(turn), dtype=np.float32), shape).astype(kind)
+        numbers = np.array(_NUMBERS[self._kind(turn)], dtype=np.float32)
+        return np.resize(numbers, shape).astype(kind)
 
 
 def as_values(value: str) -> Values:

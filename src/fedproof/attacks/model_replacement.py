@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedproof import check
-from fedproof.attacks.attack import Attack, Coalition, Craft, Goal
+from fedproof.attacks.attack import Attack, Coalition, Craft, Goal, check_numbers
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
 from fedproof.rounds.state import State
@@ -39,6 +39,7 @@ class ModelReplacement(Attack):
 
     def crafter(self, task: Task) -> Craft:
         """Scales what `base` would hand in."""
+        check_numbers(task, self)
         before = self.base.crafter(task)
 
         def craft(coalition: Coalition, state: State) -> Tensor:

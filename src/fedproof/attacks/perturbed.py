@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedproof.aggregation.krum import squared_distances
-from fedproof.attacks.attack import Attack, Coalition, Craft
+from fedproof.attacks.attack import Attack, Coalition, Craft, check_numbers
 from fedproof.ensemble.task import Task
 from fedproof.rounds.state import State
 
@@ -65,6 +65,7 @@ class Perturbed(Attack):
 
     def crafter(self, task: Task) -> Craft:
         """Replaces the adversaries' updates by the perturbed mean."""
+        check_numbers(task, self)
 
         def craft(coalition: Coalition, state: State) -> Tensor:
             spread = spread_of(coalition, self.direction)

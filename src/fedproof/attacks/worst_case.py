@@ -10,9 +10,12 @@ from torch import Tensor
 from fedproof import check
 from fedproof.attacks.attack import Attack, Coalition, Craft, Goal
 from fedproof.attacks.units import check_class, frozen, rows_of
+from fedproof.ensemble import one_round
 from fedproof.ensemble.memory import sizes_for
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
+from fedproof.mechanisms import OneRound
+from fedproof.mechanisms.uploads import Sent
 from fedproof.models.model import Model, as_inputs
 from fedproof.rounds.state import State
 
@@ -23,7 +26,8 @@ class WorstCase(Attack):
 
     After clipping each contributes the full clip norm in one direction: the poisoned side of the dominating
     pair that certificates are computed from. For a linear model the direction is exact and the same in all
-    rounds; in general it is the gradient at the current global model.
+    rounds; in general it is the gradient at the current global model. Of a one-round mechanism all of them
+    send the head, or the labels, that `worst_upload` finds.
 
     Attributes:
         inputs: which test inputs are to be answered wrongly; empty: all.
@@ -44,6 +48,9 @@ class WorstCase(Attack):
     def crafter(self, task: Task) -> Craft:
         """Replaces the adversaries' updates by the steepest descent of the margin."""
         chosen = chosen_inputs(task.federation, self.inputs, self.target)
+        if isinstance(task.mechanism, OneRound):
+            upload = torch.from_numpy(worst_upload(task, chosen, self.target))
+            return lambda coalition, state: upload.reshape(1, 1, -1).expand_as(coalition.updates)
         device = torch.device(task.device)
         model = task.model.to(device, task.dtype)
         inputs = as_inputs(task.federation.test_features[chosen], device, task.dtype)
@@ -151,6 +158,32 @@ def chosen_inputs(federation: Federation, inputs: tuple[int, ...], target: int |
         return chosen
     check_class(federation, target=target)
     return np.asarray(chosen[federation.test_labels[chosen] != target])
+
+
+def worst_upload(task: Task, chosen: NDArray[np.int64], target: int | None) -> Sent:
+    """What to send against test inputs: a head `(width, classes)`, or labels `(anchors,)`.
+
+    The rival of an input's label is `target`, or the strongest wrong class in the release of honest units.
+
+    Guarantee: no vector of the set lowers the sum of the inputs' leads over their rivals more; of `pairs` for
+    one input, which loses a whole unit of its lead in every set. Proof: what a unit adds to minus that sum is
+    linear, <G, u> with G = Σ w(x) ⊗ (e_rival - e_label). A head is sent as G itself, which the server scales
+    to norm one as a whole (ball), class by class (rows), or class by class without what is negative
+    (non-negative): the inequality of Cauchy and Schwarz, with equality. Labels enter <G, u> anchor by anchor,
+    and the largest entry of G names the best. For one input the rows of G that differ most are those of
+    label and rival, which `pairs` scales to a distance of one along w.
+    """
+    release, federation = one_round.release(task), task.federation
+    upload, anchors = release.mechanism.upload, release.anchors
+    inputs, labels = federation.test_features[chosen], federation.test_labels[chosen]
+    scores = release.scores(inputs)
+    scores[np.arange(len(labels)), labels] = -np.inf
+    rivals = scores.argmax(axis=1) if target is None else np.full_like(labels, target)
+    flat = inputs.reshape(len(inputs), -1).astype(np.float64)
+    weights = upload.weights(flat, None if anchors is None else anchors.astype(np.float64))
+    sides = np.eye(upload.classes)
+    steepest = weights.T @ (sides[rivals] - sides[labels])
+    return steepest.argmax(axis=1) if upload.labels else steepest
 
 
 def _steepest(

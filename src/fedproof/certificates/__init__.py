@@ -7,6 +7,8 @@ from fedproof.certificates.document import dumps, loads, loads_inefficacy
 from fedproof.certificates.inefficacy import Inefficacy, inefficacy
 from fedproof.certificates.paper_theorems import Group
 from fedproof.certificates.privacy import ApproximateDP
+from fedproof.certificates.rules import Rule
+from fedproof.certificates.together import collective
 from fedproof.certificates.verify import unverified, verify
 
 __all__ = [
@@ -17,11 +19,13 @@ __all__ = [
     "Group",
     "Inefficacy",
     "Method",
+    "Rule",
     "Settings",
     "Spending",
     "certify",
     "certify_means",
     "certify_sequentially",
+    "collective",
     "dumps",
     "inefficacy",
     "loads",

@@ -12,11 +12,12 @@ from fedproof import check
 from fedproof.accounting.events import queries_of
 from fedproof.arrays import Floats, Integers, votes_of
 from fedproof.certificates.betting import betting_lower
-from fedproof.certificates.certificate import VERSION, Certificate, Method, Settings, check_sentences
+from fedproof.certificates.certificate import VERSION, Certificate, Method, Settings
 from fedproof.certificates.compute import certified_sizes
 from fedproof.certificates.confidence import Bound, Spending, share
 from fedproof.certificates.paper_theorems import Group
 from fedproof.certificates.privacy import ApproximateDP, Source, check_relation, curve_of_units, epsilon_delta
+from fedproof.certificates.rules import Rule
 from fedproof.certificates.scores import (
     Array,
     check_counted,
@@ -59,6 +60,8 @@ def certify(
     sequential: bool = False,
     delta: float | None = None,
     served: float | None = None,
+    rule: Rule | str = Rule.PLURALITY,
+    simultaneous: bool = False,
     caveats: Sequence[str] = (),
     assumptions: Sequence[str] = (),
 ) -> Certificate:
@@ -70,8 +73,10 @@ def certify(
     neither a bound nor a failure probability. `bound` defaults to the method's own. `sequential` says that
     replicas were added until enough was decided, which bound betting allows for methods mean, vote and paper.
     `served` is the failure probability of an ensemble of as many replicas that is retrained under attack and
-    must give the certified label itself. `caveats` are reasons why nothing is proved, `assumptions` what is
-    taken for granted besides: words of whoever trained, kept in the file.
+    must give the certified label itself. `rule` is how the models elect a class, chosen before the scores
+    were seen. `simultaneous` spends both failure probabilities over all inputs. `caveats` are reasons why
+    nothing is proved, `assumptions` what is taken for granted besides: words of whoever trained, kept in the
+    file.
 
     Guarantee: see `Certificate`.
 
@@ -94,6 +99,8 @@ def certify(
         sequential=sequential,
         delta=delta,
         served=served,
+        rule=rule,
+        simultaneous=simultaneous,
         caveats=caveats,
         assumptions=assumptions,
     )
@@ -169,6 +176,8 @@ def settings_for(
     spending: Spending | str = Spending.SOUND,
     sequential: bool = False,
     served: float | None = None,
+    rule: Rule | str = Rule.PLURALITY,
+    simultaneous: bool = False,
     exact: bool = False,
     version: int = VERSION,
 ) -> Settings:
@@ -178,9 +187,11 @@ def settings_for(
     counted = described_as is not None and described_as.releases is not Releases.REPLICAS  # not estimated
     if exact and chosen is Method.MARGIN:
         raise ValueError("method = 'margin' needs the scores of every replica, not means: use method mean")
+    if exact and rule != Rule.PLURALITY:
+        raise ValueError(f"rule = '{rule}' needs the scores of every replica, not means")
     if exact and counted:
         raise ValueError("nothing is estimated here: give the scores of the models themselves, not means")
-    if chosen is not Method.PAPER:  # whose relation is that of its accounting
+    if chosen is Method.RENYI:
         check_relation(described_as, threat.relation)
     if not exact and not counted:
         check.open_probability(failure_probability=failure_probability)
@@ -198,6 +209,8 @@ def settings_for(
         max_size=max_size,
         sequential=sequential,
         served=served,
+        rule=rule,  # type: ignore[arg-type]  # a name becomes a member
+        simultaneous=simultaneous,
         caveats=stated(caveats, "caveats"),
         stated_assumptions=stated(assumptions, "assumptions"),
         version=version,
@@ -221,7 +234,7 @@ def described(source: Source | None, threat: ThreatModel | None) -> tuple[Mechan
         return Queries(queries=queries_of(source), unit=threat.unit), threat
     threat = threat or ThreatModel()
     if source is not None:
-        check_sentences(reasons=sentences(source.caveats(threat.relation)))
+        check.sentences(reasons=sentences(source.caveats(threat.relation)))
         if not is_certified(source):
             raise UnsupportedEventError(source.unaccounted) if source.unaccounted else ValueError(_EMPTY)
     if source is not None and source.unit != threat.unit:
@@ -315,7 +328,7 @@ def certify_sequentially(
 def decided(certificate: Certificate, scores: Array, size: int) -> NDArray[np.bool_]:
     """Which inputs are certified for `size`, or shown to be beyond this method at that size."""
     certified = np.array([found is not None and found >= size for found in certificate.certified_size])
-    settings = certificate.settings
+    settings = certificate.settings.for_each(certificate.num_inputs)
     tradeoff = curve_of_units(settings.mechanism, settings.privacy, settings.threat)(size)
     open_inputs = np.flatnonzero(~certified)
     if not open_inputs.size:

@@ -1,9 +1,8 @@
 """The certificate: what is certified for each input, from what, and under which assumptions."""
 
 import statistics
-import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from types import NoneType
@@ -17,6 +16,7 @@ from fedproof.accounting.tradeoff import check_units
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.paper_theorems import Group, check_tau
 from fedproof.certificates.privacy import ApproximateDP
+from fedproof.certificates.rules import Rule
 from fedproof.mechanisms import Mechanism, Releases
 from fedproof.threat import ThreatModel
 
@@ -57,7 +57,9 @@ class Settings:
     `mechanism` is what was executed, `privacy` the (ε, δ) of one unit where that is all that is known or all
     that the method uses. `spending` and `group` matter to some methods only. `sequential` says that replicas
     were added until enough was decided. `served` is the failure probability ψ₂ of an ensemble of as many
-    replicas that is retrained under attack; None: the certificate is about expected confidences alone.
+    replicas that is retrained under attack; None: the certificate is about expected confidences alone. `rule`
+    is how the models elect a class. `simultaneous` says that both failure probabilities are for all inputs
+    together, not for each by itself.
 
     `caveats` and `stated_assumptions` are what whoever trained has to say: the first are reasons why nothing
     is proved, the second are taken for granted besides what the theorem needs. Neither follows from scores.
@@ -76,19 +78,23 @@ class Settings:
     max_size: int
     sequential: bool
     served: float | None = None
+    rule: Rule = Rule.PLURALITY
+    simultaneous: bool = False
     caveats: tuple[str, ...] = ()
     stated_assumptions: tuple[str, ...] = ()
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        _become_members(self, {"method": Method, "bound": Bound, "spending": Spending, "group": Group})
+        names = {"method": Method, "bound": Bound, "spending": Spending, "group": Group, "rule": Rule}
+        _become_members(self, names)
         if self.failure_probability != 0 or self.bound is not Bound.NONE:  # zero: exact means
             check.open_probability(failure_probability=self.failure_probability)
         check_units(max_size=self.max_size)
-        _check_types(self, sequential=(bool,))
-        check_sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
+        _check_types(self, sequential=(bool,), simultaneous=(bool,))
+        check.sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
         self._check_combination()
         self._check_served()
+        self._check_rule()
 
     @property
     def counted(self) -> bool:
@@ -104,6 +110,23 @@ class Settings:
     def certain(self) -> bool:
         """Whether nothing is estimated."""
         return self.counted or self.exact
+
+    @property
+    def unusual(self) -> dict[str, Any]:
+        """Fields that are not in every file, where they say something: older files lack them."""
+        found: dict[str, Any] = {} if self.rule is Rule.PLURALITY else {"rule": self.rule.value}
+        return found | ({"simultaneous": True} if self.simultaneous else {})
+
+    def for_each(self, num_inputs: int) -> "Settings":
+        """The settings of one input by itself, with its share of the failure probabilities.
+
+        Guarantee: if each of n inputs fails with at most ψ/n, any of them fails with at most ψ (Boole),
+        however they depend on each other; they share the replicas.
+        """
+        if not self.simultaneous:
+            return self
+        served = None if self.served is None else self.served / num_inputs
+        return replace(self, failure_probability=self.failure_probability / num_inputs, served=served)
 
     @property
     def votes(self) -> bool:
@@ -132,6 +155,19 @@ class Settings:
         if self.method not in (Method.MEAN, Method.MARGIN, Method.VOTE):
             raise ValueError(f"served needs method mean, margin or vote: {self.method} bounds no lead")
         check.open_probability(served=self.served)
+
+    def _check_rule(self) -> None:
+        """Not every method asks the models for their order of two classes."""
+        if self.rule is Rule.PLURALITY:
+            return
+        if self.rule is Rule.PAIRWISE and self.method in (Method.MEAN, Method.MARGIN):
+            raise ValueError(
+                "rule = 'pairwise' compares votes: use method vote (means are in the same order by pairs)"
+            )
+        if self.method not in (Method.VOTE, Method.MEAN):
+            raise ValueError(f"rule = '{self.rule}' is not defined for method {self.method}: use vote")
+        if self.sequential:
+            raise ValueError(f"sequential = True needs rule plurality, not {self.rule}")
 
     def _check_combination(self) -> None:
         """Not every bound serves every method."""
@@ -183,7 +219,7 @@ class CostSettings:
     def __post_init__(self) -> None:
         _become_members(self, {"method": CostMethod, "bound": Bound})
         _check_types(self, negative=(bool,), sizes=(tuple,))
-        check_sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
+        check.sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
         check.positive(cost_bound=self.cost_bound)
         check.open_probability(failure_probability=self.failure_probability)
         check.not_negative_count(max_size=self.max_size)
@@ -212,9 +248,10 @@ def check_own_noise(mechanism: Mechanism | None, method: str) -> None:
 class Certificate:
     """How many poisoned units provably cannot change each prediction of the ensemble mean.
 
-    Guarantee: for each input, with probability at least 1 - `failure_probability` over the training of the
-    replicas, no adversary of `threat` with at most `certified_size` units changes `prediction`, the class
-    with the highest expected confidence (for votes: the most probable class), if `reasons` is empty and the
+    Guarantee: for each input (if `simultaneous`, for all together), with probability at least
+    1 - `failure_probability` over the training of the replicas, no adversary of `threat` with at most
+    `certified_size` units changes `prediction`, the class with the highest expected confidence (for votes:
+    the most probable class; by another `rule`: the class elected), if `reasons` is empty and the
     `assumptions` hold. Read backwards: trained on data that may hold so many poisoned units, the prediction
     is the one that the clean data's expectation gives. If a finite ensemble is `served`, as many replicas
     retrained under attack predict it as well, which may fail once more; both failures are in the sum
@@ -259,7 +296,10 @@ class Certificate:
 
     @property
     def failure_probability(self) -> float:
-        """Chance per input that the statement is wrong: ψ, and ψ₂ where a finite ensemble is served."""
+        """Chance that the statement is wrong: ψ, and ψ₂ where a finite ensemble is served.
+
+        For each input by itself; for all of them together if the certificate is `simultaneous`.
+        """
         return self.settings.failure_probability + (self.settings.served or 0.0)
 
     @property
@@ -306,6 +346,7 @@ class Certificate:
             "bound": self.settings.bound.value,
             "sound": self.sound,
             "reasons": list(self.reasons),
+            **self.settings.unusual,
         }
 
     @property
@@ -326,8 +367,6 @@ _DESCRIPTIONS: dict[str, tuple[type, ...]] = {
     "threat": (ThreatModel,),
 }
 
-_MOST_SENTENCES, _LONGEST = 100, 1000
-
 
 def _become_members(settings: Any, kinds: Mapping[str, type[StrEnum]]) -> None:
     """Replace names by members of their kinds; ValueError that lists them where there is no such name."""
@@ -347,29 +386,6 @@ def _check_types(settings: Any, **more: tuple[type, ...]) -> None:
             raise ValueError(f"{name} = {value!r} must be one of {names}")
     if settings.mechanism is None and settings.privacy is None:
         raise ValueError("mechanism = None needs privacy=ApproximateDP(epsilon=..., delta=..., relation=...)")
-
-
-def check_sentences(**sentences: tuple[str, ...]) -> None:
-    """Every text is one line that shows all it holds, so that no reader is shown something else."""
-    for name, texts in sentences.items():
-        if not isinstance(texts, tuple) or not all(isinstance(text, str) for text in texts):
-            raise ValueError(f"{name} = {texts!r} must be texts")
-        if len(texts) > _MOST_SENTENCES:
-            raise ValueError(f"{name} has {len(texts)} entries, must have at most {_MOST_SENTENCES}")
-        for text in texts:
-            if not text or text != text.strip() or len(text) > _LONGEST or not shows_all(text):
-                raise ValueError(
-                    f"{name} = {text[:80]!r} must be one line of 1 to {_LONGEST} characters that can be shown"
-                )
-
-
-def shows_all(text: str) -> bool:
-    r"""Whether a text holds no character that is invisible, ends the line, or turns the direction of reading.
-
-    >>> shows_all("ψ < 1 %"), shows_all("safe\u202eefas"), shows_all("two\nlines")
-    (True, False, False)
-    """
-    return text.isprintable() and unicodedata.is_normalized("NFC", text)
 
 
 def check_columns(result: Any, names: Iterable[str], length: int) -> None:

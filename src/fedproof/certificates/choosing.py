@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import beta, binom
+from scipy.stats import beta, binom, norm
 
 from fedproof import check
 from fedproof.accounting.tradeoff import tradeoff
@@ -22,13 +22,16 @@ from fedproof.certificates.planning import noise_for_epsilon
 from fedproof.mechanisms import (
     Bagging,
     CohortOnce,
+    Everyone,
     FixedSize,
     Mechanism,
+    OneRound,
     Partition,
     Poisson,
     Releases,
     UserFedAvg,
 )
+from fedproof.mechanisms.uploads import Anchors
 from fedproof.threat import Relation, ThreatModel, Unit
 
 ASSUMPTION = (
@@ -40,6 +43,11 @@ SPREAD = (
     "{correlation:g} between two models' answers"
 )
 NOISE_IS_FREE = "at most: noise costs accuracy, which the accuracies given do not know of"
+ONE_ROUND = (
+    "one-round: every user's label of an input is taken to be that of anchors near it, one anchor in so many "
+    "classes to be near; its noise is counted, and its ε is that of everything published"
+)
+_ANCHORS = 256  # as many as the configuration has unless it says otherwise
 CORRELATION = 0.5  # measured on MNIST: 0.45 for two users of a thousand, 0.60 for five
 
 
@@ -114,8 +122,8 @@ class Option:
 
     @property
     def noisy(self) -> bool:
-        """Whether the estimate is an upper one, because noise costs accuracy."""
-        return self.mechanism.noise_multiplier > 0
+        """Whether the estimate is an upper one: noise costs accuracy; of one release that is counted."""
+        return self.mechanism.noise_multiplier > 0 and self.mechanism.releases is not Releases.MODEL
 
 
 def choose(known: Known, question: Question) -> tuple[Option, ...]:
@@ -157,8 +165,9 @@ def votes_needed(mechanism: Mechanism, question: Question, models: int, num_clas
     >>> votes_needed(Partition(groups=100), Question(size=20, threat=ThreatModel()), 100, 10)
     71
     """
-    if mechanism.releases is Releases.GROUPS:
-        moved = 1 if mechanism.apart and question.threat.relation is Relation.JOIN else 2
+    if mechanism.releases is not Releases.REPLICAS:
+        own = mechanism.apart or mechanism.releases is Releases.MODEL  # whoever joins moves nobody's vote
+        moved = 1 if own and question.threat.relation is Relation.JOIN else 2
         fewest = (models + moved * question.size + 2) // 2  # n - (models - n) - 1 >= moved * size
         return fewest if fewest <= models else None
     each = share(question.failure_probability, num_classes, Spending.SOUND)
@@ -167,22 +176,30 @@ def votes_needed(mechanism: Mechanism, question: Question, models: int, num_clas
     return int(enough[0]) if enough.size else None
 
 
-def expected_certified(shares: ArrayLike, votes: int | None, models: int) -> float:
-    """Expected share of inputs with at least so many right votes, from each input's chance of one."""
+def expected_certified(shares: ArrayLike, votes: int | None, models: int, noise: float = 0.0) -> float:
+    """Expected share of inputs with at least so many right votes, from each input's chance of one.
+
+    `noise` is the standard deviation of the noise on the number of right votes.
+    """
     if votes is None:
         return 0.0
-    return float(np.mean(binom.sf(votes - 1, models, np.asarray(shares, dtype=np.float64))))
+    drawn = norm.ppf((np.arange(64) + 0.5) / 64)[:, None] if noise else 0.0
+    fewest = np.ceil(votes - noise * drawn)
+    return float(np.mean(binom.sf(fewest - 1, models, np.asarray(shares, dtype=np.float64))))
 
 
 def _rated(mechanism: Mechanism, cohort: int, known: Known, question: Question) -> Option:
     models = mechanism.models(known.units) or question.replicas
-    votes = votes_needed(mechanism, question, models, known.num_classes)
+    released = mechanism.releases is Releases.MODEL
+    voters = known.units if released else models  # of one release all users are
+    noise = mechanism.noise_multiplier * math.sqrt((known.num_classes - 1) / 2) if released else 0.0
+    votes = votes_needed(mechanism, question, voters, known.num_classes)
     return Option(
         mechanism=mechanism,
         cohort=cohort,
         models=models,
-        needed=None if votes is None else votes / models,
-        estimate=expected_certified(known.shares[cohort], votes, models),
+        needed=None if votes is None else votes / voters,
+        estimate=expected_certified(known.shares[cohort], votes, voters, noise),
     )
 
 
@@ -190,6 +207,8 @@ def _all(known: Known, question: Question) -> Iterator[tuple[Mechanism, int]]:
     units, unit = known.units, question.threat.unit
     for cohort in sorted(known.shares):
         if question.epsilon is not None:
+            if cohort == 1 and unit is Unit.USER:
+                yield _one_round(known.num_classes, question), cohort
             for mechanism in _private(cohort / units, question):
                 yield mechanism, cohort
             continue
@@ -201,6 +220,14 @@ def _all(known: Known, question: Question) -> Iterator[tuple[Mechanism, int]]:
             alone = cohort == 1 and unit is Unit.USER  # one user, one vote
             groups = None if alone else units // cohort
             yield Partition(groups=groups, pooled=pooled, unit=unit), cohort
+
+
+def _one_round(num_classes: int, question: Question) -> OneRound:
+    """Votes on anchors. Noise on a lead of even weights on M/C of M anchors has σ √(2 (C - 1))."""
+    assert question.epsilon is not None
+    noise = noise_for_epsilon(epsilon=question.epsilon, delta=question.delta, sampling=Everyone(), rounds=1)
+    upload = Anchors(anchors=_ANCHORS, classes=num_classes)
+    return OneRound(upload=upload, noise_multiplier=noise)
 
 
 def _private(probability: float, question: Question) -> Iterator[CohortOnce | UserFedAvg]:

@@ -15,6 +15,7 @@ from fedproof.arrays import Integers
 from fedproof.certificates.compute import exact_bounds
 from fedproof.certificates.confidence import Bound, Spending, share
 from fedproof.certificates.paper_theorems import certified_size
+from fedproof.certificates.rules import Rule, counted_sizes
 from fedproof.certificates.scores import Array
 from fedproof.certificates.tight import (
     ClassBounds,
@@ -22,8 +23,6 @@ from fedproof.certificates.tight import (
     exact_sizes,
     mean_sizes,
     observed_sizes,
-    partition_sizes,
-    vote_counts,
 )
 from fedproof.mechanisms import Mechanism, Releases, is_private
 from fedproof.release import Release
@@ -66,16 +65,17 @@ def compare(
     delta: float,
     failure_probability: float = 0.01,
     max_size: int = 100,
+    rule: Rule = Rule.PLURALITY,
 ) -> tuple[Curve, ...]:
     """The paper's formula and the tight mean certificates, without and with Monte-Carlo confidence.
 
     A mechanism without privacy has the tight ones only.
 
     The paper's bounds are Hoeffding's, each at the full failure probability; ours are betting bounds that
-    share it soundly.
+    share it soundly. The groups of a partition elect by `rule`.
     """
     if mechanism.releases is Releases.GROUPS:
-        return _counted(scores, labels, mechanism, max_size)
+        return _counted(scores, labels, mechanism, max_size, rule)
     if mechanism.releases is Releases.MODEL:
         return _exact(scores, labels, max_size)
     exact = exact_bounds(scores.mean(axis=0, dtype=np.float64), rounded=False)  # as if O were infinite
@@ -123,13 +123,14 @@ def _accuracies(correct: Integers, max_size: int) -> tuple[float, ...]:
     return tuple(float(np.mean(correct >= size)) for size in range(min(top + 1, max_size) + 1))
 
 
-def _counted(scores: Array, labels: Integers, mechanism: Mechanism, max_size: int) -> tuple[Curve, ...]:
+def _counted(
+    scores: Array, labels: Integers, mechanism: Mechanism, max_size: int, rule: Rule
+) -> tuple[Curve, ...]:
     """One curve, and one more where units that come or go matter less than those that are replaced."""
-    counts, curves = vote_counts(scores), []
+    curves = []
     for relation in (Relation.REPLACE, Relation.JOIN)[: 1 + mechanism.apart]:
-        top, sizes = partition_sizes(counts, own_vote=relation is Relation.JOIN)
-        correct = np.where(top == labels, np.minimum(sizes, max_size), -1)
-        accuracy = _accuracies(correct, max_size)
+        top, sizes = counted_sizes(rule, scores, max_size, own_vote=relation is Relation.JOIN)
+        accuracy = _accuracies(np.where(top == labels, sizes, -1), max_size)
         curves.append(Curve(method="vote", relation=relation, failure_probability=None, accuracy=accuracy))
     return tuple(curves)
 

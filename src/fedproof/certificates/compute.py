@@ -11,6 +11,7 @@ from fedproof.certificates.confidence import Bound, share
 from fedproof.certificates.margin import margin_sizes_by_betting, margin_sizes_by_levels
 from fedproof.certificates.paper_theorems import certified_size, real_size, renyi_sizes
 from fedproof.certificates.privacy import curve_of_units, largest_size, steps_per_unit, unit_privacy
+from fedproof.certificates.rules import Rule, counted_sizes, pairwise_bounds, rule_share, run_off_estimates
 from fedproof.certificates.scores import Array, betting_order, check_copies
 from fedproof.certificates.tight import (
     CertifiedSizes,
@@ -18,16 +19,15 @@ from fedproof.certificates.tight import (
     class_bounds,
     exact_sizes,
     mean_sizes,
-    partition_sizes,
     ranking,
     served_gap,
-    vote_counts,
 )
 from fedproof.threat import Relation
 
 
 def certified_sizes(settings: Settings, scores: Array) -> CertifiedSizes:
     """The certified sizes for scores (replicas, inputs, classes) or exact means (inputs, classes)."""
+    settings = settings.for_each(scores.shape[-2])
     mechanism = settings.mechanism
     if settings.counted:
         return _counted(settings, scores)
@@ -39,6 +39,8 @@ def certified_sizes(settings: Settings, scores: Array) -> CertifiedSizes:
         check_copies(scores)
     if settings.method is Method.MARGIN:
         return _margin(settings, scores)
+    if settings.rule is Rule.RUN_OFF:
+        return _run_off(settings, scores)
     bounds = _bounds(settings, scores)
     real = None
     match settings.method:
@@ -70,15 +72,33 @@ def _counted(settings: Settings, scores: Array) -> CertifiedSizes:
     if len(scores) != groups:
         raise ValueError(f"scores are of {len(scores)} models, must be of groups = {groups}")
     own_vote = settings.mechanism.apart and settings.threat.relation is Relation.JOIN
-    top, sizes = partition_sizes(vote_counts(scores), own_vote=own_vote)
+    top, sizes = counted_sizes(settings.rule, scores, settings.max_size, own_vote=own_vote)
     tied = np.zeros(len(top), dtype=np.bool_)  # the first of equal classes wins
-    return CertifiedSizes(top=top, leader=top, tied=tied, sizes=np.minimum(sizes, settings.max_size))
+    return CertifiedSizes(top=top, leader=top, tied=tied, sizes=sizes)
+
+
+def _run_off(settings: Settings, scores: Array) -> CertifiedSizes:
+    num_replicas, _, num_classes = scores.shape
+    psi, served = settings.failure_probability, settings.served
+    return run_off_estimates(
+        scores,
+        settings.bound,
+        rule_share(settings.rule, psi, num_classes, settings.spending),
+        curve_of_units(settings.mechanism, settings.privacy, settings.threat),
+        _most(settings),
+        votes=settings.votes,
+        bets=MIXTURE,
+        gap=0.0 if served is None else served_gap(num_replicas, 2 * num_classes - 1, served),
+    )
 
 
 def _bounds(settings: Settings, scores: Array) -> ClassBounds:
     first = settings.version == 1
     if scores.ndim == 2:
         return exact_bounds(scores, rounded=not first)
+    if settings.rule is Rule.PAIRWISE:
+        each = rule_share(settings.rule, settings.failure_probability, scores.shape[2], settings.spending)
+        return pairwise_bounds(scores, settings.bound, each, votes=settings.votes, bets=MIXTURE)
     split = version_one.share if first else share
     return class_bounds(
         scores,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NoReturn, TypeVar
 
 from fedproof import check
-from fedproof.certificates.certificate import VERSION, Certificate, CostSettings, Settings, shows_all
+from fedproof.certificates.certificate import VERSION, Certificate, CostSettings, Settings
 from fedproof.certificates.inefficacy import Inefficacy
 from fedproof.mechanisms.codec import describe, restore
 
@@ -30,6 +30,7 @@ class _Kind:
         settings, result: what it holds.
         derived: fields that are written for readers though they follow from the rest, and their attributes.
         later: fields that files of version 1 lack.
+        unusual: fields of the settings that are written only where they differ from their default.
     """
 
     schema: str
@@ -38,17 +39,19 @@ class _Kind:
     result: type[Certificate] | type[Inefficacy]
     derived: Mapping[str, str]
     later: frozenset[str]
+    unusual: frozenset[str] = frozenset()
 
     def setting_names(self, version: int) -> tuple[str, ...]:
         """Fields of the settings; the version stands at the top of the file."""
-        return self._known(self.settings, version, without="version")
+        names = self._known(self.settings, version, without="version")
+        return tuple(name for name in names if name not in self.unusual)
 
     def result_names(self, version: int) -> tuple[str, ...]:
         """Fields of the result."""
         return self._known(self.result, version, without="settings")
 
     def keys(self, version: int) -> frozenset[str]:
-        """All fields of a file but the checksums."""
+        """All fields that every file has but the checksums."""
         names = (*self.setting_names(version), *self.result_names(version), *self.derived)
         return frozenset(("schema", "version", *names))
 
@@ -68,6 +71,7 @@ _KINDS = {
             result=Certificate,
             derived={"sound": "sound", "certified_accuracy": "curve"},
             later=frozenset({"served", "caveats", "stated_assumptions"}),
+            unusual=frozenset({"rule", "simultaneous"}),
         ),
         _Kind(
             schema="fedproof/inefficacy",
@@ -129,6 +133,7 @@ def document_of(certificate: Certificate | Inefficacy) -> dict[str, Any]:
     version = settings.version
     body: dict[str, Any] = {"schema": kind.schema, "version": version}
     body |= {name: describe(getattr(settings, name)) for name in kind.setting_names(version)}
+    body |= getattr(settings, "unusual", {})
     body |= {name: describe(getattr(certificate, name)) for name in kind.result_names(version)}
     body |= {name: describe(getattr(certificate, attribute)) for name, attribute in kind.derived.items()}
     return body | {"checksums": {name: checksum(value) for name, value in body.items()}}
@@ -149,7 +154,8 @@ def parse(text: str | bytes) -> dict[str, Any]:
             f"version = {version!r} must be one of {', '.join(map(str, range(1, VERSION + 1)))}: written by "
             "another release"
         )
-    odd = sorted(set(document) ^ (_KINDS[schema].keys(version) | {"checksums"}))
+    allowed = _KINDS[schema].unusual if version > 1 else frozenset()
+    odd = sorted(set(document) - allowed ^ (_KINDS[schema].keys(version) | {"checksums"}))
     if odd:
         raise ValueError(f"certificate has missing or unknown fields: {', '.join(odd)}")
     _check_texts(document, "certificate")
@@ -160,7 +166,7 @@ def _check_texts(value: Any, name: str, depth: int = 0) -> None:
     """Raise ValueError if a text in a document holds what no reader sees or what turns the reading around."""
     if depth > _DEPTH:
         raise ValueError(f"{name} is nested deeper than anything that a certificate holds")
-    if isinstance(value, str) and not shows_all(value):
+    if isinstance(value, str) and not check.shows_all(value):
         raise ValueError(f"{name} holds the text {value[:80]!a}, which has characters that cannot be shown")
     if isinstance(value, Mapping):
         for key, part in value.items():
@@ -179,7 +185,7 @@ def source_of(document: Mapping[str, Any]) -> str:
 def mismatched(document: Mapping[str, Any]) -> list[str]:
     """Names of the fields whose value does not match its checksum."""
     sums = document["checksums"]
-    if not isinstance(sums, Mapping) or set(sums) != _KINDS[document["schema"]].keys(document["version"]):
+    if not isinstance(sums, Mapping) or set(sums) != set(document) - {"checksums"}:
         return ["checksums"]
     return [name for name in sums if checksum(document[name]) != sums[name]]
 
@@ -187,10 +193,16 @@ def mismatched(document: Mapping[str, Any]) -> list[str]:
 def certificate_of(document: Mapping[str, Any]) -> Certificate | Inefficacy:
     """What a parsed document holds, whatever its checksums say."""
     kind, version = _KINDS[document["schema"]], document["version"]
-    stated, found = kind.setting_names(version), kind.result_names(version)
+    written = [name for name in sorted(kind.unusual) if name in document]
+    stated, found = [*kind.setting_names(version), *written], kind.result_names(version)
     values = {name: restore(document[name], name=name) for name in (*stated, *found)}
     try:
         settings: Any = kind.settings(**{name: values[name] for name in stated}, version=version)
+        idle = [name for name in written if name not in settings.unusual]
+        if idle:
+            raise ValueError(
+                f"{idle[0]} = {values[idle[0]]!r} must be left out: it is what a file without it says"
+            )
         return kind.result(settings=settings, **{name: values[name] for name in found})
     except TypeError as error:
         raise ValueError(f"certificate has a field of the wrong type: {error}") from error

@@ -13,7 +13,7 @@ from fedproof import check
 from fedproof.accounting.epsilon import ACCOUNTANTS, pld_epsilon
 from fedproof.accounting.tradeoff import RESOLUTION, curve_of
 from fedproof.mechanisms import FixedSize, Poisson, Queries, Query, Sampling
-from fedproof.threat import ThreatModel
+from fedproof.threat import Relation, ThreatModel
 
 Number = TypeVar("Number", float, int)
 
@@ -94,6 +94,18 @@ def noise_for_epsilon(
         return cost(Queries(queries=(query,)), delta) <= epsilon
 
     return _smallest(enough, f"epsilon = {epsilon} at delta = {delta}")
+
+
+def lead_for_size(size: int, relation: Relation) -> int:
+    """The lead over every other class, in units, beyond which one release withstands `size` units.
+
+    Guarantee: see `exact_sizes`; noise is part of the lead, and needs no margin of its own.
+
+    >>> lead_for_size(20, Relation.REPLACE), lead_for_size(20, Relation.JOIN)
+    (40, 20)
+    """
+    check.count(size=size)
+    return size if relation is Relation.JOIN else 2 * size
 
 
 def plan(**question: Any) -> float:

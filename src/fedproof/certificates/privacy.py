@@ -146,11 +146,13 @@ def largest_size(mechanism: Mechanism | None, threat: ThreatModel, max_size: int
 
 
 def check_relation(mechanism: Mechanism | None, relation: Relation) -> None:
-    """Refuse units that join noised cohorts of fixed size, even where no curve is asked that would say so."""
-    queries = mechanism.certified_queries if mechanism else ()
-    noised = [query for query in queries if query.noise_multiplier]
+    """Refuse units that join noised cohorts of fixed size, of which a Rényi curve says nothing."""
+    noised = [query for query in mechanism.queries if query.noise_multiplier] if mechanism else []
     if relation is Relation.JOIN and any(query.sampling.closed for query in noised):
-        raise ValueError("relation = 'join' is not defined for cohorts of fixed size: use 'replace'")
+        raise ValueError(
+            "relation = 'join' is not defined for cohorts of fixed size and method renyi: use 'replace', or "
+            "method margin, mean or vote"
+        )
 
 
 def unit_privacy(

@@ -8,6 +8,7 @@ from fedproof.certificates.certificate import CostMethod, CostSettings, Method, 
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.paper_theorems import Group
 from fedproof.certificates.privacy import ApproximateDP
+from fedproof.certificates.rules import Rule
 from fedproof.mechanisms import Caveat, Mechanism
 from fedproof.mechanisms.sampling import digits
 from fedproof.threat import Relation, ThreatModel
@@ -47,7 +48,18 @@ _OWNERS = Caveat(
     remedy=f"{_TIGHT}: they account users that are drawn as a whole.",
 )
 
-_COUNTED = "the certified predictor is the class with most votes, the first of equal ones"
+_ELECTED = {
+    Rule.PLURALITY: "class with most votes, the first of equal ones",
+    Rule.PAIRWISE: (
+        "class that beats every other one, model by model, the first of equal ones; where there is none, the "
+        "class with most votes, which is certified against no poisoned unit"
+    ),
+    Rule.RUN_OFF: (
+        "winner of a run-off, model by model, between the two classes with most votes, always the first of "
+        "equal ones"
+    ),
+}
+_CHOSEN = "the rule was chosen before any score was seen"
 _RELEASED = "the certified predictor is the released model itself; its scores count units"
 _INDEPENDENT = (
     "the replicas are independent trainings by the same mechanism on the same data; what an adversary does "
@@ -89,7 +101,8 @@ def assumptions_of(settings: Settings, *, numbers: str, num_replicas: int | None
         return version_one.assumptions_of(settings, exact=num_replicas is None)
     if settings.mechanism is not None and settings.counted:
         alone, group = settings.mechanism.assumptions
-        stated = [alone, _COUNTED, _stored(settings, numbers), group]
+        elected = f"the certified predictor is the {_ELECTED[settings.rule]}"
+        stated = [alone, elected, _stored(settings, numbers), *_rule(settings), group]
     elif settings.mechanism is not None and settings.exact:
         stated = [_RELEASED, *settings.mechanism.assumptions]
     else:
@@ -97,6 +110,7 @@ def assumptions_of(settings: Settings, *, numbers: str, num_replicas: int | None
             *_measured(settings, numbers, num_replicas),
             f"the certified predictor is the {_predictor(settings)} of the ensemble; a single replica has no "
             "certificate",
+            *_rule(settings),
             *_reading(settings, num_replicas),
             _SECRET,
             *_guarantee(settings.mechanism, settings.privacy, settings.threat),
@@ -142,16 +156,38 @@ def _stored(settings: Settings, numbers: str) -> str:
 
 
 def _predictor(settings: Settings) -> str:
-    return "most probable vote" if settings.votes else "mean confidence"
+    first = "most probable vote" if settings.votes else "mean confidence"
+    if settings.rule is Rule.PAIRWISE:
+        return "class that is probably preferred to each other one"
+    if settings.rule is Rule.RUN_OFF:
+        return f"class that is probably preferred to the other of the first two by {first}"
+    return first
+
+
+def _rule(settings: Settings) -> list[str]:
+    """What comparing classes two by two takes for granted besides."""
+    if settings.rule is Rule.PLURALITY:
+        return []
+    return [
+        "which of two classes a model prefers is read from the numbers as stored; equal ones count for "
+        "neither",
+        _CHOSEN,
+    ]
 
 
 def _reading(settings: Settings, num_replicas: int | None) -> list[str]:
     """Which reading of the theorem is meant (theory.md, section 4)."""
     expected = "the most probable vote" if settings.votes else "expected confidences"
+    if settings.rule is not Rule.PLURALITY:
+        expected = "expectations over trainings"
     found = [
         f"the statement is about {expected}: trained on data that may hold the poisoned units, the certified "
         "label is the one that the clean data's expectation gives"
     ]
+    if settings.simultaneous:
+        found.append(
+            "it is one statement about all inputs: its failure probability is that any of them is wrong"
+        )
     if settings.served is not None:
         together = settings.failure_probability + settings.served
         found.append(

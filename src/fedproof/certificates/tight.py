@@ -23,7 +23,7 @@ from fedproof.threat import Relation
 TradeoffBySize = Callable[[int], Tradeoff]
 Holds = Callable[[int, Integers], NDArray[np.bool_]]
 
-_SLACK = 1e-12  # a strict inequality must hold by more than float error
+SLACK = 1e-12  # a strict inequality must hold by more than float error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ def mean_sizes(
     def holds(size: int, inputs: Integers) -> NDArray[np.bool_]:
         tradeoff = curve(size)
         low, high = tradeoff.lower(top_lower[inputs]), tradeoff.upper(rival_upper[inputs])
-        return np.asarray(low > high + gap + _SLACK)
+        return np.asarray(low > high + gap + SLACK)
 
     return walk(len(top_lower), holds, max_size)
 
@@ -279,6 +279,22 @@ def _observed(scores: Floats, shares: Floats, max_size: int) -> tuple[Integers, 
     held = (np.cumsum(gone, axis=2, out=gone) < lead[:, :, None]).sum(axis=2)
     held[held == units] = max_size
     return top, np.where(lead > 0, held, -1).min(axis=1)
+
+
+def exact_costs(scores: Floats, costs: Floats, relation: Relation, size: int) -> tuple[float, float]:
+    """Bounds on the mean cost of a released model's answers once `size` units are poisoned.
+
+    `costs` (inputs,), each 0 or 1, are what the answers cost that follow from `scores` (inputs, classes).
+
+    Guarantee: with certainty. The answer to an input whose exact size reaches `size` stays, and so does its
+    cost; that of any other input may become 0 or 1.
+
+    >>> scores, costs = np.array([[9.0, 0.0], [5.0, 1.0], [1.0, 0.0]]), np.array([1.0, 0.0, 1.0])
+    >>> exact_costs(scores, costs, Relation.JOIN, 0), exact_costs(scores[:2], costs[:2], Relation.JOIN, 4)
+    ((0.6666666666666666, 0.6666666666666666), (0.5, 1.0))
+    """
+    kept = exact_sizes(scores, relation)[1] >= size
+    return float(np.where(kept, costs, 0.0).mean()), float(np.where(kept, costs, 1.0).mean())
 
 
 def partition_costs(costs: NDArray[np.float64], cost_bound: float, size: int) -> tuple[float, float]:

@@ -158,6 +158,8 @@ def _recompute_sizes(
         spending=settings.spending,
         sequential=settings.sequential,
         served=settings.served,
+        rule=settings.rule,
+        simultaneous=settings.simultaneous,
         exact=exact,
         **common,
     )

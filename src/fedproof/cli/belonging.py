@@ -42,6 +42,9 @@ class Kind(StrEnum):
     BY_ACCURACY = "--find mechanism with --accuracy"
     BY_PILOT = "--find mechanism with --pilot"
     PRIVATE = "--find mechanism with --epsilon"
+    ONE_ROUND = "one round (--upload)"
+    LEAD = "one round (--upload) with --size"
+    LABELS = "one round with --upload anchors"
 
 
 _MECHANISM = (Kind.USER, Kind.FEDAVG, Kind.FEDSGD)
@@ -56,7 +59,7 @@ _AXES = (
     (Kind.BY_PROBABILITY, *_COUNTED, Kind.EVERYONE),
     _METHOD,
     (Kind.MARGIN, Kind.BOUNDED, Kind.UNBOUNDED),
-    (*_SIZE, Kind.NOISE_FOR_EPSILON, *_RANKING),
+    (*_SIZE, Kind.NOISE_FOR_EPSILON, *_RANKING, Kind.ONE_ROUND),
 )
 
 Homes = tuple[Kind, ...]
@@ -123,7 +126,12 @@ RULES = {
     "certify": Rules(
         uses=_GUARANTEE
         | dict.fromkeys(("scores", "labels", "bound", "max_size", "served", "page"), ALWAYS)
-        | {"failure_probability": (Kind.MARGIN, Kind.BOUNDED), "spending": (Kind.BOUNDED,)},
+        | {
+            "failure_probability": (Kind.MARGIN, Kind.BOUNDED),
+            "spending": (Kind.BOUNDED,),
+            "simultaneous": (Kind.MARGIN, Kind.BOUNDED),
+            "rule": (Kind.VOTE, Kind.MEAN),
+        },
         needs=_GUARANTEE_NEEDS,
     ),
     "inefficacy": Rules(
@@ -136,23 +144,24 @@ RULES = {
     "plan": Rules(
         uses=_DRAWN
         | {
-            "unit": (*_SIZE, Kind.NOISE_FOR_EPSILON, Kind.BY_ACCURACY),
+            "unit": (*_SIZE, Kind.NOISE_FOR_EPSILON, Kind.BY_ACCURACY, Kind.ONE_ROUND),
             "sampling": (Kind.USER, Kind.COHORT),
             "cohort": _COUNTED,
             "users": (*_COUNTED, Kind.COHORT, Kind.BY_ACCURACY),
             "rounds": (*_NOISE, Kind.COHORT, Kind.PRIVATE),
             "noise_multiplier": (Kind.ROUNDS, Kind.COHORT),
             "find": ALWAYS,
-            "size": (*_SIZE, *_RANKING),
+            "upload": (Kind.ONE_ROUND,),
+            "size": (*_SIZE, *_RANKING, Kind.ONE_ROUND),
             "top": _SIZE,
             "rival": _SIZE,
-            "relation": (*_SIZE, *_RANKING),
-            "epsilon": (Kind.NOISE_FOR_EPSILON, *_RANKING),
-            "delta": (Kind.NOISE_FOR_EPSILON, Kind.PRIVATE),
+            "relation": (*_SIZE, *_RANKING, Kind.LEAD),
+            "epsilon": (Kind.NOISE_FOR_EPSILON, *_RANKING, Kind.ONE_ROUND),
+            "delta": (Kind.NOISE_FOR_EPSILON, Kind.PRIVATE, Kind.ONE_ROUND),
             "accuracy": (Kind.BY_ACCURACY,),
             "pilot": (Kind.BY_PILOT,),
             "replicas": _RANKING,
-            "classes": (Kind.BY_ACCURACY,),
+            "classes": (Kind.BY_ACCURACY, Kind.LABELS),
             "device": (Kind.BY_PILOT,),
             "json": ALWAYS,
         },
@@ -162,6 +171,7 @@ RULES = {
             Kind.COHORT: ("size", "noise_multiplier", "users", "sampling"),
             Kind.BY_ACCURACY: ("size", "users"),
             Kind.BY_PILOT: ("size",),
+            Kind.ONE_ROUND: ("epsilon",),
         },
     ),
 }

@@ -13,6 +13,7 @@ from fedproof.certificates import (
     CostMethod,
     Inefficacy,
     Method,
+    Rule,
     Spending,
     dumps,
 )
@@ -92,6 +93,14 @@ def certify(
             "the published ones. [default: margin; with --epsilon: paper]"
         ),
     ] = None,
+    rule: Annotated[
+        Rule,
+        typer.Option(
+            help="How the models elect a class: plurality (most votes, or the highest mean confidence), "
+            "pairwise (the class that is preferred to each other one), run-off (between the two with most "
+            "votes). Decide before you look at scores."
+        ),
+    ] = Rule.PLURALITY,
     bound: Annotated[
         Bound | None,
         typer.Option(
@@ -103,6 +112,13 @@ def certify(
         float,
         typer.Option(help="Chance, for each input by itself, that what is certified for it is wrong."),
     ] = 0.01,
+    simultaneous: Annotated[
+        bool,
+        typer.Option(
+            help="The failure probabilities are for all inputs together, not for each by itself; certified "
+            "sizes shrink a little."
+        ),
+    ] = False,
     spending: Annotated[
         Spending,
         typer.Option(
@@ -145,8 +161,10 @@ def certify(
         labels,
         threat=threat,
         method=chosen,
+        rule=rule,
         bound=bound,
         failure_probability=failure_probability,
+        simultaneous=simultaneous,
         spending=spending,
         max_size=max_size,
         served=served,
@@ -236,16 +254,16 @@ def show(certificate: Certificate, words: str) -> None:
     print_table(title, ("", ""), rows)
     say_soundness(certificate.sound, certificate.reasons, words)
     if certificate.settings.served is None:
-        expected = (
-            "most probable vote" if certificate.settings.votes else "label of highest expected confidence"
-        )
-        say(_READING.format(label=expected))
+        rule, votes = certificate.settings.rule, certificate.settings.votes
+        expected = "most probable vote" if votes else "label of highest expected confidence"
+        say(_READING.format(label=expected if rule is Rule.PLURALITY else f"label that wins by {rule}"))
 
 
 def _confidence(certificate: Certificate) -> str:
     if certificate.settings.bound is Bound.NONE:
         return ""
-    return f"; {100 * (1 - certificate.failure_probability):.4g}% confidence for each input"
+    whom = "all inputs together" if certificate.settings.simultaneous else "each input"
+    return f"; {100 * (1 - certificate.failure_probability):.4g}% confidence for {whom}"
 
 
 def thinned(count: int) -> list[int]:

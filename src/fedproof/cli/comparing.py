@@ -107,7 +107,7 @@ def compare(
 
 def _show(rows: list[ComparedRun], sizes: list[int], title: str) -> None:
     """Two tables, each narrow enough for a terminal: what is certified, and what it costs."""
-    from fedproof.report.compare_page import certified_at, headline
+    from fedproof.report.compare_page import OTHER_RELATION, certified_at, headline, published
     from fedproof.report.words import data_size, duration, picked, rounded_up
 
     names = [f"{row.name}{', paper' * (row.certificate == 'paper')}{' *' * (not row.sound)}" for row in rows]
@@ -133,7 +133,14 @@ def _show(rows: list[ComparedRun], sizes: list[int], title: str) -> None:
             for name, row in zip(names, rows, strict=True)
         ],
     )
+    print_table(
+        "What is published, and what a user sends",
+        ("mechanism", "certified is", "ε, all", "for one unit", "replaced", "each sends"),
+        [(name, *published(row)) for name, row in zip(names, rows, strict=True)],
+    )
     say(headline(rows))
+    if any(row.other_relation for row in rows):
+        say(OTHER_RELATION[0].lower() + OTHER_RELATION[1:-1])
     if not all(row.sound for row in rows):
         say("* not a proof; the page says why")
     say("sent up: updates of all replicas, in bytes; pooled training counted as FedSGD, at most")
@@ -190,8 +197,9 @@ def _show_attacks(rows: list[AttackRow], cost_bound: float) -> None:
     from fedproof.report.attack_page import COLUMNS, saturated
 
     answered = {True: "yes", False: "NO", None: "-"}
+    asked = "one model answers" if rows[0].replicas == 1 else f"{rows[0].replicas} replicas answer"
     print_table(
-        f"What {rows[0].replicas} replicas answer; without attack {rows[0].clean_accuracy:.2%} correctly",
+        f"What {asked}; without attack {rows[0].clean_accuracy:.2%} correctly",
         ("attack", "k", "accuracy", "certified", "success", "holds"),
         [
             (

@@ -229,10 +229,10 @@ def _drawing(options: SamplingOptions, given: Given) -> Kind | None:
 
 def check_relation(relation: Relation, kinds: list[Kind]) -> None:
     """Refuse units that join where that has no meaning, even if no number would show it."""
-    if relation is Relation.JOIN and Kind.FIXED in kinds:
+    if relation is Relation.JOIN and Kind.FIXED in kinds and Kind.RENYI in kinds:
         raise ValueError(
-            "--relation = 'join' is not defined for cohorts of fixed size: use --relation replace with "
-            "--sampling fixed"
+            "--relation = 'join' is not defined for cohorts of fixed size and --method renyi: use --relation "
+            "replace, or --method margin"
         )
 
 

@@ -1,17 +1,17 @@
 """`fedproof plan`: what it takes to certify k units, and which mechanism is expected to certify most."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from fedproof import check
-from fedproof.certificates import choosing, planning
+from fedproof.accounting.epsilon import replaced_epsilon
+from fedproof.certificates import planning
 from fedproof.cli.belonging import Kind, check_options
-from fedproof.cli.common import Json, print_json, print_table, progress_bars, say
+from fedproof.cli.common import Json, print_json, say
 from fedproof.cli.mechanism import (
     Given,
     PlanOptions,
@@ -24,12 +24,11 @@ from fedproof.cli.mechanism import (
     sampling_of,
     unfolded,
 )
-from fedproof.config import load_config
-from fedproof.mechanisms import SamplingKind
-from fedproof.mechanisms.codec import describe
+from fedproof.cli.ranking import Wanted, choose
+from fedproof.mechanisms import Everyone, OneRound, SamplingKind
+from fedproof.mechanisms.uploads import UPLOADS
 from fedproof.threat import Relation, ThreatModel, Unit
 
-_SHOWN = 8  # options of a ranking
 _MOST_UNITS, _MOST_REPLICAS = 100_000, 1_000_000  # more take minutes, and all memory
 
 
@@ -77,6 +76,10 @@ def plan(
         ),
     ] = None,
     delta: Annotated[float, typer.Option(help="δ that goes with --epsilon.")] = 1e-5,
+    upload: Annotated[
+        Literal["anchors", "rows", "pairs", "ball", "non-negative"] | None,
+        typer.Option(help="--find noise with --epsilon: one round, in which each user sends this, once."),
+    ] = None,
     relation: RelationOption = Relation.REPLACE,
     accuracy: Annotated[
         list[str] | None,
@@ -92,7 +95,9 @@ def plan(
     replicas: Annotated[
         int, typer.Option(help="--find mechanism: models in an ensemble whose cohorts are drawn.")
     ] = 500,
-    classes: Annotated[int, typer.Option(help="--find mechanism with --accuracy: number of classes.")] = 10,
+    classes: Annotated[
+        int, typer.Option(help="--find mechanism with --accuracy, or --upload anchors: number of classes.")
+    ] = 10,
     device: Annotated[
         str, typer.Option(help="--find mechanism with --pilot: cpu or cuda, where the pilot trains.")
     ] = "cpu",
@@ -108,7 +113,7 @@ def plan(
     _check_most(**{"--size": (size or 1, _MOST_UNITS), "--replicas": (replicas, _MOST_REPLICAS)})
     if Kind.BY_ACCURACY in kinds or Kind.BY_PILOT in kinds:
         assert size is not None, "checked by the table of options"
-        wanted = _Wanted(
+        wanted = Wanted(
             size=size,
             relation=relation,
             epsilon=epsilon,
@@ -116,9 +121,15 @@ def plan(
             replicas=replicas,
             classes=classes,
         )
-        _choose(options, wanted, accuracy or (), pilot, device=device, json=json)
+        choose(options, wanted, accuracy or (), pilot, device=device, json=json)
         return
-    if Kind.NOISE_FOR_EPSILON in kinds:
+    if Kind.ONE_ROUND in kinds:
+        assert upload is not None
+        assert epsilon is not None
+        threat = ThreatModel(unit=options.unit, relation=relation)
+        mechanism = _one_round(upload, classes, options.unit, epsilon=epsilon, delta=delta)
+        found, sentence = _of_one_round(mechanism, threat, size, epsilon=epsilon, delta=delta)
+    elif Kind.NOISE_FOR_EPSILON in kinds:
         assert epsilon is not None
         found, sentence = _noise_for_epsilon(options, epsilon, delta)
     else:
@@ -146,6 +157,14 @@ def _question(options: SamplingOptions, given: Given, find: Find | None) -> list
             return [Kind.COHORT]
         case Find.ROUNDS:
             return [Kind.ROUNDS, *mechanism_kinds(options, given)]
+    if "upload" in given:
+        labels = given["upload"] == "anchors"
+        if labels and options.unit is Unit.INSTANCE:
+            raise ValueError(
+                "--upload anchors does not belong to --unit instance: one instance trains no model that "
+                "could label anything"
+            )
+        return [Kind.ONE_ROUND, *[Kind.LEAD] * ("size" in given), *[Kind.LABELS] * labels]
     if "size" not in given and "epsilon" not in given:
         raise ValueError("give either --size (to certify) or --epsilon (to be private)")
     purpose = Kind.NOISE_FOR_EPSILON if "epsilon" in given else Kind.NOISE_FOR_SIZE
@@ -187,6 +206,46 @@ def _noise_for_epsilon(options: SamplingOptions, epsilon: float, delta: float) -
     }
     unit = f"one {options.unit} {changed_in_words(relation)}"
     return document, f"noise multiplier {noise:g} gives ε <= {epsilon:g} at δ = {delta:g} for {unit}"
+
+
+def _one_round(upload: str, classes: int, unit: Unit, *, epsilon: float, delta: float) -> OneRound:
+    """The single release of this ε; how wide an upload is changes neither ε."""
+    if classes < 2:
+        raise ValueError(f"--classes = {classes} must be at least 2")
+    kind = UPLOADS[upload]
+    widths = {field.name: 1 for field in fields(kind) if field.name in ("features", "anchors")}
+    noise = planning.noise_for_epsilon(epsilon=epsilon, delta=delta, sampling=Everyone(), rounds=1)
+    return OneRound(upload=kind(classes=classes, **widths), noise_multiplier=noise, unit=unit)
+
+
+def _of_one_round(
+    mechanism: OneRound, threat: ThreatModel, size: int | None, *, epsilon: float, delta: float
+) -> Answer:
+    """What the release costs for either relation, and the lead that withstands so many poisoned units."""
+    from fedproof.report.words import rounded_up
+
+    unit, noise, replaced = threat.unit, mechanism.noise_multiplier, replaced_epsilon(mechanism, delta)
+    found: dict[str, Any] = {
+        "noise_multiplier": noise,
+        "epsilon": epsilon,
+        "delta": delta,
+        "epsilon_relation": Relation.JOIN.value,
+        "epsilon_if_replaced": replaced,
+        "upload": mechanism.upload.kind,
+        "unit": unit.value,
+    }
+    sentence = (
+        f"noise multiplier {noise:g} gives ε <= {epsilon:g} at δ = {delta:g} for one {unit} added or "
+        f"removed, {rounded_up(replaced, 3)} for one replaced, and all that is published costs no more"
+    )
+    if size is None:
+        return found, sentence
+    lead = planning.lead_for_size(size, threat.relation)
+    found |= {"size": size, "relation": threat.relation.value, "lead": lead}
+    held = (
+        f"{size} poisoned {unit}s ({threat.relation}) change no label that leads by more than {lead} {unit}s"
+    )
+    return found, f"{sentence}; {held}"
 
 
 def _for_size(
@@ -231,134 +290,3 @@ def _find_cohort(options: SamplingOptions, question: dict[str, Any]) -> Answer:
 
 
 _ANSWERS = {Kind.NOISE_FOR_SIZE: _find_noise, Kind.ROUNDS: _find_rounds, Kind.COHORT: _find_cohort}
-
-
-# --- --find mechanism ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Wanted:
-    """The options of the question itself."""
-
-    size: int
-    relation: Relation
-    epsilon: float | None
-    delta: float
-    replicas: int
-    classes: int
-
-
-def _choose(
-    options: SamplingOptions,
-    wanted: _Wanted,
-    accuracies: Sequence[str],
-    pilot: Path | None,
-    *,
-    device: str,
-    json: bool,
-) -> None:
-    """Rank the mechanisms and print them."""
-    known, unit = _given(options, accuracies, wanted) if pilot is None else _measured(pilot, device)
-    question = choosing.Question(
-        size=wanted.size,
-        threat=ThreatModel(unit=unit, relation=wanted.relation),
-        replicas=wanted.replicas,
-        epsilon=wanted.epsilon,
-        delta=wanted.delta,
-        rounds=options.rounds,
-    )
-    found = choosing.choose(known, question)
-    notes = [choosing.ASSUMPTION]
-    if pilot is None:
-        notes.append(choosing.SPREAD.format(correlation=choosing.CORRELATION))
-    if wanted.epsilon is not None:
-        notes.append(choosing.NOISE_IS_FREE)
-    if json:
-        print_json({"options": [_document(option) for option in found], "assumptions": notes})
-    else:
-        _show(found[:_SHOWN], question, notes)
-
-
-def _given(
-    options: SamplingOptions, accuracies: Sequence[str], wanted: _Wanted
-) -> tuple[choosing.Known, Unit]:
-    assert options.users is not None, "checked by the table of options"
-    check.count(**{"--users": options.users, "--classes": wanted.classes})
-    table: dict[int, float] = {}
-    for text in accuracies:
-        units, reached = _accuracy(text)
-        if units > options.users:
-            raise ValueError(f"--accuracy {text}: {units} must be at most --users {options.users}")
-        if units in table:
-            raise ValueError(f"--accuracy {text}: there is another one for {units}, give one for each number")
-        table[units] = reached
-    shares = {cohort: choosing.spread(reached) for cohort, reached in table.items()}
-    known = choosing.Known(units=options.users, num_classes=wanted.classes, shares=shares)
-    return known, options.unit
-
-
-def _accuracy(text: str) -> tuple[int, float]:
-    """`10=0.71` as ten units and that accuracy."""
-    units, _, reached = text.partition("=")
-    try:
-        found = int(units), float(reached)
-    except ValueError as error:
-        raise ValueError(f"--accuracy {text!r} must look like 10=0.71, units and accuracy") from error
-    if found[0] < 1:
-        raise ValueError(f"--accuracy {text!r}: the number of units must be at least 1")
-    if not 0 < found[1] < 1:
-        raise ValueError(f"--accuracy {text!r}: the accuracy must be in (0, 1)")
-    return found
-
-
-def _measured(path: Path, device: str) -> tuple[choosing.Known, Unit]:
-    from fedproof.cli.training import training
-
-    config = load_config(path)
-    training()
-    from fedproof.pilot import pilot
-
-    with progress_bars() as progress:
-        federation, shares = pilot(config, device=device, progress=progress)
-    unit = Unit.INSTANCE if config.draws_instances else Unit.USER
-    units = len(federation.labels) if unit is Unit.INSTANCE else federation.num_users
-    known = choosing.Known(units=units, num_classes=federation.num_classes, shares=shares)
-    return known, unit
-
-
-def _document(option: choosing.Option) -> dict[str, Any]:
-    return {
-        "mechanism": describe(option.mechanism),
-        "cohort": option.cohort,
-        "models": option.models,
-        "votes_needed": option.needed,
-        "estimated_certified_accuracy": option.estimate,
-        "at_most": option.noisy,
-    }
-
-
-def _show(found: Sequence[choosing.Option], question: choosing.Question, notes: Sequence[str]) -> None:
-    print_table(
-        f"{question.size} poisoned {question.threat.unit}s ({question.threat.relation})",
-        ("mechanism", f"{question.threat.unit}s a model", "models", "votes needed", "certified, estimate"),
-        [
-            (
-                _name(option),
-                option.cohort,
-                option.models,
-                "more than all" if option.needed is None else f"{option.needed:.1%}",
-                f"{'at most ' * option.noisy}{option.estimate:.1%}",
-            )
-            for option in found
-        ],
-    )
-    for note in notes:
-        say(note)
-
-
-def _name(option: choosing.Option) -> str:
-    mechanism = option.mechanism
-    if mechanism.models(option.models) is not None:
-        return f"{mechanism.kind}, {option.models} groups"
-    noise = f", noise {mechanism.noise_multiplier:.4g}" if mechanism.noise_multiplier else ""
-    return f"{mechanism.kind}{noise}"

@@ -15,7 +15,7 @@ import tomli_w
 from pydantic import ValidationError, model_validator
 
 from fedproof import check
-from fedproof.certificates import Method
+from fedproof.certificates import Method, Rule
 from fedproof.config.mechanism import Builder, MechanismSection, known_keys
 from fedproof.config.sections import (
     AggregationSection,
@@ -74,6 +74,7 @@ class Config(Section):
         self._check_enough_users("cohort", cohort)
         self._check_privacy()
         self._check_relation()
+        self._check_collective()
         return self
 
     @property
@@ -100,12 +101,23 @@ class Config(Section):
         described = section.described
         draws_units = described.once or described.unit is Unit.USER
         noisy_cohorts = draws_units and not described.unaccounted
-        joins = self.threat.relation is Relation.JOIN and method is not Method.PAPER
+        joins = self.threat.relation is Relation.JOIN and method is Method.RENYI
         if noisy_cohorts and joins and section.sampling is SamplingKind.FIXED:
             raise ValueError(
-                "threat.relation = 'join' is not defined for cohorts of fixed size, which would change it: "
-                "use replace, or sampling = 'poisson'"
+                "threat.relation = 'join' is not defined for cohorts of fixed size and method renyi: use "
+                "replace, sampling = 'poisson', or another method"
             )
+
+    def _check_collective(self) -> None:
+        if not self.certificate.collective:
+            return
+        if self.mechanism.described.releases is not Releases.GROUPS:
+            raise ValueError(
+                "certificate.collective counts votes of disjoint groups, which "
+                f"mechanism.kind = '{self.mechanism.kind}' does not have"
+            )
+        if self.certificate.rule is Rule.RUN_OFF:
+            raise ValueError("certificate.collective needs certificate.rule = 'plurality' or 'pairwise'")
 
     def _check_unit(self) -> None:
         kind, unit = self.mechanism.kind, self.threat.unit

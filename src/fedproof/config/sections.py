@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedproof.certificates import Bound, Method
+from fedproof.certificates import Bound, Method, Rule
 from fedproof.threat import Relation, Unit
 
 Count = Annotated[int, Field(ge=1)]
@@ -138,18 +138,27 @@ class CertificateSection(Section):
 
     Attributes:
         method: which theorem; all but `paper` and `renyi` are tight.
+        rule: how models elect a class, `plurality`, `pairwise` or `run-off`; chosen before looking at scores.
         bound: how means are bounded from the replicas; the method's own if not given.
         failure_probability: for each input, that its certificate does not hold.
+        simultaneous: whether it is for all inputs together, which needs more replicas for the same sizes.
         max_size: largest number of poisoned units that is looked at.
         observed: of `one-round` and `replace`: also the larger sizes that follow from what each unit was seen
             to send, as certified accuracy in `private/observed.csv`; ε does not cover it.
+        collective: numbers of poisoned units, for each of which it is also computed how many labels they can
+            change at once, at most; of a partition, with rule `plurality` or `pairwise`.
+        collective_seconds: how long that may take for each of them; the bound is looser if it is over.
     """
 
     method: Method = Field(default=Method.MARGIN, strict=False)
+    rule: Rule = Field(default=Rule.PLURALITY, strict=False)
     bound: Bound | None = Field(default=None, strict=False)
     failure_probability: Open = 0.01
+    simultaneous: bool = False
     max_size: Count = 100
     observed: bool = False
+    collective: tuple[Count, ...] = Field(default=(), strict=False)
+    collective_seconds: Positive = 60.0
 
 
 class AggregationSection(Section):

@@ -77,7 +77,8 @@ class Neighbourhood:
         directions: in which neighbours are looked for.
         places: `(public instances, directions)`, of length one.
         coordinates: `(public instances, kept)`.
-        beside: whether the directions, of length one, stand beside the coordinates.
+        beside: whether the directions, of length one, stand beside the coordinates, which then have half of
+            it: the map tells few instances which cluster they are in, directions tell more what it is.
     """
 
     directions: Projection
@@ -92,9 +93,10 @@ class Neighbourhood:
 
     def _found(self, rows: Rows) -> Rows:
         places = _of_length_one(self.directions.turned(rows))
-        weights = _near(places @ self.places.T)
-        coordinates = _of_length_one(weights @ self.coordinates)  # a mean but for the length
-        return np.concatenate([coordinates, places], axis=1) if self.beside else coordinates
+        nearest, weights = _near(places @ self.places.T)
+        mean = np.einsum("rn,rnk->rk", weights, self.coordinates[nearest])  # but for the length
+        coordinates = _of_length_one(mean)
+        return np.concatenate([coordinates / 2, places], axis=1) if self.beside else coordinates
 
 
 def neighbourhood_of(public: NDArray[np.generic], kept: int, *, beside: bool = False) -> Neighbourhood:
@@ -108,12 +110,13 @@ def neighbourhood_of(public: NDArray[np.generic], kept: int, *, beside: bool = F
     least = max(kept + 2, _NEIGHBOURS + 1)
     if len(public) < least:
         raise ValueError(f"project = {kept} needs at least {least} public instances, there are {len(public)}")
-    values = np.asarray(public, dtype=np.float64).reshape(len(public), -1)
-    directions = projection_of(values, min(_DIRECTIONS, len(values) - 1, values.shape[1]), whiten=False)
+    values = _finite(public, kept)
+    directions, _ = _leading(values, min(_DIRECTIONS, len(values) - 1, values.shape[1]))
     places = _of_length_one(directions.turned(values))
     cosines = places @ places.T
     np.fill_diagonal(cosines, -np.inf)  # nobody is a neighbour of itself
-    weights = _near(cosines)
+    weights = np.zeros_like(cosines)
+    np.put_along_axis(weights, *_near(cosines), axis=1)
     weights = (weights + weights.T) / 2
     root = 1 / np.sqrt(weights.sum(axis=1))
     count = len(public)
@@ -122,11 +125,12 @@ def neighbourhood_of(public: NDArray[np.generic], kept: int, *, beside: bool = F
     return Neighbourhood(directions=directions, places=places, coordinates=coordinates, beside=beside)
 
 
-def _near(cosines: Rows) -> Rows:
-    """Weights of the nearest public instances of each row, all others zero; none for what is no number."""
+def _near(cosines: Rows) -> tuple[NDArray[np.int64], Rows]:
+    """The nearest public instances of each row and their weights, which are 0 for what is no number."""
     last = cosines.shape[1] - _NEIGHBOURS
-    nearest = np.partition(cosines, last, axis=1)[:, last, None]
-    return np.where(cosines >= nearest, np.exp(_SHARPNESS * (cosines - 1)), 0.0)
+    nearest = np.argpartition(cosines, last, axis=1)[:, last:]
+    found = np.take_along_axis(cosines, nearest, axis=1)
+    return nearest, np.where(np.isfinite(found), np.exp(_SHARPNESS * (found - 1)), 0.0)
 
 
 def _of_length_one(rows: Rows) -> Rows:
@@ -134,36 +138,46 @@ def _of_length_one(rows: Rows) -> Rows:
     return rows / np.where(norms > 0, norms, 1.0)
 
 
-def projection_of(public: NDArray[np.generic], kept: int, *, whiten: bool = True) -> Projection:
-    """The `kept` directions in which public features `(instances, ...)` differ most, whitened or as they are.
+def projection_of(public: NDArray[np.generic], kept: int) -> Projection:
+    """The `kept` directions in which public features `(instances, ...)` differ most, whitened.
 
     Guarantee: a function of the public instances and of nothing else.
 
     Raises:
         ValueError: there are not so many directions.
     """
-    values = np.asarray(public, dtype=np.float64).reshape(len(public), -1)
+    values = _finite(public, kept)
     most = min(len(values) - 1, values.shape[1])
     if kept > most:
         raise ValueError(
             f"project = {kept} must be at most {most}: {len(values)} public instances with {values.shape[1]} "
             "features, once centred, differ in no more directions"
         )
-    if not np.isfinite(values).all():
-        raise ValueError(f"project = {kept} needs finite numbers, public instances hold others")
-    centre = values.mean(axis=0)
+    found, spreads = _leading(values, kept)
+    if kept > len(spreads):
+        raise ValueError(
+            f"project = {kept} must be at most {len(spreads)}: public instances differ in no more directions"
+        )
+    return Projection(centre=found.centre, directions=found.directions / spreads)
+
+
+def _leading(values: Rows, most: int) -> tuple[Projection, Rows]:
+    """Directions in which rows differ most, and how much; fewer than `most` where they differ in fewer."""
+    centre, features = values.mean(axis=0), values.shape[1]
     centred = values - centre
-    features = values.shape[1]
-    wanted = (features - kept, features - 1)  # in increasing order; a few are found much sooner than all
+    wanted = (features - most, features - 1)  # in increasing order; a few are found much sooner than all
     variances, vectors = eigh(centred.T @ centred / len(values), subset_by_index=wanted)
     variances, first = variances[::-1], vectors[:, ::-1]
     real = int((variances > _SMALLEST * max(variances[0], 0)).sum())
-    if kept > real:
-        raise ValueError(
-            f"project = {kept} must be at most {real}: public instances differ in no more directions"
-        )
-    scale = np.sqrt(variances) if whiten else 1.0
-    return Projection(centre=centre, directions=_signed(first) / scale)
+    return Projection(centre=centre, directions=_signed(first[:, :real])), np.sqrt(variances[:real])
+
+
+def _finite(public: NDArray[np.generic], kept: int) -> Rows:
+    """Public features as rows of numbers."""
+    values = np.asarray(public, dtype=np.float64).reshape(len(public), -1)
+    if not np.isfinite(values).all():
+        raise ValueError(f"project = {kept} needs finite numbers, public instances hold others")
+    return values
 
 
 def _signed(vectors: Rows) -> Rows:

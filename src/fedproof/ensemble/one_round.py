@@ -5,8 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from fedproof.aggregation import Contributions
 from fedproof.arrays import Floats, Integers
 from fedproof.ensemble.task import Task, fingerprint
 from fedproof.ensemble.train import released, train_replicas
@@ -15,6 +17,7 @@ from fedproof.lots import Purpose, private_numbers
 from fedproof.mechanisms import OneRound, Partition, Smoothed
 from fedproof.mechanisms.uploads import Sent
 from fedproof.release import Centre, Release, noised, summed, vectors_of
+from fedproof.rounds import State, Tampering
 from fedproof.rounds.heads import heads
 
 _CELLS = 1 << 23  # numbers of uploads that are held at once
@@ -79,7 +82,15 @@ def make_once(
 
 
 def uploads_of(task: Task) -> Iterator[Sent]:
-    """What honest units send, some of them at a time, in the order of the units."""
+    """What units send, some of them at a time, in the order of the units; adversaries send what they like."""
+    begin = 0
+    for sent in _honest(task):
+        yield sent if task.attack is None else _tampered(task.attack, sent, begin)
+        begin += len(sent)
+
+
+def _honest(task: Task) -> Iterator[Sent]:
+    """What units send who do as they are told."""
     mechanism = described(task)
     if mechanism.upload.labels:
         yield _labels(task, mechanism)
@@ -100,6 +111,21 @@ def uploads_of(task: Task) -> Iterator[Sent]:
             balanced=task.local.balanced,
         )
         yield found[:, :, :-1].transpose(1, 2).numpy()  # without intercept: inputs are seen by direction
+
+
+def _tampered(attack: Tampering, sent: Sent, begin: int) -> Sent:
+    """What the units from `begin` on send under attack: a row each of `(1, units, numbers or labels)`."""
+    updates = torch.from_numpy(np.array(sent)).reshape(1, len(sent), -1)
+    there = torch.ones(updates.shape[:2], dtype=torch.bool)
+    contributions = Contributions(
+        updates=updates,
+        present=there,
+        scales=there.unsqueeze(2),
+        members=torch.arange(begin, begin + len(sent)).unsqueeze(0),
+        layer_sizes=(updates.shape[2],),
+    )
+    state = State(round=0, params=torch.zeros(1, updates.shape[2]), clip_norms=torch.ones(1))
+    return attack(contributions, state).updates.reshape(sent.shape).numpy()
 
 
 def described(task: Task) -> OneRound:
@@ -134,7 +160,7 @@ def _labels(task: Task, mechanism: OneRound) -> NDArray[np.int64]:
     asked = public[: mechanism.upload.shape[0]]
     nobody = np.zeros(len(asked), dtype=np.int64)
     federation = replace(task.federation, test_features=asked, test_labels=nobody, test_texts=None)
-    alone = replace(task, federation=federation, mechanism=Partition(pooled=True))
+    alone = replace(task, federation=federation, mechanism=Partition(pooled=True), attack=None)
     scores = train_replicas(alone, range(federation.num_users)).scores
     tells = scores.max(axis=2) > scores.min(axis=2)  # false for what is no number
     return np.where(tells, scores.argmax(axis=2), -1)

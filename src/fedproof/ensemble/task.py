@@ -44,7 +44,8 @@ class Task:
         device: `cpu`, `cuda` or `cuda:1`.
         dtype: of parameters and features.
         aggregation: rule of the server.
-        attack: called between local training and clipping; None if nobody is adversarial.
+        attack: called between local training and clipping, or on what is sent once; None if nobody is
+            adversarial.
     """
 
     federation: Federation
@@ -118,7 +119,8 @@ def _check_mechanism(task: Task) -> None:
     mechanism.sampling.check_units(task.units.num_users)
     mechanism.check_users(task.federation.sizes, task.local.batch_size)
     _check_solver(task)
-    if mechanism.pooled and (task.aggregation is not mean or task.attack is not None):
+    tampered = task.attack is not None and not mechanism.hands_in
+    if tampered or (mechanism.pooled and task.aggregation is not mean):
         raise ValueError(
             "pooled = True has no updates for a rule or an attack to work on: use pooled = False"
         )

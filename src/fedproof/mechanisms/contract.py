@@ -145,6 +145,11 @@ class Mechanism:
         return False
 
     @property
+    def hands_in(self) -> bool:
+        """Whether each user hands in something of its own, that it could replace; pooled data are not."""
+        return not self.pooled
+
+    @property
     def draws(self) -> Unit:
         """What `sampling` draws: users, unless single instances are drawn."""
         return self.unit if self.once else Unit.USER

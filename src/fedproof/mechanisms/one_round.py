@@ -74,6 +74,11 @@ class OneRound(Mechanism):
         noise = self.noise_multiplier * 2 * self.upload.norm / self.upload.distance
         return (Query(noise_multiplier=noise, sampling=Everyone(), count=1),)
 
+    @property
+    def hands_in(self) -> bool:
+        """Users send what they like; where units are instances, their users add up what follows from each."""
+        return self.unit is Unit.USER
+
     def models(self, num_units: int) -> int:
         """One."""
         return 1

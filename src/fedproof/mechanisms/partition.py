@@ -8,6 +8,8 @@ from fedproof.mechanisms.contract import SOLVER_OPTIONS, Mechanism, Releases, ch
 from fedproof.mechanisms.sampling import Groups
 from fedproof.threat import Unit
 
+_OWN = "is its own: no user has two identities, and whoever takes no part has no vote"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Partition(Mechanism):
@@ -76,7 +78,7 @@ class Partition(Mechanism):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What is taken for granted of the groups."""
-        whose = "depends on no data" if self.groups else "is its own: no user has two identities"
+        whose = "depends on no data" if self.groups else _OWN
         return (
             "every model was trained on its own group alone, and the same group gives the same model again",
             f"which group one {self.unit} belongs to {whose}; no privacy is claimed",

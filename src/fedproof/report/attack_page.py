@@ -16,7 +16,8 @@ COLUMNS = {
     "certified": "share that is proved to keep its correct label whatever k units do",
     "success": "share of the attacker's inputs, those with the trigger of a backdoor, answered as it wants",
     "clean, cost": "the attacker's loss without and with the attack, on average over the replicas: minus the "
-    "logarithm of the confidence in what it wants",
+    "logarithm of the confidence in what it wants; of one released model the share of its inputs that are "
+    "not answered as it wants",
     "at least, at most": "what k units can make of the cost, certified",
     "holds": "the attack stayed within what is certified, up to Monte-Carlo error",
 }

@@ -16,6 +16,18 @@ _COUNTED = (
     "counts as the FedSGD it stands for, one gradient for each step and member with an instance in its "
     "batch, at most. ε is that of one model for one unit; a dash means that no privacy is claimed."
 )
+PUBLISHED = (
+    "Mechanism",
+    "Certified is",
+    "ε of all published",
+    "for one unit",
+    "ε if replaced",
+    "Each user sends",
+)
+OTHER_RELATION = (
+    "Sizes are for replaced units, and ε is for one added or removed; what one replaced unit costs is more, "
+    "and stands beside it where it is known."
+)
 
 
 def label_of(row: ComparedRun) -> str:
@@ -99,6 +111,7 @@ def write_compare_page(
         headline(rows),
         *(section(chart.name, chart.title, figure(chart)) for chart in charts),
         section("rows", "Row by row", _table(rows, shown), note),
+        section("published", "What is published, and what a user sends", _published(rows)),
         section("soundness", "Can it be trusted?", _soundness(rows)),
     )
 
@@ -137,6 +150,28 @@ def _cells(row: ComparedRun, rows: Sequence[ComparedRun], sizes: Sequence[int]) 
         duration(row.seconds),
         data_size(row.bytes),
     ]
+
+
+def _published(rows: Sequence[ComparedRun]) -> Markup:
+    cells = [(label_of(row), *published(row)) for row in rows]
+    note = [tag("p", OTHER_RELATION, class_="note")] if any(row.other_relation for row in rows) else []
+    return tag("div", table(PUBLISHED, cells), *note)
+
+
+def published(row: ComparedRun) -> tuple[str, ...]:
+    """The predictor, ε of everything that is published with its relation, and what one user sends."""
+    relation = {None: "–", "join": "added or removed", "replace": "replaced"}[row.epsilon_relation]
+    replaced = row.published_epsilon if row.epsilon_relation == "replace" else row.epsilon_if_replaced
+    sent = "–"
+    if row.uploads_per_user is not None and row.bytes_per_user is not None:
+        sent = (
+            f"{row.uploads_per_user:.3g} × {data_size(row.bytes_per_user / max(row.uploads_per_user, 1e-9))}"
+        )
+    return row.predictor or "–", _epsilon(row.published_epsilon), relation, _epsilon(replaced), sent
+
+
+def _epsilon(value: float | None) -> str:
+    return "–" if value is None else rounded_up(value, 3)
 
 
 def _share(row: ComparedRun, rows: Sequence[ComparedRun], size: int) -> Markup | str:

@@ -99,7 +99,7 @@ def _other_lines(metrics: tuple[Row, ...], certificate: Certificate) -> Iterator
     # The paper's relation is not written down; its curve uses Hoeffding's bound.
     own_paper = ("paper", "", own[2])
     for key, rows in _grouped(metrics).items():
-        if key == own or (settings.method is Method.PAPER and key == own_paper):
+        if (key == own and not settings.unusual) or (settings.method is Method.PAPER and key == own_paper):
             continue
         twin = own[0] == key[0] and (own[1] == key[1] or key[0] == "paper")
         yield _line(key, rows, settings.threat.unit, named=not key[2] and not twin)

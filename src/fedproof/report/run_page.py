@@ -64,6 +64,7 @@ def _parts(run: RunData, *, private: bool) -> Iterator[Markup]:
     yield little(run)
     if certificate is not None and labelled:
         yield accuracy(certificate, run.metrics)
+    yield together(run)
     yield soundness(run)
     if certificate is not None:
         yield sizes(certificate)
@@ -159,8 +160,9 @@ def accuracy(certificate: Certificate, metrics: tuple[Row, ...] = ()) -> Markup:
     how = (
         f"{settings.method} method{'' if settings.certain else f', {bound}'}, {settings.threat.unit}s {done}"
     )
+    this = ", this certificate's for all inputs together" if settings.simultaneous else ""
     dotted = (
-        "Solid curves hold with the stated confidence for each input. Dotted ones take the means over "
+        f"Solid curves hold with the stated confidence for each input{this}. Dotted ones take the means over "
         "the replicas as exact: what infinitely many replicas would certify. "
     )
     certain = "Nothing is estimated: all curves hold with certainty, for all inputs at once. "
@@ -168,6 +170,15 @@ def accuracy(certificate: Certificate, metrics: tuple[Row, ...] = ()) -> Markup:
     note = tag("p", f"{reading}This certificate: {how}.", class_="note")
     chart = accuracy_chart(certificate, metrics)
     return section("accuracy", chart.title, figure(chart, note=note))
+
+
+def together(run: RunData) -> Markup:
+    """How many labels change at once, at most, where that was asked for."""
+    found = words.at_once(run.summary)
+    if not found:
+        return Markup("")
+    note = tag("p", f"Whoever poisons {run.unit}s chooses them once, for all inputs.", class_="note")
+    return section("together", "All inputs at once", tag("ul", *(tag("li", text) for text in found)), note)
 
 
 def sizes(certificate: Certificate) -> Markup:

@@ -115,7 +115,14 @@ def headline(summary: RunSummary) -> str:
             f"{percent(summary.accuracy)} of the test inputs are labelled correctly, and nothing is "
             "certified: one poisoned user may change every label."
         )
-    return claim(curve, threat, summary.failure_probability, sound=summary.sound, users=summary.users)
+    return claim(
+        curve,
+        threat,
+        summary.failure_probability,
+        sound=summary.sound,
+        users=summary.users,
+        simultaneous=bool(summary.simultaneous),
+    )
 
 
 def claim(
@@ -126,6 +133,7 @@ def claim(
     sound: bool,
     users: int | None = None,
     label: str = "correct label",
+    simultaneous: bool = False,
 ) -> str:
     """What is certified in one sentence: the share of inputs in `curve`, by the size as a text.
 
@@ -140,7 +148,22 @@ def claim(
     verb = "keep" if sound else "would keep"
     who = _whatever(threat, users, size)
     kept = f"{percent(curve[str(size)])} of the test inputs {verb} their {label} {who}"
-    return f"{sure} for each input, {kept}." if sure else f"{kept}, with certainty."
+    return f"{sure} for {for_whom(simultaneous)}, {kept}." if sure else f"{kept}, with certainty."
+
+
+def for_whom(simultaneous: bool) -> str:
+    """Whom a failure probability is about."""
+    return "all inputs together" if simultaneous else "each input"
+
+
+def at_once(summary: RunSummary) -> list[str]:
+    """How many labels change at once, in a sentence for each size that was asked for."""
+    unit = summary.threat.unit.value if summary.threat else "unit"
+    return [
+        f"{plural(int(size), f'poisoned {unit}')} can change the labels of at most {most:,} of these "
+        f"{plural(summary.inputs, 'input')} at once."
+        for size, most in (summary.collective or {}).items()
+    ]
 
 
 def picked(count: int) -> str:

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.attacks import Attack, build_series
+from fedproof.arrays import Floats
+from fedproof.attacks import Attack, Goal, build_series
 from fedproof.certificates import Certificate, CostMethod, Inefficacy, inefficacy
 from fedproof.certificates.soundness import caveats_of
-from fedproof.certificates.tight import partition_costs
+from fedproof.certificates.tight import exact_costs, partition_costs
 from fedproof.config import Config
 from fedproof.ensemble import (
     Task,
@@ -24,7 +25,7 @@ from fedproof.ensemble import (
 from fedproof.experiment import certify_scores, ensemble_size, make_task
 from fedproof.mechanisms import Caveat, is_certified, is_private
 from fedproof.progress import Progress, silent
-from fedproof.robustness.outcome import AttackOutcome, costs, run_attack, success_rate, train
+from fedproof.robustness.outcome import AttackOutcome, answer_costs, costs, run_attack, success_rate, train
 from fedproof.robustness.rows import AttackRow
 from fedproof.robustness.verdict import interval, verdict
 from fedproof.threat import Relation
@@ -95,7 +96,7 @@ def series(config: Config, kind: str, sizes: Sequence[int], task: Task) -> list[
         num_users=task.federation.num_users,
         unit=config.threat.unit,
         relation=config.threat.relation,
-        by_data=task.mechanism.pooled,
+        by_data=not task.mechanism.hands_in,
         seed=section.seed,
         scale=section.scale,
         **options,
@@ -197,7 +198,10 @@ def evaluate(
         return row
     why = caveats_of(certificate.settings) + not_covered(attack, certificate)
     row = _beside_predictions(row, attacked.scores, certificate, failure_probability)
-    row = _beside_costs(row, before, after, certificate, cost_bound, delta, failure_probability)
+    if certificate.settings.exact:
+        row = _beside_answers(row, clean.answers[0][0], goal, certificate, cost_bound)
+    else:
+        row = _beside_costs(row, before, after, certificate, cost_bound, delta, failure_probability)
     return replace(row, sound=not why, caveats=why)
 
 
@@ -229,6 +233,16 @@ def _beside_predictions(
         kept_on_certified=found.kept / found.certified if found.certified else None,
         holds_on_certified=found.contradicted == 0,
     )
+
+
+def _beside_answers(
+    row: AttackRow, scores: Floats, goal: Goal, certificate: Certificate, cost_bound: float
+) -> AttackRow:
+    """The row with bounds from the released model's `scores` on the goal's inputs, and whether they hold."""
+    found = exact_costs(scores, answer_costs(scores, goal), certificate.threat.relation, row.adversaries)
+    lower, upper = (min(bound, cost_bound) for bound in found)
+    within = lower - _ROUNDING <= row.cost <= upper + _ROUNDING
+    return replace(row, certified_lower=lower, certified_upper=upper, holds_on_cost=within)
 
 
 def _beside_costs(

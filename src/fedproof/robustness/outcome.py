@@ -9,17 +9,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof import check
-from fedproof.arrays import votes_of
+from fedproof.arrays import Floats, votes_of
 from fedproof.attacks import Attack, Goal
 from fedproof.ensemble import (
     Task,
     first_updates,
+    one_round,
     predict,
     shares_first_round,
     sizes_for,
     train_replicas,
 )
 from fedproof.ensemble.memory import part_size_for
+from fedproof.mechanisms import Releases
 from fedproof.models.model import as_inputs
 from fedproof.progress import Tally
 from fedproof.robustness.poisoned import attacked_first_updates, under_attack
@@ -30,13 +32,13 @@ class AttackOutcome:
     """What is kept of an ensemble, clean or attacked, once it is trained.
 
     Attributes:
-        scores: `(replicas, inputs, classes)` on the test inputs.
+        scores: `(replicas, inputs, classes)` on the test inputs; of a single release counted in units.
         losses: `(replicas,)` for each goal, the attacker's loss.
         answers: `(2, inputs, classes)` for each goal: what the replicas say to its inputs, added up, in
             confidences and in votes.
     """
 
-    scores: NDArray[np.float32]
+    scores: NDArray[np.floating]
     losses: tuple[NDArray[np.float64], ...]
     answers: tuple[NDArray[np.float64], ...] = ()
 
@@ -58,6 +60,8 @@ def train(
         first: round-one updates, see `first_updates` and `attacked_first_updates`.
         progress: told after every part.
     """
+    if task.mechanism.releases is Releases.MODEL:
+        return _released(task, goals)
     scores: list[NDArray[np.float32]] = []
     found: list[list[NDArray[np.float64]]] = [[] for _ in goals]
     answers = [np.zeros((2, 1, 1))] * len(goals)
@@ -101,6 +105,24 @@ def run_attack(
     return train(attacked, num_replicas, [goal], first=first, progress=progress)
 
 
+def _released(task: Task, goals: Sequence[Goal]) -> AttackOutcome:
+    """What the one model of a single release answers; its noise follows from the seed, clean or attacked."""
+    if task.secure_noise:
+        raise ValueError(
+            f"ensemble.secure_noise = true must be false to attack kind = '{task.mechanism.kind}': its "
+            "certificate is about the same noise with and without the attack"
+        )
+    found = one_round.release(task)
+    said = [found.scores(goal.inputs) for goal in goals]
+    return AttackOutcome(
+        scores=found.scores(task.federation.test_features)[None],
+        losses=tuple(
+            answer_costs(one, goal).mean(keepdims=True) for one, goal in zip(said, goals, strict=True)
+        ),
+        answers=tuple(np.stack([one, votes_of(one[None])[0]]) for one in said),
+    )
+
+
 # --- the attacker's cost: the loss of a model on the attack's own test set ----------------------------------
 
 _LEAST = 1e-300  # a score of zero costs much, not infinity
@@ -134,6 +156,15 @@ def losses(scores: NDArray[np.floating], goal: Goal) -> NDArray[np.float64]:
     if not goal.wanted:
         chosen = scores.astype(np.float64).sum(axis=2) - chosen
     return np.asarray(-np.log(np.clip(chosen, _LEAST, 1.0)).mean(axis=1))
+
+
+def answer_costs(scores: Floats, goal: Goal) -> Floats:
+    """The cost `(inputs,)` of one model's answers: 0 where they are what the attacker wants, else 1.
+
+    >>> answer_costs(np.array([[5.0, 7.5]]), Goal(inputs=np.zeros((1, 2)), labels=np.array([0]))).tolist()
+    [1.0]
+    """
+    return np.asarray((scores.argmax(axis=1) == goal.labels) != goal.wanted, dtype=np.float64)
 
 
 def success_rate(answers: NDArray[np.float64], goal: Goal) -> float:

@@ -64,7 +64,7 @@ def under_attack(task: Task, attack: Attack) -> Task:
     federation = poisoned(task.federation, attack)
     attacked = _with_units(task, federation)
     craft = attack.crafter(attacked)
-    if craft is not None and task.mechanism.pooled:
+    if craft is not None and not task.mechanism.hands_in:
         raise ValueError(
             f"{type(attack).__name__} replaces updates, but where pooled = true nobody hands in any: attack "
             "the data, as label-flip, hostile and (with by_data) worst-case do"
@@ -141,7 +141,7 @@ def poisoned(federation: Federation, attack: Attack) -> Federation:
 
 
 def _check_shapes(before: Federation, after: Federation, attack: Attack) -> None:
-    for name in ("test_features", "test_labels", "vectors"):
+    for name in ("test_features", "test_labels", "vectors", "public_features"):
         if not _same(getattr(before, name), getattr(after, name)):
             raise ValueError(f"{_name(attack)} changed {name}, it may change adversaries' instances only")
     for name in ("features", "labels"):

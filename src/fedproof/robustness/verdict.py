@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.arrays import Floats, votes_of
-from fedproof.certificates import Bound, Certificate
+from fedproof.certificates import Bound, Certificate, Rule
 from fedproof.certificates.confidence import mean_lower, mean_upper
-from fedproof.certificates.tight import partition_sizes, vote_counts
+from fedproof.certificates.rules import counted_sizes, duels, elected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +44,16 @@ def verdict(
     rows = certified_at(certificate, size)
     if not len(rows):
         return Verdict(certified=0, kept=0, contradicted=0)
-    if certificate.settings.counted:
-        return _counted(scores, certificate, rows)
-    mine = votes_of(scores[:, rows]) if certificate.settings.votes else scores[:, rows]
+    if certificate.settings.certain:
+        return _certain(scores, certificate, rows)
+    rule, votes = certificate.settings.rule, certificate.settings.votes
     wanted = np.array([certificate.prediction[row] for row in rows])
-    margins = _margins(mine, wanted)
+    if rule is Rule.RUN_OFF:
+        return _run_off(scores[:, rows].astype(np.float64), wanted, votes, failure_probability)
+    paired = rule is Rule.PAIRWISE
+    margins = _margins(votes_of(scores[:, rows]) if votes and not paired else scores[:, rows], wanted)
+    if paired:
+        margins = np.sign(margins)
     lost = margins.mean(axis=0) <= 0  # columns: each rival of each input
     sure = np.zeros(lost.shape, dtype=np.bool_)
     if lost.any():
@@ -61,11 +66,35 @@ def verdict(
     )
 
 
-def _counted(scores: NDArray[np.floating], certificate: Certificate, rows: NDArray[np.int64]) -> Verdict:
-    """Votes of disjoint groups are no estimate: a prediction is kept or it is contradicted."""
-    top, _ = partition_sizes(vote_counts(scores[:, rows]))
+def _certain(scores: NDArray[np.floating], certificate: Certificate, rows: NDArray[np.int64]) -> Verdict:
+    """Votes of disjoint groups, and one model, are no estimate: a prediction is kept or contradicted."""
+    settings, found = certificate.settings, scores[:, rows]
+    top = found[0].argmax(axis=1) if settings.exact else counted_sizes(settings.rule, found, 0)[0]
     kept = int(np.sum(top == [certificate.prediction[row] for row in rows]))
     return Verdict(certified=len(rows), kept=kept, contradicted=len(rows) - kept)
+
+
+def _run_off(scores: Floats, wanted: NDArray[np.int64], votes: bool, failure_probability: float) -> Verdict:
+    """Lost for sure: two classes are ahead for sure, or one that meets the wanted class for sure beats it."""
+    first = votes_of(scores) if votes else scores
+    winner, _ = elected(Rule.RUN_OFF, first.mean(axis=0), duels(scores))
+    lost, num_classes = np.flatnonzero(winner != wanted), scores.shape[2]
+    each = failure_probability / (len(wanted) * num_classes * (num_classes + 1))
+    contradicted = 0
+    for index in lost:
+        label, mine = wanted[index], first[:, index]
+        leads = (mine[:, :, None] - mine[:, None, :]).reshape(len(mine), -1)
+        ahead = _surely_positive(leads, each).reshape(num_classes, num_classes)
+        beats = _surely_positive(np.sign(scores[:, index] - scores[:, index, [label]]), each)
+        third = (np.arange(num_classes) != label) & ~np.eye(num_classes, dtype=np.bool_)
+        meets = (ahead | ~third).all(axis=1)
+        contradicted += bool(ahead[:, label].sum() >= 2 or (beats & meets).any())
+    return Verdict(certified=len(wanted), kept=len(wanted) - len(lost), contradicted=contradicted)
+
+
+def _surely_positive(leads: Floats, failure_probability: float) -> NDArray[np.bool_]:
+    """Whether the mean of each column of leads in [-1, 1] is above zero, beyond Monte-Carlo error."""
+    return np.asarray(mean_lower((leads + 1) / 2, Bound.BETTING, failure_probability) > 0.5)
 
 
 def interval(values: Floats, bound: float, failure_probability: float) -> tuple[float, float]:
