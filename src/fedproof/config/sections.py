@@ -143,6 +143,8 @@ class CertificateSection(Section):
         failure_probability: for each input, that its certificate does not hold.
         simultaneous: whether it is for all inputs together, which needs more replicas for the same sizes.
         max_size: largest number of poisoned units that is looked at.
+        observed: of `one-round` and `replace`: also the larger sizes that follow from what each unit was seen
+            to send, as certified accuracy in `private/observed.csv`; ε does not cover it.
         collective: numbers of poisoned units, for each of which it is also computed how many labels they can
             change at once, at most; of a partition, with rule `plurality` or `pairwise`.
         collective_seconds: how long that may take for each of them; the bound is looser if it is over.
@@ -154,6 +156,7 @@ class CertificateSection(Section):
     failure_probability: Open = 0.01
     simultaneous: bool = False
     max_size: Count = 100
+    observed: bool = False
     collective: tuple[Count, ...] = Field(default=(), strict=False)
     collective_seconds: Positive = 60.0
 
