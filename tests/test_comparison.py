@@ -132,6 +132,7 @@ def test_the_examples_are_on_the_same_data_and_cover_every_kind(folder):
     kinds = {(config.mechanism.kind, config.threat.unit.value) for config in configs.values()}
     assert kinds == {
         ("user-fedavg", "user"),
+        ("one-round", "user"),
         ("cohort-once", "user"),
         ("cohort-once", "instance"),
         ("partition", "user"),
