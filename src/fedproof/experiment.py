@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,35 +17,33 @@ from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.epsilon import natural_relation, replaced_epsilon
 from fedproof.accounting.ledger import Ledger, save_ledger
 from fedproof.aggregation.registry import build_rule
+from fedproof.arrays import Integers
 from fedproof.certificates import Certificate, dumps
-from fedproof.certificates.comparison import Curve, compare
+from fedproof.certificates.comparison import Curve, compare, observed
 from fedproof.certificates.soundness import caveats_of as certificate_caveats
 from fedproof.config import Config, load_config
 from fedproof.ensemble import (
-    Ensemble,
     Task,
     ensemble_accuracy,
-    fingerprint,
     first_updates,
     one_round,
     replica_accuracies,
     shares_first_round,
-    store,
     train_ensemble,
 )
 from fedproof.ensemble.engines import check_engine
 from fedproof.ensemble.task import caveats_of, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
-from fedproof.folder import MADE_OF, NOTICE, RELEASE, ROUNDS, RunFolder, read_config
+from fedproof.folder import MADE_OF, NOTICE, OBSERVED, RELEASE, ROUNDS, RunFolder
 from fedproof.mechanisms import Caveat, Releases, is_certified, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.models.registry import build
 from fedproof.progress import Progress, peak_memory, silent
 from fedproof.publishing import notice, secret_of
-from fedproof.release import load_release
+from fedproof.release import Centre, Release, load_centre, load_release
 from fedproof.seeds import common_half, fresh_seed
-from fedproof.summary import RunSummary, SizeSummary, Traffic, read_summary, write_summary
+from fedproof.summary import RunSummary, SizeSummary, Traffic, write_summary
 from fedproof.threat import Unit
 from fedproof.training import certify_task, check_certifiable, labels_at_once
 
@@ -97,18 +96,22 @@ def run(
             if task.mechanism.releases is Releases.MODEL:
                 scores = _released(config, task, folder, engine)
             else:
+                first = shared.first_updates(config, task)
+                if task.mechanism.one_release:
+                    first = torch.from_numpy(load_centre(_made_once(config, task, folder)).total)
                 ensemble = train_ensemble(
                     task,
                     wanted,
                     folder.parts,
                     engine=engine,
-                    first_updates=shared.first_updates(config, task),
+                    first_updates=first,
                     part_size=config.ensemble.part_size,
                     progress=lambda done, total: progress("train", done, total),
                 )
                 _save_ledger(config, task, wanted, folder.path)
-                scores = folder.write_scores(_score_parts(ensemble), _shape(task, wanted))
-                replace_rows(folder.path / ROUNDS, _round_rows(ensemble))
+                scores = folder.write_scores(ensemble.score_parts(), _shape(task, wanted))
+                if not task.mechanism.one_release:  # of which nothing is known but the sum
+                    replace_rows(folder.path / ROUNDS, ensemble.round_rows())
         with _timed(seconds, "certify"):
             progress("certify", 0, 1)
             certificate, curves = _certify(config, task, scores)
@@ -122,17 +125,6 @@ def run(
     return Run(
         config=config, folder=out, summary=summary, certificate=certificate, federation=task.federation
     )
-
-
-def finished_summary(folder: Path, config: Config) -> RunSummary | None:
-    """What the finished run of `config` in `folder` came to; None if it is not there, or not finished."""
-    try:
-        if read_config(folder) != config:
-            return None  # `run` says what is different
-        summary = read_summary(folder)
-    except (OSError, ValueError):
-        return None
-    return summary if summary.communication is not None else None  # an earlier release did not count it
 
 
 @dataclass(kw_only=True)
@@ -161,7 +153,7 @@ class SharedWork:
 
     def first_updates(self, config: Config, task: Task) -> Tensor | None:
         """Everybody's update in round one, kept for the runs that share it; None where nothing is shared."""
-        if not self.wanted or not shares_first_round(task):
+        if not self.wanted or not shares_first_round(task) or task.mechanism.one_release:
             return None
         key = repr((config.data, config.model, task.local, common_half(task.seed), task.device))
         if key not in self.updates:
@@ -250,28 +242,26 @@ def _save_ledger(config: Config, task: Task, num_replicas: int, folder: Path) ->
 
 
 def _released(config: Config, task: Task, folder: RunFolder, engine: str) -> NDArray[np.floating]:
-    """Scores of the one model of a single release, which is made once: noise is never used again."""
+    """Scores of the one model of a single release."""
     if engine != "local":
         raise ValueError(f"engine = {engine!r} must be local for kind = '{task.mechanism.kind}', one release")
-    path, made_of = folder.path / RELEASE, folder.path / MADE_OF
-    mark = f"{fingerprint(task)}\n".encode()
-    if not path.exists():
-        found = one_round.release(task)
-        replace_file(made_of, mark, mode=0o600)
-        _save_ledger(config, task, 1, folder.path)  # before the release: no crash makes it count too little
-        found.save(path)
-    elif not made_of.exists() or made_of.read_bytes() != mark:
-        raise ValueError(
-            f"--out {folder.path}: {RELEASE} was made of other data, and its noise must not be used again; "
-            "choose a new directory"
-        )
-    scores = load_release(path).scores(task.federation.test_features)[None]
+    scores = load_release(_made_once(config, task, folder)).scores(task.federation.test_features)[None]
     return folder.write_scores([scores], scores.shape, "<f8")
 
 
-def _score_parts(ensemble: Ensemble) -> Iterator[NDArray[np.float32]]:
-    for part in ensemble.parts:
-        yield store.read_scores(ensemble.folder, part)
+def _made_once(config: Config, task: Task, folder: RunFolder) -> Path:
+    """The file of the run's release, which is made once: noise is never used again."""
+    section, known = config.certificate, task.federation
+
+    def before(found: Release | Centre, added: Integers | None) -> None:
+        if added is not None and isinstance(found, Release):  # later nobody knows for sure what was added
+            curve = observed(found, added, known.test_features, known.test_labels, section.max_size)
+            replace_rows(folder.path / OBSERVED, list(curve.rows()))
+        _save_ledger(config, task, 1, folder.path)  # before the release: no crash makes it count too little
+
+    path = folder.path / RELEASE
+    one_round.make_once(task, path, folder.path / MADE_OF, before, observe=section.observed)
+    return path
 
 
 def _shape(task: Task, num_replicas: int) -> tuple[int, int, int]:
@@ -329,7 +319,7 @@ def _summary(
     seconds: Mapping[str, float],
 ) -> RunSummary:
     """The headline numbers."""
-    labels, sent = task.federation.test_labels, round(len(scores) * uploads(task))
+    labels, sent = task.federation.test_labels, round(uploads(task, len(scores)))
     caveats = _caveats(config, task, certificate)
     votes = certificate is not None and certificate.settings.votes
     summary = RunSummary(
@@ -378,7 +368,7 @@ def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve,
         "delta": delta,
         "epsilon_relation": relation.value,
         "epsilon_if_replaced": replaced_epsilon(mechanism, delta)
-        if mechanism.releases is Releases.MODEL
+        if mechanism.releases is Releases.MODEL or mechanism.one_release
         else None,
         "epsilon_reasons": (*sentences(mechanism.caveats(relation)), *sentences(caveats_of(task, relation))),
         "paper_largest_size": len(paper[0]) - 2 if paper else None,
@@ -397,15 +387,6 @@ def _write(
         replace_rows(folder / "metrics.csv", [row for curve in curves for row in curve.rows()])
     (folder / "rounds.csv").unlink(missing_ok=True)  # where an earlier release has put it, to be published
     write_summary(summary, folder)
-
-
-def _round_rows(ensemble: Ensemble) -> list[dict[str, Any]]:
-    """Mean over the replicas of what happened in each round."""
-    means = {name: values.mean(axis=0) for name, values in ensemble.diagnostics().items()}
-    rounds = len(next(iter(means.values())))
-    return [
-        {"round": i + 1} | {name: float(values[i]) for name, values in means.items()} for i in range(rounds)
-    ]
 
 
 @contextmanager

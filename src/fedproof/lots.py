@@ -30,9 +30,10 @@ class Purpose(IntEnum):
     AUGMENT = 5
     GROUP = 6
     START = 7
+    RELEASE = 8
 
 
-_SECRET = (Purpose.COHORT, Purpose.NOISE, Purpose.BATCH)
+_SECRET = (Purpose.COHORT, Purpose.NOISE, Purpose.BATCH, Purpose.RELEASE)
 
 
 def sequence(seed: int, purpose: Purpose, *path: int) -> np.random.SeedSequence:

@@ -20,7 +20,7 @@ how many users there are and how much they hold, what training took, or how the 
 _PRIVATE = """\
 private/ holds the seed, if the operating system drew one: whoever knows it knows cohorts and noise. Both
 private/rounds.csv and parts/*.npz hold norms of updates, clipped shares and sizes of cohorts, round by round;
-ε does not cover them.
+private/observed.csv comes from what every single unit sent. ε covers none of them.
 """
 _KNOWN = """\
 To publish models, leave ensemble.seed out of the configuration, or set ensemble.secure_noise = true, and

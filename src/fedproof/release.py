@@ -6,9 +6,10 @@ one, one that is replaced by at most two (`mechanisms.uploads`).
 
 import io
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +17,22 @@ from numpy.typing import NDArray
 from fedproof import check
 from fedproof.arrays import Floats, Integers
 from fedproof.files import read_npz, replace_file
-from fedproof.mechanisms import OneRound
+from fedproof.mechanisms import OneRound, Smoothed
 from fedproof.mechanisms.codec import describe, restore
 from fedproof.mechanisms.uploads import GRID, MOST_UNITS, Sent, on_grid
 
 ERROR = 2.0**-20
 """How far computed scores may be from exact ones, in units."""
 
+SHARE_ERROR = 2.0**-30
+"""How far what one unit adds to a score may be from the exact number, as it is computed."""
+
 _INPUTS = 1024  # scored at once
+_SHARES = 1 << 20  # shares in scores that are held at once
 _UNITS = 256  # summed at once
+
+
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,57 +65,112 @@ class Release:
         Raises:
             ValueError: features of another shape, or a sum too large to be read that exactly.
         """
+        seen, total = self.weights(features), self.total * GRID
+        # Of twice as much as there is: others may add to it.
+        if _lost(len(total), 2 * np.abs(total).max() + 2) > ERROR / 2:
+            raise ValueError(f"a sum up to {np.abs(total).max():g} cannot be read to {ERROR:g} of a unit")
+        return np.concatenate([weights @ total for weights in seen])
+
+    def weights(self, features: NDArray[np.generic], together: int = _INPUTS) -> Iterator[Floats]:
+        """Public weights `(inputs, width)` of inputs, some of them `together`."""
         upload, flat = self.mechanism.upload, features.reshape(len(features), -1)
         known = upload.shape[0] if self.anchors is None else self.anchors.shape[1]
         if flat.shape[1] != known:
             raise ValueError(f"inputs have {flat.shape[1]} features, must have {known}")
-        total = self.total * GRID
-        # Twice what a product of `width` terms may lose, of twice as much as there is: others may add to it.
-        if 4 * (len(total) + 4) * np.sqrt(len(total)) * (np.abs(total).max() + 1) * 2.0**-53 > ERROR / 2:
-            raise ValueError(f"a sum up to {np.abs(total).max():g} cannot be read to {ERROR:g} of a unit")
         anchors = None if self.anchors is None else self.anchors.astype(np.float64)
-        parts = [
-            upload.weights(flat[begin : begin + _INPUTS].astype(np.float64), anchors) @ total
-            for begin in range(0, len(flat), _INPUTS)
-        ]
-        return np.concatenate(parts)
+        return (
+            upload.weights(flat[begin : begin + together].astype(np.float64), anchors)
+            for begin in range(0, len(flat), together)
+        )
+
+    def shares(self, added: Integers, features: NDArray[np.generic]) -> Iterator[Floats]:
+        """What each unit's vector adds to the scores: `(inputs, classes, units)`, some inputs at a time.
+
+        `added` (units, width, classes) are the vectors of the sum, in multiples of `GRID`.
+
+        Guarantee: each share is within `SHARE_ERROR` of the exact one.
+        """
+        units, width, classes = added.shape
+        if _lost(width, 1.0) > SHARE_ERROR:
+            raise ValueError(f"vectors of {width} numbers cannot be read to {SHARE_ERROR:g} of a unit")
+        vectors = np.ascontiguousarray(added.transpose(1, 2, 0), dtype=np.float64).reshape(width, -1) * GRID
+        for weights in self.weights(features, max(1, _SHARES // (classes * units))):
+            yield (weights @ vectors).reshape(-1, classes, units)
 
     def save(self, path: Path) -> None:
         """Write the release, whole or not at all."""
-        stream = io.BytesIO()
-        text = np.frombuffer(json.dumps(describe(self.mechanism)).encode(), dtype=np.uint8)
-        arrays: dict[str, Any] = {"mechanism": text, "total": self.total}
-        np.savez(stream, **(arrays if self.anchors is None else arrays | {"anchors": self.anchors}))
-        replace_file(path, stream.getvalue())
+        anchors = {} if self.anchors is None else {"anchors": self.anchors}
+        _save(path, self.mechanism, total=self.total, **anchors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Centre:
+    """What is published of a `Smoothed` mechanism: the noisy sum `(dim,)` that models are drawn around."""
+
+    mechanism: Smoothed
+    total: Floats
+
+    def __post_init__(self) -> None:
+        if self.total.dtype != np.float64 or self.total.ndim != 1 or not np.isfinite(self.total).all():
+            raise ValueError(f"total of shape {self.total.shape} must be finite float64 (dim,)")
+
+    def save(self, path: Path) -> None:
+        """Write the release, whole or not at all."""
+        _save(path, self.mechanism, total=self.total)
+
+
+def _save(path: Path, mechanism: OneRound | Smoothed, **arrays: NDArray[Any]) -> None:
+    stream = io.BytesIO()
+    text = np.frombuffer(json.dumps(describe(mechanism)).encode(), dtype=np.uint8)
+    np.savez(stream, allow_pickle=False, mechanism=text, **arrays)
+    replace_file(path, stream.getvalue())
 
 
 def load_release(path: Path) -> Release:
-    """The release in a file; it can run no code.
+    """The release of a `OneRound` mechanism in a file; it can run no code.
 
     Raises:
         ValueError: it is not there, or is none; the message names the file.
     """
+    return _load(path, OneRound, Release)
+
+
+def load_centre(path: Path) -> Centre:
+    """The release of a `Smoothed` mechanism in a file."""
+    return _load(path, Smoothed, Centre)
+
+
+def _load(path: Path, kind: type[OneRound | Smoothed], made: Callable[..., Kind]) -> Kind:
     file = read_npz(path)
     try:
-        mechanism = restore(json.loads(file["mechanism"].tobytes()), name="mechanism")
-        if not isinstance(mechanism, OneRound):
-            raise ValueError("mechanism must be of kind one-round")
-        return Release(mechanism=mechanism, total=file["total"], anchors=file.get("anchors"))
+        mechanism = restore(json.loads(file.pop("mechanism").tobytes()), name="mechanism")
+        if not isinstance(mechanism, kind):
+            raise ValueError(f"mechanism must be of kind {kind.kind}")
+        return made(mechanism=mechanism, **file)
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: is no release: {check.one_line(error)}") from error
 
 
+def _lost(width: int, largest: float) -> float:
+    """Twice what a product of weights and `width` numbers up to `largest` may lose in float64."""
+    return float(2 * (width + 4) * np.sqrt(width) * largest * 2.0**-53)
+
+
+def vectors_of(mechanism: OneRound, sent: Sent) -> Iterator[Integers]:
+    """The vectors that enter the sum, some units' at a time: what each sent, put inside the set first."""
+    for begin in range(0, len(sent), _UNITS):
+        yield on_grid(mechanism.upload.inside(sent[begin : begin + _UNITS]))
+
+
 def summed(mechanism: OneRound, sent: Sent) -> Integers:
-    """The exact sum of what units sent, each put inside the set first.
+    """The exact sum of what units sent.
 
     Guarantee: a unit changes it by its own vector alone, whatever it sends.
     """
     if len(sent) > MOST_UNITS:
         raise ValueError(f"{len(sent)} units are more than {MOST_UNITS}, whose exact sum fits into 64 bits")
-    total = np.zeros(mechanism.upload.shape, dtype=np.int64)
-    for begin in range(0, len(sent), _UNITS):
-        total += on_grid(mechanism.upload.inside(sent[begin : begin + _UNITS])).sum(axis=0)
-    return total
+    parts = (vectors.sum(axis=0) for vectors in vectors_of(mechanism, sent))
+    return sum(parts, start=np.zeros(mechanism.upload.shape, dtype=np.int64))
 
 
 def noised(mechanism: OneRound, total: Integers, normal: Floats) -> Integers:
@@ -115,7 +178,12 @@ def noised(mechanism: OneRound, total: Integers, normal: Floats) -> Integers:
 
     Rounding the noise is rounding the noisy sum, as the sum is on the grid: nothing more is learned from it.
     """
-    noise = normal * (mechanism.noise_multiplier * mechanism.upload.norm / GRID)
+    return with_noise(total, normal, mechanism.noise_multiplier, mechanism.upload.norm)
+
+
+def with_noise(total: Integers, normal: Floats, multiplier: float, norm: float = 1.0) -> Integers:
+    """A sum on the grid, of vectors up to `norm`, with noise of `multiplier` times that."""
+    noise = normal * (multiplier * norm / GRID)
     if not np.abs(noise).max() < 2.0**61:
-        raise ValueError(f"noise_multiplier = {mechanism.noise_multiplier} is too large for a sum of 64 bits")
+        raise ValueError(f"noise_multiplier = {multiplier} is too large for a sum of 64 bits")
     return np.asarray(total + np.rint(noise).astype(np.int64))

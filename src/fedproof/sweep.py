@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fedproof.config import Config, parse_config
-from fedproof.experiment import SharedWork, finished_summary, run
+from fedproof.experiment import SharedWork, run
 from fedproof.files import replace_file
-from fedproof.folder import common_seed
+from fedproof.folder import common_seed, read_config
 from fedproof.progress import Progress, silent
-from fedproof.summary import RunSummary, SweptRun
+from fedproof.summary import RunSummary, SweptRun, read_summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ def run_all(
     for index, (name, config) in enumerate(configs.items()):
         progress("runs", index, len(configs))
         folder = out / name
-        summary = finished_summary(folder, config)
+        summary = _finished(folder, config)
         if summary is None:
             trained = run(
                 config, folder, resume=True, engine=engine, device=device, shared=shared, progress=progress
@@ -139,3 +139,14 @@ def _swept(point: Point, summary: RunSummary) -> SweptRun:
         sound=summary.sound,
         seconds=round(sum(summary.seconds.values()), 3),
     )
+
+
+def _finished(folder: Path, config: Config) -> RunSummary | None:
+    """What the finished run of `config` in `folder` came to; None if it is not there, or not finished."""
+    try:
+        if read_config(folder) != config:
+            return None  # `run` says what is different
+        summary = read_summary(folder)
+    except (OSError, ValueError):
+        return None
+    return summary if summary.communication is not None else None  # an earlier release did not count it

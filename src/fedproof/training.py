@@ -11,7 +11,7 @@ from torch import Tensor
 from fedproof import check
 from fedproof.certificates import Certificate, Group, certify, collective
 from fedproof.certificates.api import settings_for
-from fedproof.ensemble import Task, one_round, train_replicas
+from fedproof.ensemble import Task, one_round, released, train_replicas
 from fedproof.ensemble.task import caveats_of
 from fedproof.mechanisms import Releases
 from fedproof.mechanisms.caveats import sentences
@@ -68,7 +68,8 @@ def train(task: Task, replicas: int | None = None) -> Trained:
         release = one_round.release(task)
         scores = release.scores(task.federation.test_features)[None]
         return Trained(task=task, scores=scores, models={}, release=release)
-    found = train_replicas(task, range(wanted))
+    first = released(task) if task.mechanism.one_release else None
+    found = train_replicas(task, range(wanted), first_updates=first)
     return Trained(task=task, scores=found.scores, models=found.models)
 
 

@@ -1,5 +1,7 @@
 """Mean and vote certificates against explicit worst cases, and against the readings of the theory."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,9 +12,11 @@ from fedproof.certificates import certify_means
 from fedproof.certificates.confidence import Bound, mean_lower, mean_upper
 from fedproof.certificates.paper_theorems import certified_size
 from fedproof.certificates.privacy import ApproximateTradeoff, approximate_curve
-from fedproof.certificates.tight import class_bounds, mean_sizes, walk
-from fedproof.mechanisms import Everyone, InstanceFedAvg, Poisson, UserFedAvg
-from fedproof.threat import ThreatModel
+from fedproof.certificates.tight import class_bounds, exact_sizes, mean_sizes, observed_sizes, walk
+from fedproof.mechanisms import Everyone, InstanceFedAvg, OneRound, Poisson, UserFedAvg
+from fedproof.mechanisms.uploads import GRID, UPLOADS, Anchors
+from fedproof.release import Release, noised, vectors_of
+from fedproof.threat import Relation, ThreatModel
 from tests.certificates.conftest import JOIN, REPLACE, WorstCase
 
 TOPS = [0.55, 0.8, 0.97, 0.995]
@@ -127,3 +131,73 @@ def test_coverage_of_the_whole_certificate(bound):
     wrong = np.mean(sizes >= 5)
     assert wrong <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 2000)
     assert np.mean(sizes >= 2) > 0.9  # and it is not empty
+
+
+# --- observed influence -------------------------------------------------------------------------------------
+
+
+def release_of(mechanism, added, normal, anchors):
+    return Release(mechanism=mechanism, total=noised(mechanism, added.sum(axis=0), normal), anchors=anchors)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_observed_sizes_by_trying_every_set_of_users_and_everything_that_they_could_send(seed):
+    """Sharp: no set of so many users can change the label whatever it votes, and one more of them can."""
+    rng, users, classes = np.random.default_rng(seed), 5, 3
+    mechanism = OneRound(upload=Anchors(anchors=2, classes=classes, sharpness=1.0), noise_multiplier=0.2)
+    anchors = rng.normal(size=(2, 3)).astype(np.float32)
+    votes = np.array(list(itertools.product([-1, 0, 1, 2], repeat=2)))  # all that one user can send
+    vectors = np.concatenate(list(vectors_of(mechanism, votes)))
+    sent = vectors[rng.integers(0, len(votes), users)]
+    x = rng.normal(size=(4, 3))
+    normal = rng.normal(size=mechanism.upload.shape)
+    release = release_of(mechanism, sent, normal, anchors)
+    top, sizes = observed_sizes(release, sent, x, max_size=users)
+    np.testing.assert_array_equal(top, release.scores(x).argmax(axis=1))
+    noise = release.total - sent.sum(axis=0)
+    (weights,) = release.weights(x)
+    safe = np.full(len(x), users)
+    for size in range(1, users + 1):
+        # Users whose votes are the same are the same choice, and so are votes in another order.
+        for gone in itertools.combinations(range(users), size):
+            rest = np.delete(sent, gone, axis=0).sum(axis=0) + noise
+            multisets = itertools.combinations_with_replacement(range(len(votes)), size)
+            come = np.array([vectors[list(chosen)].sum(axis=0) for chosen in multisets])
+            scores = np.einsum("iw,swc->sic", weights, (rest + come) * GRID)
+            flipped = (scores.argmax(axis=2) != top).any(axis=0)
+            safe = np.where(flipped, np.minimum(safe, size - 1), safe)
+    np.testing.assert_array_equal(sizes, safe)
+
+
+@pytest.mark.parametrize("kind", ["rows", "pairs", "ball", "non-negative", "anchors"])
+def test_observed_sizes_are_never_smaller_than_those_for_everything_that_could_have_been_sent(kind):
+    rng, users, classes = np.random.default_rng(1), 60, 4
+    near = {"anchors": 7, "sharpness": 2.0} if kind in ("anchors", "non-negative") else {"features": 5}
+    upload = UPLOADS[kind](classes=classes, **near)
+    mechanism = OneRound(upload=upload, noise_multiplier=1.0)
+    anchors = rng.normal(size=(7, 5)).astype(np.float32) if upload.bumps else None
+    agreed = rng.normal(size=upload.shape)
+    sent = agreed + 0.5 * rng.normal(size=(users, *upload.shape))
+    sent = sent.argmax(axis=2) if upload.labels else sent
+    added = np.concatenate(list(vectors_of(mechanism, sent)))
+    release = release_of(mechanism, added, rng.normal(size=upload.shape), anchors)
+    x = rng.normal(size=(200, 5))
+    top, exact = exact_sizes(release.scores(x), Relation.REPLACE)
+    for most in (3, 25, users, 500):
+        found, sizes = observed_sizes(release, added, x, max_size=most)
+        np.testing.assert_array_equal(found, top)
+        assert (sizes >= np.minimum(exact, most)).all()
+        assert sizes.max() <= most
+    assert sizes.mean() > exact.mean()
+
+
+def test_users_who_were_against_the_label_are_no_danger_to_it():
+    """Six for A, two for B: whoever voted for B has nothing left to take away; by hand."""
+    mechanism = OneRound(upload=Anchors(anchors=1, classes=2), noise_multiplier=0.0)
+    added = np.concatenate(list(vectors_of(mechanism, np.array([[0]] * 6 + [[1]] * 2))))
+    release = release_of(mechanism, added, np.zeros((1, 2)), np.ones((1, 1), dtype=np.float32))
+    top, sizes = observed_sizes(release, added, np.ones((1, 1)), max_size=9)
+    assert (top.tolist(), sizes.tolist()) == ([0], [1])  # lead 4, and two users who turn take four
+    added = np.concatenate(list(vectors_of(mechanism, np.array([[0]] * 6 + [[-1]] * 2))))
+    release = release_of(mechanism, added, np.full((1, 2), 0.0), np.ones((1, 1), dtype=np.float32))
+    assert observed_sizes(release, added, np.ones((1, 1)), max_size=9)[1].tolist() == [2]

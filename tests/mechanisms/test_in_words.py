@@ -21,6 +21,7 @@ from fedproof.mechanisms import (
     Queries,
     Query,
     SamplingKind,
+    Smoothed,
     UserFedAvg,
 )
 from fedproof.mechanisms.codec import KINDS
@@ -89,6 +90,13 @@ ALL = {
         "Gaussian noise of standard deviation 5·S is added to the SUM, S being the largest norm of what one "
         "user sends",
         "the noisy sum is released once",
+    ),
+    Smoothed(noise_multiplier=5.0, smoothing=20.0): (
+        "once, every user sends one update, which is clipped to norm S as a whole",
+        "Gaussian noise of standard deviation 5·S is added to the SUM",
+        "the noisy sum is released once",
+        "Gaussian noise of standard deviation 20·S is added to it for each model that is served, anew",
+        DIVIDED,
     ),
     FedAvg(rounds=1, sampling=Everyone()): (
         "1 round",

@@ -120,7 +120,8 @@ def ensemble_account(source: Mechanism | DpEvent, delta: float, replicas: int) -
     """ε of publishing all replicas: the paper's product, and one composition of all their rounds.
 
     Guarantee: the `parallel` models of disjoint units that one training makes cost together what one of them
-    costs (proof: `NoisyPartition`), so as many times that are paid as there are trainings.
+    costs (proof: `NoisyPartition`), so as many times that are paid as there are trainings. So do draws around
+    one release (`Smoothed`), however many.
 
     >>> from fedproof.mechanisms import NoisyPartition
     >>> noisy = NoisyPartition(groups=50, noise_multiplier=5.0)

@@ -215,7 +215,7 @@ def tradeoff(source: Mechanism | DpEvent, threat: ThreatModel, size: int) -> Tra
             f"unit = '{threat.unit}' must be '{source.unit}': {type(source).__name__} protects one "
             f"{source.unit}"
         )
-    return curve_of(source.queries or queries_of(source), threat.relation, int(size), RESOLUTION)
+    return curve_of(source.certified_queries or queries_of(source), threat.relation, int(size), RESOLUTION)
 
 
 @lru_cache(maxsize=512)

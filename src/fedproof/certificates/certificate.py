@@ -178,6 +178,8 @@ class Settings:
                 f"method = '{self.method}' does not fit: exact is for mechanisms that release one model, and "
                 "they take no other"
             )
+        if self.method in (Method.PAPER, Method.RENYI):
+            check_own_noise(self.mechanism, self.method)
         if self.method is Method.MARGIN and self.bound not in (Bound.BETTING, Bound.LEVELS):
             raise ValueError(f"bound = '{self.bound}' must be betting or levels for method margin")
         if self.method is not Method.MARGIN and self.bound is Bound.LEVELS:
@@ -229,6 +231,17 @@ class CostSettings:
             raise ValueError(f"bound = '{self.bound}' does not belong to method {self.method}")
         if self.bound is Bound.CLOPPER_PEARSON:
             raise ValueError("bound = 'clopper-pearson' bounds votes, not costs")
+        if self.method is CostMethod.PAPER:
+            check_own_noise(self.mechanism, self.method)
+
+
+def check_own_noise(mechanism: Mechanism | None, method: str) -> None:
+    """Refuse ε as a bound on replicas that have the noise behind it in common."""
+    if mechanism is not None and mechanism.one_release:
+        raise ValueError(
+            f"method = '{method}' rests on the epsilon of the release, whose noise all replicas of kind = "
+            f"'{mechanism.kind}' have in common: use margin, mean or vote"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedproof.accounting import account
 from fedproof.accounting.epsilon import natural_relation
@@ -21,8 +22,10 @@ from fedproof.certificates.tight import (
     class_bounds,
     exact_sizes,
     mean_sizes,
+    observed_sizes,
 )
 from fedproof.mechanisms import Mechanism, Releases, is_private
+from fedproof.release import Release
 from fedproof.threat import Relation, ThreatModel
 
 
@@ -88,7 +91,7 @@ def compare(
         return _accuracies(np.where(bounds.top == labels, sizes, -1), max_size)
 
     curves = []
-    if is_private(mechanism):
+    if is_private(mechanism) and not mechanism.one_release:  # which has an ε, but not of each replica
         epsilon = account(mechanism, delta, ["paper"])["paper"]
         whole = share(failure_probability, num_classes, Spending.PAPER)
         hoeffding = class_bounds(scores, Bound.HOEFFDING, whole)
@@ -139,6 +142,15 @@ def _exact(scores: Array, labels: Integers, max_size: int) -> tuple[Curve, ...]:
         accuracy = _accuracies(np.where(top == labels, np.minimum(sizes, max_size), -1), max_size)
         curves.append(Curve(method="exact", relation=relation, failure_probability=None, accuracy=accuracy))
     return tuple(curves)
+
+
+def observed(
+    release: Release, added: Integers, features: NDArray[np.generic], labels: Integers, max_size: int
+) -> Curve:
+    """The curve of a release against replaced units, by what each was seen to add; not private."""
+    top, sizes = observed_sizes(release, added, features, max_size)
+    accuracy = _accuracies(np.where(top == labels, sizes, -1), max_size)
+    return Curve(method="observed", relation=Relation.REPLACE, failure_probability=None, accuracy=accuracy)
 
 
 def _paper(bounds: ClassBounds, epsilon: float, delta: float, max_size: int) -> Integers:

@@ -140,7 +140,7 @@ def curve_of_units(
 
 def largest_size(mechanism: Mechanism | None, threat: ThreatModel, max_size: int) -> int:
     """Where a search for sizes ends: cohorts of fixed size have no more units to replace than there are."""
-    drawn = [query.sampling for query in mechanism.queries] if mechanism else []
+    drawn = [query.sampling for query in mechanism.certified_queries] if mechanism else []
     users = [sampling.users for sampling in drawn if isinstance(sampling, FixedSize)]
     return max_size if threat.relation is Relation.JOIN else min([max_size, *users])
 

@@ -65,6 +65,7 @@ _INDEPENDENT = (
     "the replicas are independent trainings by the same mechanism on the same data; what an adversary does "
     "in one does not depend on another"
 )
+_DRAWN = "the replicas are independent draws of noise around one release"
 _SECRET = "whoever chose the poisoned units knew none of the random numbers that the training draws"
 _NUMBER = "how many replicas there are was decided before any of their scores was seen"
 _ORDER = "sha256 puts the replicas into an order that is as good as random"
@@ -122,7 +123,7 @@ def cost_assumptions(settings: CostSettings) -> tuple[str, ...]:
     fixed = settings.bound not in (Bound.BETTING, Bound.NONE)
     known = _guarantee(settings.mechanism, settings.privacy, settings.threat)
     stated = map(STATED.__add__, settings.stated_assumptions)
-    return (_INDEPENDENT, *[_NUMBER] * fixed, _SECRET, *known, *stated)
+    return (_independent(settings.mechanism), *[_NUMBER] * fixed, _SECRET, *known, *stated)
 
 
 def _measured(settings: Settings, numbers: str, num_replicas: int | None) -> list[str]:
@@ -132,12 +133,16 @@ def _measured(settings: Settings, numbers: str, num_replicas: int | None) -> lis
             "the class confidences are exact expectations, without Monte-Carlo error, up to the rounding of "
             f"{numbers} and what a row misses one by"
         ]
-    found = [_INDEPENDENT, _stored(settings, numbers)]
+    found = [_independent(settings.mechanism), _stored(settings, numbers)]
     if not settings.holds_at_all_times and settings.bound is not Bound.NONE:
         found.append(_NUMBER)
     if settings.method is Method.MARGIN and settings.bound is Bound.BETTING:
         found.append(_ORDER)
     return found
+
+
+def _independent(mechanism: Mechanism | None) -> str:
+    return _DRAWN if mechanism is not None and mechanism.one_release else _INDEPENDENT
 
 
 def _stored(settings: Settings, numbers: str) -> str:
@@ -246,7 +251,9 @@ def executed(source: Mechanism | ApproximateDP, threat: ThreatModel, *, replicas
     >>> executed(tenth, ThreatModel()).split("; ")[1]
     'in each round, every user takes part independently with probability 0.1'
     """
-    trainings = "" if replicas is None else f"{replicas} independent trainings on the same data, each "
+    drawn = isinstance(source, Mechanism) and source.one_release
+    made = "draws around one release" if drawn else "independent trainings on the same data, each"
+    trainings = "" if replicas is None else f"{replicas} {made} "
     if isinstance(source, ApproximateDP):
         return trainings + _known_by_epsilon(source, threat)
     joining = [f"none of these numbers changes when {threat.unit}s join"]

@@ -5,7 +5,7 @@ and stops at the first size it cannot prove, so the failure probability is not s
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from fedproof.arrays import Floats, Integers, votes_of
 from fedproof.certificates.betting import MIXTURE, Bets
 from fedproof.certificates.confidence import Bound, mean_lower, mean_upper
 from fedproof.certificates.scores import Array, input_parts
-from fedproof.release import ERROR
+from fedproof.release import ERROR, SHARE_ERROR, Release
 from fedproof.threat import Relation
 
 TradeoffBySize = Callable[[int], Tradeoff]
@@ -231,6 +231,54 @@ def exact_sizes(scores: Floats, relation: Relation) -> tuple[Integers, Integers]
     lead = scores[rows, top] - others.max(axis=1) - 4 * ERROR
     moved = 1 if relation is Relation.JOIN else 2
     return top, np.maximum(np.ceil(lead / moved), 0).astype(np.int64) - 1
+
+
+def observed_sizes(
+    release: Release, added: Integers, features: NDArray[np.generic], max_size: int
+) -> tuple[Integers, Integers]:
+    """The class that a release gives to each input, and how many replaced units cannot change it.
+
+    Not private: sizes follow from what every single unit sent, and no noise hides that. They are for the
+    server's eyes. `added` (units, width, classes) are the vectors that the sum was made of.
+
+    Guarantee: with certainty, for all inputs at once, against units that are replaced. Proof: let g_i be what
+    unit i added to the lead of A over B. Of a set I of replaced units the g_i disappear, which are known, and
+    what comes instead is -1 or more each (`mechanisms.uploads`). So lead' >= lead - Σ_I (g_i + 1), whose
+    least value over sets of k units is that of the k largest g_i. As g_i + 1 lies in [0, 2], it falls with k,
+    and no size is smaller than that of `exact_sizes`. Where all units may be replaced, so may any number.
+    Assumes: `added` is exactly what was added; fewer than 2^22 units; errors as in `exact_sizes`, and of what
+    one unit added `SHARE_ERROR`, of which a lead holds two, and adding up numbers of at most two loses less.
+    """
+    found = [
+        _observed(scores, shares, max_size)
+        for scores, shares in _with_scores(release.shares(added, features), release.scores(features))
+    ]
+    top, sizes = (np.concatenate(column) for column in zip(*found, strict=True))
+    return top, sizes
+
+
+def _with_scores(parts: Iterable[Floats], scores: Floats) -> Iterator[tuple[Floats, Floats]]:
+    begin = 0
+    for part in parts:
+        yield scores[begin : begin + len(part)], part
+        begin += len(part)
+
+
+def _observed(scores: Floats, shares: Floats, max_size: int) -> tuple[Integers, Integers]:
+    """Top class and size for scores (inputs, classes) and their shares (inputs, classes, units)."""
+    rows, units = np.arange(len(scores)), shares.shape[2]
+    top, most = scores.argmax(axis=1), min(max_size, units)
+    lead = scores[rows, top][:, None] - scores - 4 * ERROR
+    lead[rows, top] = np.inf
+    shares -= shares[rows, top][:, None] + 4 * SHARE_ERROR  # -g_i, smallest first
+    np.maximum(shares, -1, out=shares)
+    if most < units:
+        shares.partition(most - 1, axis=2)
+    gone = np.sort(shares[:, :, :most], axis=2)
+    np.subtract(1, gone, out=gone)
+    held = (np.cumsum(gone, axis=2, out=gone) < lead[:, :, None]).sum(axis=2)
+    held[held == units] = max_size
+    return top, np.where(lead > 0, held, -1).min(axis=1)
 
 
 def exact_costs(scores: Floats, costs: Floats, relation: Relation, size: int) -> tuple[float, float]:

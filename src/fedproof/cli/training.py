@@ -1,5 +1,6 @@
 """`fedproof demo`, `run`, `pretrain`, `predict` and `bench`: what trains, imported when it is asked for."""
 
+import csv
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -10,7 +11,7 @@ import typer
 from fedproof.cli.certifying import say_soundness, thinned
 from fedproof.cli.common import Json, need_checkout, print_json, print_table, progress_bars, say
 from fedproof.config import Config, load_config, parse_config, validated
-from fedproof.folder import NOTICE
+from fedproof.folder import NOTICE, OBSERVED
 from fedproof.summary import RunSummary
 
 Out = Annotated[Path, typer.Option(help="Directory of the run.")]
@@ -137,8 +138,22 @@ def show(summary: RunSummary, out: Path) -> None:
         say(f"  - {sentence}")
     if summary.secure_noise:
         say("secure noise: its numbers came from the operating system, the seed does not repeat this run")
+    _say_observed(out / OBSERVED)
     say(f"the page to look at is {out / 'report.html'}; everything is in {out}")
     say((out / NOTICE).read_text(encoding="utf-8").splitlines()[0])
+
+
+def _say_observed(path: Path) -> None:
+    """What follows from what each unit was seen to send, for whoever trained."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", newline="") as file:
+        curve = [float(row["certified_accuracy"]) for row in csv.DictReader(file)]
+    shown = ", ".join(f"{curve[k]:.2%} at k = {k}" for k in thinned(len(curve)))
+    say(
+        f"by what each unit was seen to send: {shown} ({path}); ε does not cover these numbers, they are not "
+        "in the certificate, and must not be published"
+    )
 
 
 def _epsilons(summary: RunSummary) -> list[tuple[str, str]]:

@@ -160,8 +160,18 @@ class Config(Section):
         if only and method is not only:
             named = "a partition" if kind.releases is Releases.GROUPS else f"kind = '{kind.kind}'"
             raise ValueError(f"certificate.method = '{method}' must be {only} for {named}")
+        if kind.one_release and method in (Method.PAPER, Method.RENYI):
+            raise ValueError(
+                f"certificate.method = '{method}' must be margin, mean or vote for {kind.kind!r}"
+            )
         if not only and method is Method.EXACT:
             raise ValueError("certificate.method = 'exact' belongs to kind = 'one-round'")
+        if self.certificate.observed and (
+            method is not Method.EXACT or self.threat.relation is not Relation.REPLACE
+        ):
+            raise ValueError(
+                "certificate.observed = true belongs to kind = 'one-round' and threat.relation = 'replace'"
+            )
 
     # --- the values the rest of the package works with ------------------------------------------------------
 

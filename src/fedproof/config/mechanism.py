@@ -46,8 +46,8 @@ class MechanismSection(Section):
 
     Attributes:
         kind: what is executed: `user-fedavg`, `instance-fedsgd`, `instance-fedavg`, `cohort-once`,
-            `bagging`, `partition`, `noisy-partition`, `one-round`, `fedavg`; the page on choosing tells
-            which is for whom.
+            `bagging`, `partition`, `noisy-partition`, `one-round`, `smoothed`, `fedavg`; the page on choosing
+            tells which is for whom.
         rounds: of training.
         sampling: who takes part in a round: everybody by itself with the same chance, a cohort of fixed size,
             or all.
@@ -69,6 +69,8 @@ class MechanismSection(Section):
         quantile_learning_rate: of `clip = "quantile"`: how fast the clip norm follows.
         quantile_noise_std: of `clip = "quantile"`: noise on the count of clipped updates.
         noise_multiplier: standard deviation of the noise over `clip_norm`; 0 where nothing is private.
+        smoothing: of `smoothed`: the same of the noise that is added to the one release anew for each model
+            that is served; it costs no privacy, and certified sizes grow with it.
         delta: the δ that ε is stated for.
         local_epochs: passes of a user over its instances in a round.
         local_steps: of `instance-fedavg`: noisy steps of a user in a round.
@@ -111,6 +113,7 @@ class MechanismSection(Section):
     quantile_learning_rate: Positive = 0.2
     quantile_noise_std: Positive = 5.0
     noise_multiplier: NotNegative = 1.0
+    smoothing: Positive | None = None
     delta: Open = 1e-5
     local_epochs: Count = 1
     local_steps: Count | None = None
@@ -179,7 +182,7 @@ class MechanismSection(Section):
                 f"noise_multiplier = 0 must be positive for kind = '{self.kind}'; "
                 f"without noise use kind = '{instead}'"
             )
-        for key in ("local_steps", "groups"):
+        for key in ("local_steps", "groups", "smoothing"):
             if key in names and not hasattr(kind, key) and getattr(self, key) is None:  # without a default
                 raise ValueError(f"{key} is missing: kind = '{self.kind}' needs it")
 

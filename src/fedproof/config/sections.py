@@ -143,6 +143,8 @@ class CertificateSection(Section):
         failure_probability: for each input, that its certificate does not hold.
         simultaneous: whether it is for all inputs together, which needs more replicas for the same sizes.
         max_size: largest number of poisoned units that is looked at.
+        observed: of `one-round` and `replace`: also the larger sizes that follow from what each unit was seen
+            to send, as certified accuracy in `private/observed.csv`; ε does not cover it.
         collective: numbers of poisoned units, for each of which it is also computed how many labels they can
             change at once, at most; of a partition, with rule `plurality` or `pairwise`.
         collective_seconds: how long that may take for each of them; the bound is looser if it is over.
@@ -154,6 +156,7 @@ class CertificateSection(Section):
     failure_probability: Open = 0.01
     simultaneous: bool = False
     max_size: Count = 100
+    observed: bool = False
     collective: tuple[Count, ...] = Field(default=(), strict=False)
     collective_seconds: Positive = 60.0
 
@@ -183,7 +186,7 @@ class AttackSection(Section):
         poison_fraction: α, share of an adversary's instances that are poisoned.
         source: class whose labels are flipped; all but the target if not given.
         target: class that the attack is after.
-        trigger_size: of backdoors: legs of the trigger in pixels.
+        trigger_size: of backdoors: legs of the trigger in pixels; one number where inputs are no images.
         direction: of `min-max` and `min-sum`: along which the updates are moved.
         values: of `hostile`: which numbers adversaries hold and hand in; all by turns if not given.
         gain: of `worst-case` where data are poisoned: how loud crafted instances are.
@@ -191,7 +194,7 @@ class AttackSection(Section):
         user_instances: at user level: instances that each adversary holds, up to the public limit; as many as
             it has if not given.
         cost_bound: C̄, to which the attacker's loss is clipped: 10 is the loss where what it wants has a
-            confidence of e⁻¹⁰.
+            confidence of e⁻¹⁰; of `one-round` it is the share of inputs that are not answered as it wants.
     """
 
     kind: str = "none"

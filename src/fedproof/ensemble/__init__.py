@@ -8,6 +8,7 @@ from fedproof.ensemble.train import (
     ensemble_accuracy,
     first_updates,
     predict,
+    released,
     replica_accuracies,
     train_replicas,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "fingerprint",
     "first_updates",
     "predict",
+    "released",
     "replica_accuracies",
     "shares_first_round",
     "sizes_for",

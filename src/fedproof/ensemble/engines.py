@@ -9,7 +9,7 @@ is kept.
 
 import os
 import socket
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -24,9 +24,8 @@ from torch import Tensor
 from fedproof import check
 from fedproof.ensemble import store
 from fedproof.ensemble.memory import part_size_for
-from fedproof.ensemble.task import Task, engine_version, fingerprint, shares_first_round
-from fedproof.ensemble.train import first_updates as compute_first_updates
-from fedproof.ensemble.train import train_replicas
+from fedproof.ensemble.task import Task, engine_version, fingerprint
+from fedproof.ensemble.train import shared_by_replicas, train_replicas
 from fedproof.progress import Tally
 
 _RETRIES = 3
@@ -58,12 +57,25 @@ class Ensemble:
 
     def scores(self) -> NDArray[np.float32]:
         """Scores `(replicas, inputs, classes)` of all replicas."""
-        return np.concatenate([store.read_scores(self.folder, part) for part in self.parts])
+        return np.concatenate(list(self.score_parts()))
+
+    def score_parts(self) -> Iterator[NDArray[np.float32]]:
+        """Scores `(replicas, inputs, classes)`, part by part."""
+        return (store.read_scores(self.folder, part) for part in self.parts)
 
     def diagnostics(self) -> dict[str, NDArray[np.float64]]:
         """Diagnostics `(replicas, rounds)` of all replicas, see `RoundReport`."""
         found = [store.read_diagnostics(self.folder, part) for part in self.parts]
         return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+
+    def round_rows(self) -> list[dict[str, Any]]:
+        """Mean over the replicas of what happened in each round."""
+        means = {name: values.mean(axis=0) for name, values in self.diagnostics().items()}
+        rounds = len(next(iter(means.values())))
+        return [
+            {"round": i + 1} | {name: float(values[i]) for name, values in means.items()}
+            for i in range(rounds)
+        ]
 
     def models(self, part: int) -> dict[str, Tensor]:
         """Named parameters `(replicas, ...)` of one part."""
@@ -102,8 +114,8 @@ def train_ensemble(
     missing = [part for part in parts if not store.is_finished(folder, part)]
     done = num_replicas - sum(len(part.replicas) for part in missing)
     tell(done, num_replicas)
-    if missing and first_updates is None and shares_first_round(task):
-        first_updates = compute_first_updates(task)
+    if missing and first_updates is None:
+        first_updates = shared_by_replicas(task)
     with closing(train(task, missing, first_updates)) as finished:
         for part, files in finished:  # a part is kept as soon as it is there
             store.write_part(folder, part, files)

@@ -1,28 +1,32 @@
 """One upload from every unit, and one release: what honest units send, and the model that is made of it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fedproof.aggregation import Contributions
-from fedproof.arrays import Floats
-from fedproof.ensemble.task import Task
-from fedproof.ensemble.train import train_replicas
+from fedproof.arrays import Floats, Integers
+from fedproof.ensemble.task import Task, fingerprint
+from fedproof.ensemble.train import released, train_replicas
+from fedproof.files import replace_file
 from fedproof.lots import Purpose, private_numbers
-from fedproof.mechanisms import OneRound, Partition
+from fedproof.mechanisms import OneRound, Partition, Smoothed
 from fedproof.mechanisms.uploads import Sent
-from fedproof.release import Release, noised, summed
+from fedproof.release import Centre, Release, noised, summed, vectors_of
 from fedproof.rounds import State, Tampering
 from fedproof.rounds.heads import heads
 
 _CELLS = 1 << 23  # numbers of uploads that are held at once
 
 
-def release(task: Task) -> Release:
+def release(task: Task, keep: list[Integers] | None = None) -> Release:
     """The release of a task: the sum of what all units send, and its noise.
+
+    `keep` gets the vectors `(units, width, classes)` of the sum, which no noise hides.
 
     Guarantee: see `OneRound`. The noise follows from the seed, or from the operating system, and from nothing
     else; make a release once.
@@ -31,6 +35,8 @@ def release(task: Task) -> Release:
     total = np.zeros(mechanism.upload.shape, dtype=np.int64)
     for sent in uploads_of(task):
         total += summed(mechanism, sent)
+        if keep is not None:
+            keep += vectors_of(mechanism, sent)
     numbers = private_numbers(task.seed, Purpose.NOISE, 0, secure=task.secure_noise)
     normal = np.zeros(mechanism.upload.shape)
     if mechanism.noise_multiplier:
@@ -38,6 +44,41 @@ def release(task: Task) -> Release:
     return Release(
         mechanism=mechanism, total=noised(mechanism, total, normal), anchors=anchors_of(task, mechanism)
     )
+
+
+def make_once(
+    task: Task,
+    path: Path,
+    made_of: Path,
+    before: Callable[[Release | Centre, Integers | None], None],
+    *,
+    observe: bool = False,
+) -> None:
+    """Make the release of a task in the file `path`, unless it is there: noise is never used again.
+
+    `made_of` tells which task it belongs to. `before` is called with the release, and if it is to `observe`
+    with the vectors it was made of, before it is there to be published.
+
+    Raises:
+        ValueError: the release that is there was made of something else.
+    """
+    mark = f"{fingerprint(task)}\n".encode()
+    if path.exists():
+        if not made_of.exists() or made_of.read_bytes() != mark:
+            raise ValueError(
+                f"--out {path.parent}: {path.name} was made of other data, and its noise must not be used "
+                "again; choose a new directory"
+            )
+        return
+    kept: list[Integers] = []
+    found: Release | Centre
+    if isinstance(task.mechanism, Smoothed):
+        found = Centre(mechanism=task.mechanism, total=released(task).numpy())
+    else:
+        found = release(task, kept if observe else None)
+    before(found, np.concatenate(kept) if observe else None)
+    replace_file(made_of, mark, mode=0o600)
+    found.save(path)
 
 
 def uploads_of(task: Task) -> Iterator[Sent]:

@@ -112,6 +112,10 @@ def _check_mechanism(task: Task) -> None:
         raise ValueError(
             f"mechanism = {type(mechanism).__name__}: it is only described, nobody can execute it"
         )
+    if mechanism.one_release and task.own_start:
+        raise ValueError(
+            f"own_start = True must be False for kind = '{mechanism.kind}': one release has one start"
+        )
     mechanism.sampling.check_units(task.units.num_users)
     mechanism.check_users(task.federation.sizes, task.local.batch_size)
     _check_solver(task)
@@ -193,17 +197,22 @@ def shares_first_round(task: Task) -> bool:
     return task.mechanism.shares_first_round and not task.own_start
 
 
-def uploads(task: Task) -> float:
-    """Expected number of updates that users send up while one replica is trained.
+def uploads(task: Task, num_replicas: int = 1) -> float:
+    """Expected number of updates that users send up while replicas are trained.
 
     Each member of a round sends one. Pooled training counts as the FedSGD it stands for: in every step each
     member with an instance in the batch sends a gradient, at most as many as the batch has instances. That
     is an upper bound, and where whoever trains may hold the members' instances nothing of it is sent. With
     noise a round is one step, in which each member has a part. A fit in closed form takes one upload of each.
     """
-    mechanism, units = task.mechanism, task.units
-    if mechanism.releases is Releases.MODEL:
+    mechanism = task.mechanism
+    if mechanism.releases is Releases.MODEL or mechanism.one_release:
         return task.federation.num_users
+    return num_replicas * _uploads_of_one(task)
+
+
+def _uploads_of_one(task: Task) -> float:
+    mechanism, units = task.mechanism, task.units
     members = cohort_size(task)
     if not mechanism.pooled or mechanism.noise_multiplier or task.local.solver != "sgd":
         return mechanism.rounds * members
@@ -234,6 +243,7 @@ def engine_version() -> str:
         "mechanisms",
         "lots.py",
         "seeds.py",
+        "release.py",
         "ensemble/train.py",
     ):
         path = package / room

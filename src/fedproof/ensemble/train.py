@@ -17,11 +17,11 @@ from fedproof.ensemble.task import (
     shares_first_round,
     start_of,
 )
-from fedproof.lots import Lots, Purpose
+from fedproof.lots import Lots, Purpose, private_numbers
 from fedproof.models import Layout, Model
 from fedproof.models.model import StackedModel, as_inputs
 from fedproof.models.precision import all_digits
-from fedproof.rounds import RoundReport, Setting, State, Streams, play, user_fedavg
+from fedproof.rounds import RoundReport, Setting, State, Streams, play, smoothed, user_fedavg
 from fedproof.rounds.randomness import Stream, cohorts_of
 from fedproof.rounds.stacking import Stacking, free_cores, on_cores
 from fedproof.rounds.state import users_on
@@ -71,7 +71,8 @@ def train_replicas(
         task: what is trained.
         replicas: indices, `range(0, 100)`.
         first_updates: result of `first_updates(task)` for this federation, model, local training and seed;
-            saves the first round in every part and every noise level. Computed here if None.
+            saves the first round in every part and every noise level. Computed here if None. Of a mechanism
+            with one release it may be that, from `released(task)`.
         sizes: how much is trained at once; None chooses from the memory of the device.
     """
     if not replicas or replicas.start < 0 or replicas.step != 1:
@@ -80,7 +81,7 @@ def train_replicas(
     with free_cores(torch.device(task.device)) as cores:
         if task.mechanism.apart:
             return _train_apart(task, replicas, sizes, cores)
-        shared = _shared(task, first_updates, sizes)
+        shared = shared_by_replicas(task, first_updates, sizes)
         setting = _setting(task, sizes, cores)
         blocks: list[Replicas] = []
         begin = replicas.start
@@ -114,6 +115,19 @@ def first_updates(task: Task, sizes: Sizes | None = None, users: NDArray[np.int6
             except torch.cuda.OutOfMemoryError:
                 sizes = halved(sizes)
                 torch.cuda.empty_cache()
+
+
+@all_digits()
+def released(task: Task, updates: Tensor | None = None, sizes: Sizes | None = None) -> Tensor:
+    """The one release `(dim,)` that replicas are drawn around, from everybody's first `updates`.
+
+    Guarantee: see `Smoothed`. The noise follows from the seed, or from the operating system, and from nothing
+    else; make a release once.
+    """
+    sizes = sizes or sizes_for(task)
+    updates = first_updates(task, sizes) if updates is None else updates
+    numbers = private_numbers(task.seed, Purpose.RELEASE, 0, secure=task.secure_noise)
+    return smoothed.release(task.mechanism, _setting(task, sizes, 1), start_of(task, 0), updates, numbers)
 
 
 def concatenate(blocks: list[Replicas]) -> Replicas:
@@ -271,11 +285,21 @@ def _starts(task: Task, block: range) -> Tensor:
     return torch.stack([start_of(task, name) for name in _names(task, block)])
 
 
-def _shared(task: Task, given: Tensor | None, sizes: Sizes) -> Tensor | None:
+def shared_by_replicas(task: Task, given: Tensor | None = None, sizes: Sizes | None = None) -> Tensor | None:
+    """What all replicas start from: first updates (users, dim), or one release (dim,); None: nothing."""
     if not shares_first_round(task):
         return None
+    if task.mechanism.one_release and (given is None or given.ndim == 2):
+        if task.secure_noise:
+            raise ValueError(
+                "secure_noise = True: a release cannot be made again, so make it once, by released(task), "
+                "and hand it in as first_updates"
+            )
+        return released(task, given, sizes)
     if given is None:
         return first_updates(task, sizes)
+    if given.ndim == 1 and task.mechanism.one_release and len(given) == task.model.layout.dim:
+        return given.double()
     expected = (task.federation.num_users, task.model.layout.dim)
     if tuple(given.shape) != expected:
         raise ValueError(f"first_updates has shape {tuple(given.shape)}, but (users, dim) is {expected}")

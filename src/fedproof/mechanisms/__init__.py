@@ -30,6 +30,7 @@ from fedproof.mechanisms.sampling import (
     Sampling,
     SamplingKind,
 )
+from fedproof.mechanisms.smoothed import Smoothed
 from fedproof.mechanisms.user_fedavg import UserFedAvg
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "Releases",
     "Sampling",
     "SamplingKind",
+    "Smoothed",
     "UserFedAvg",
     "is_certified",
     "is_private",

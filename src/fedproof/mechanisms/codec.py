@@ -23,6 +23,7 @@ from fedproof.mechanisms.partition import Partition
 from fedproof.mechanisms.queries import Queries
 from fedproof.mechanisms.query import Query
 from fedproof.mechanisms.sampling import Everyone, FixedSize, Poisson
+from fedproof.mechanisms.smoothed import Smoothed
 from fedproof.mechanisms.uploads import UPLOADS
 from fedproof.mechanisms.user_fedavg import UserFedAvg
 from fedproof.threat import ThreatModel
@@ -41,7 +42,7 @@ def register(kind: Kind) -> Kind:
 
 
 _DRAWN = (UserFedAvg, InstanceFedSGD, InstanceFedAvg, CohortOnce, Bagging)
-for _kind in (*_DRAWN, Partition, NoisyPartition, OneRound, FedAvg, Queries):
+for _kind in (*_DRAWN, Partition, NoisyPartition, OneRound, Smoothed, FedAvg, Queries):
     register(_kind)
 for _part in (Query, Poisson, FixedSize, Everyone, Flat, PerLayer, Median, PerLayerMedian, Quantile):
     register(_part)

@@ -55,7 +55,8 @@ class Mechanism:
         releases: what is trained and kept.
         unit: whose poisoning, and whose privacy, it is about.
         unaccounted: why there is no finite ε; empty where there is one.
-        parallel: how many models are of disjoint units, and cost together what one costs.
+        parallel: how many models cost together what one costs: those of disjoint units, or of one release.
+        one_release: whether all replicas are draws around one release, which is made once.
 
     What the engine asks:
 
@@ -79,6 +80,7 @@ class Mechanism:
     unaccounted: ClassVar[str] = ""
     executor: ClassVar[str | None] = None
     once: ClassVar[bool] = False
+    one_release: ClassVar[bool] = False
     divides: ClassVar[bool] = True
     step_options: ClassVar[frozenset[str]] = STEP_OPTIONS
 
@@ -103,6 +105,11 @@ class Mechanism:
         def sampling(self) -> AnySampling: ...  # noqa: D102
         @property
         def noise_multiplier(self) -> float: ...  # noqa: D102
+
+    @property
+    def certified_queries(self) -> tuple[Query, ...]:
+        """What the replicas that are certified have in place of `queries`, if that is something else."""
+        return self.queries
 
     @property
     def replaced(self) -> tuple[Query, ...]:
@@ -199,7 +206,7 @@ def is_private(mechanism: Mechanism) -> bool:
 
 def is_certified(mechanism: Mechanism) -> bool:
     """Whether anything at all can be proved about poisoning."""
-    return bool(mechanism.queries) or mechanism.releases is not Releases.REPLICAS
+    return bool(mechanism.certified_queries) or mechanism.releases is not Releases.REPLICAS
 
 
 def check_population(mechanism: Mechanism) -> None:

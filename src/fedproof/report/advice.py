@@ -54,7 +54,8 @@ def _weak_models(run: RunData) -> Iterator[str]:
             f"{section.cohort or run.summary.users // (section.groups or 1)} users teach it."
         )
     steps = section.solver == "sgd"
-    tries = [f"--set mechanism.rounds={4 * section.rounds}"] if steps else []
+    tries = [f"--set mechanism.rounds={4 * section.rounds}"] if steps and not section.smoothing else []
+    tries += [f"--set mechanism.smoothing={section.smoothing / 2:g}"] if section.smoothing else []
     tries += [f"--set mechanism.noise_multiplier={section.noise_multiplier / 2:g}"] if noisy else []
     if section.cohort is not None and 2 * section.cohort <= run.summary.users:
         tries.append(f"--set mechanism.cohort={2 * section.cohort}")

@@ -53,7 +53,9 @@ def make_plan(run: RunData) -> Plan | None:
     """Sizes around the run's own mechanism; None if it cannot be varied or none of its inputs is decided."""
     certificate = run.certificate
     own = certificate.mechanism if certificate is not None else None
-    if certificate is None or own is None or own.executor is None or own.once or len(own.queries) != 1:
+    if certificate is None or own is None or own.executor is None or len(own.queries) != 1:
+        return None
+    if own.once or own.one_release:
         return None
     top, rival = typical_confidences(run, certificate)
     if not top > rival:

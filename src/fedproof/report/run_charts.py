@@ -173,7 +173,7 @@ def spent_after(run: RunData, certificate: Certificate) -> dict[int, dict[str, f
     mechanism, delta = certificate.mechanism, run.config.mechanism.delta
     if mechanism is None or mechanism.executor is None or not is_private(mechanism):
         return {}
-    if mechanism.releases is Releases.MODEL:  # there is nothing to see before it
+    if mechanism.releases is Releases.MODEL or mechanism.one_release:  # nothing to see before it
         return {}
     return {
         count: account(mechanism.altered(rounds=count), delta, ["pld", "paper"])

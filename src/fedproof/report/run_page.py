@@ -265,6 +265,8 @@ def epsilons(one: Mapping[str, float], together: Mapping[str, float], models: in
 def _together(run: RunData) -> str:
     """Why all models cost what they cost."""
     mechanism = run.certificate.mechanism if run.certificate else None
+    if mechanism is not None and mechanism.one_release:
+        return "all models are computed from one release, so they cost together what it costs"
     if mechanism is not None and mechanism.parallel > 1:
         return f"one {run.unit} is behind one model alone, so all of them cost together what one costs"
     return "loss distributions compose all its rounds, the paper multiplies by the number of models"

@@ -272,8 +272,9 @@ def _beside_costs(
         delta=delta,
     )
     tight: Inefficacy = bound(method=CostMethod.MEAN)
-    # Without privacy there is no ε for the paper's bounds.
-    private = settings.mechanism is None or is_private(settings.mechanism)
+    # Without privacy there is no ε for the paper's bounds; that of one release is not of each replica.
+    known = settings.mechanism
+    private = known is None or (is_private(known) and not known.one_release)
     paper: Inefficacy | None = bound(method=CostMethod.PAPER) if private else None
     low, high = interval(after, cost_bound, failure_probability)
     return replace(

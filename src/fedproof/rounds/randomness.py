@@ -9,6 +9,7 @@ All randomness is derived from the task's seed and a key, see `fedproof.seeds.se
 | order of a user's instances | `(ORDER, round, user)` | all replicas |
 | cohorts of all rounds | `(COHORT, replica)` | nobody |
 | noise of all rounds | `(NOISE, replica)` | nobody |
+| noise of the one release that replicas are drawn around | `(RELEASE, 0)` | all replicas |
 | DP-SGD batches, or order of pooled instances, of all rounds | `(BATCH, replica)` | nobody |
 | all of these, where a unit is a group of its own | its identity for `replica` | nobody |
 | groups of a partition's units | `(GROUP, block of units)` | all replicas |

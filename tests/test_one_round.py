@@ -1,0 +1,166 @@
+"""One round, one release, from a configuration to what lies in the folder."""
+
+import csv
+import json
+
+import pytest
+
+from fedproof.config import parse_config
+from fedproof.experiment import run
+from fedproof.report import write_report
+from tests.commands import fedproof
+
+ANCHORS = """
+[data]
+name = "digits"
+users = 30
+public = 60
+test_limit = 50
+[mechanism]
+kind = "one-round"
+noise_multiplier = 1.0
+anchors = 40
+solver = "ridge"
+[ensemble]
+seed = 1
+[certificate]
+max_size = 30
+observed = true
+"""
+
+
+def rows_of(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [],
+        ["mechanism.upload=rows", "mechanism.anchors=256"],
+        ["data.users=6", "mechanism.upload=pairs", "mechanism.anchors=256"],
+    ],
+)
+def test_observed_influence_lies_in_private_and_is_never_below_the_certificate(changes, tmp_path):
+    result = run(parse_config(ANCHORS, "test", changes), tmp_path / "run")
+    rows = rows_of(tmp_path / "run" / "private" / "observed.csv")
+    assert {(row["method"], row["relation"]) for row in rows} == {("observed", "replace")}
+    curve = {row["size"]: float(row["certified_accuracy"]) for row in rows}
+    for size, share in result.summary.certified_accuracy.items():
+        assert curve.get(size, 0.0) >= share
+    assert sum(curve.values()) > sum(result.summary.certified_accuracy.values())
+
+
+def test_nothing_else_knows_of_observed_influence(tmp_path):
+    """What may be published is the same, byte for byte, whether the server looked or not."""
+    for name, said in (("with", "true"), ("without", "false")):
+        run(parse_config(ANCHORS, "test", [f"certificate.observed={said}"]), tmp_path / name)
+        write_report(tmp_path / name)
+    for name in ("certificate.json", "metrics.csv", "release.npz", "ledger.json"):
+        assert (tmp_path / "with" / name).read_bytes() == (tmp_path / "without" / name).read_bytes()
+    assert not (tmp_path / "without" / "private" / "observed.csv").exists()
+    assert "observed.csv" not in (tmp_path / "with" / "report.html").read_text()
+    assert "private/observed.csv" in (tmp_path / "with" / "PUBLISH.txt").read_text()
+
+
+def test_the_terminal_says_what_it_is(tmp_path):
+    (tmp_path / "one.toml").write_text(ANCHORS)
+    told = fedproof("run", tmp_path / "one.toml", "--out", tmp_path / "run")
+    assert "by what each unit was seen to send: " in told.stdout
+    assert "ε does not cover these numbers, they are not in the certificate, and must not be" in told.stdout
+    told = fedproof("run", tmp_path / "one.toml", "--out", tmp_path / "run", "--resume", "--json")
+    assert "observed" not in json.dumps(json.loads(told.stdout))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["threat.relation=join"],
+        ["mechanism.kind=partition", "mechanism.solver=sgd"],
+        ["mechanism.kind=fedavg", "mechanism.solver=sgd"],
+    ],
+)
+def test_observed_influence_belongs_to_replaced_users_of_one_release(changes):
+    changes = [*changes, "mechanism.cohort=5"] if "mechanism.kind=fedavg" in changes else changes
+    with pytest.raises(
+        ValueError, match=r"certificate.observed = true belongs to kind = 'one-round' and thr"
+    ):
+        parse_config(ANCHORS, "test", changes)
+
+
+SMOOTHED = """
+[data]
+name = "digits"
+classes = [0, 1]
+users = 24
+test_limit = 30
+[model]
+name = "mlp"
+hidden = [8]
+[mechanism]
+kind = "smoothed"
+noise_multiplier = 1.0
+smoothing = 2.0
+learning_rate = 0.5
+local_epochs = 5
+batch_size = 4
+[ensemble]
+replicas = 60
+part_size = 20
+secure_noise = true
+[certificate]
+method = "vote"
+"""
+
+
+def test_one_release_is_kept_and_missing_draws_are_made_around_it(tmp_path):
+    config = parse_config(SMOOTHED, "test")
+    first = run(config, tmp_path / "run")
+    assert first.summary.communication.uploads == 24
+    assert first.summary.epsilon == first.summary.ensemble_epsilon | {"rdp": first.summary.epsilon["rdp"]}
+    assert first.summary.epsilon_if_replaced > first.summary.epsilon["pld"]
+    release = (tmp_path / "run" / "release.npz").read_bytes()
+    kept = (tmp_path / "run" / "parts" / "part-00000.safetensors").read_bytes()
+    (tmp_path / "run" / "parts" / "part-00001.json").unlink()
+    second = run(config, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "release.npz").read_bytes() == release
+    assert (tmp_path / "run" / "parts" / "part-00000.safetensors").read_bytes() == kept
+    assert second.summary.ensemble_epsilon == first.summary.ensemble_epsilon
+    ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert ledger["epsilon"]["pld"] == first.summary.epsilon["pld"]
+    changed = tmp_path / "run" / "private" / "release.sha256"
+    changed.write_text("of something else\n")
+    with pytest.raises(ValueError, match=r"release.npz was made of other data, and its noise must not be"):
+        run(config, tmp_path / "run", resume=True)
+
+
+def test_epsilon_of_draws_is_bought_once_and_their_number_is_free(tmp_path):
+    changes = ["ensemble.max_epsilon=3.6", "mechanism.delta=1e-3"]
+    few, many = (
+        run(parse_config(SMOOTHED, "test", [*changes, f"ensemble.replicas={count}"]), tmp_path / str(count))
+        for count in (20, 80)
+    )
+    assert few.summary.ensemble_epsilon == many.summary.ensemble_epsilon
+    assert many.summary.replicas == 80
+    with pytest.raises(ValueError, match=r"ensemble.max_epsilon = 0.5 pays for 0 replicas"):
+        run(parse_config(SMOOTHED, "test", ["ensemble.max_epsilon=0.5"]), tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("certificate.method=paper", "certificate.method = 'paper' must be margin, mean or vote"),
+        ("certificate.method=exact", "certificate.method = 'exact' belongs to kind = 'one-round'"),
+        ("mechanism.noise_multiplier=0", "noise_multiplier = 0 must be positive for kind = 'smoothed'"),
+        ("mechanism.kind=user-fedavg", "smoothing = 2.0 belongs to kind = 'smoothed', not 'user-fedavg'"),
+        ("threat.unit=instance", "threat.unit = 'instance' must be 'user' for mechanism.kind = 'smoothed'"),
+        ("mechanism.rounds=2", "rounds = 2 is not used by kind = 'smoothed'"),
+    ],
+)
+def test_what_does_not_go_with_one_release_and_its_draws(change, message):
+    changes = [change, *["mechanism.smoothing=2.0"] * ("kind" in change)]
+    with pytest.raises(ValueError, match=message):
+        parse_config(SMOOTHED, "test", changes)
+    with pytest.raises(ValueError, match="smoothing is missing: kind = 'smoothed' needs it"):
+        parse_config(SMOOTHED.replace("smoothing = 2.0\n", ""), "test")
