@@ -59,12 +59,16 @@ def test_one_round_says_what_is_served_and_for_whom_its_epsilon_is(tmp_path):
     for name, lines in {
         "one": 'kind = "one-round"\nupload = "pairs"\nsolver = "ridge"\nnoise_multiplier = 2.0\n',
         "votes": 'kind = "partition"\npooled = true\nsolver = "ridge"\n',
+        "draws": 'kind = "smoothed"\nnoise_multiplier = 2.0\nsmoothing = 3.0\n[ensemble]\nreplicas = 20\n',
     }.items():
         (tmp_path / f"{name}.toml").write_text(f"[data]\n{bare}{lines}")
-    paths = [tmp_path / f"{name}.toml" for name in ("one", "votes")]
+    paths = [tmp_path / f"{name}.toml" for name in ("one", "votes", "draws")]
     done = fedproof("compare", *paths, "--out", tmp_path / "out", columns=100)
-    one, votes = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
+    one, votes, draws = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
     assert (one["predictor"], votes["predictor"]) == ("the released model", "the vote of 24 models")
+    assert draws["predictor"] == "the mean of 20 draws around one release"
+    assert draws["published_epsilon"] == draws["epsilon"] == one["epsilon"]
+    assert (draws["epsilon_if_replaced"], draws["uploads_per_user"]) == (one["epsilon_if_replaced"], 1)
     assert one["published_epsilon"] == one["epsilon"] < one["epsilon_if_replaced"]
     assert (one["epsilon_relation"], one["relation"], votes["epsilon_relation"]) == ("join", "replace", None)
     assert (one["uploads_per_user"], one["bytes_per_user"]) == (1, 4 * 64 * 2)
@@ -132,6 +136,7 @@ def test_the_examples_are_on_the_same_data_and_cover_every_kind(folder):
     kinds = {(config.mechanism.kind, config.threat.unit.value) for config in configs.values()}
     assert kinds == {
         ("user-fedavg", "user"),
+        ("one-round", "user"),
         ("cohort-once", "user"),
         ("cohort-once", "instance"),
         ("partition", "user"),

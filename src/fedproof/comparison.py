@@ -78,7 +78,7 @@ def _compared(name: str, config: Config, summary: RunSummary) -> list[ComparedRu
         certified_accuracy=dict(summary.certified_accuracy or {}),
         sound=summary.sound,
         reasons=summary.reasons,
-        predictor=_predictor(summary),
+        predictor=_predictor(config, summary),
         published_epsilon=None if cost is None else cost["pld"],
         epsilon_relation=summary.epsilon_relation,
         epsilon_if_replaced=summary.epsilon_if_replaced,
@@ -100,11 +100,12 @@ def _compared(name: str, config: Config, summary: RunSummary) -> list[ComparedRu
     return [own, paper]
 
 
-def _predictor(summary: RunSummary) -> str:
+def _predictor(config: Config, summary: RunSummary) -> str:
     """What is certified: what is served, or what many models give together."""
     if summary.released:
         return "the released model"
     if summary.method is None:
         return "nothing"
     taken = "vote" if summary.method in (Method.VOTE, Method.RENYI) else "mean"
-    return f"the {taken} of {summary.replicas} models"
+    models = "draws around one release" if config.mechanism.described.one_release else "models"
+    return f"the {taken} of {summary.replicas} {models}"

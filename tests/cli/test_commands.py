@@ -191,6 +191,8 @@ def test_plan_knows_one_round(tmp_path):
     )
     path = tmp_path / "one.toml"
     path.write_text(ONE_ROUND)
+    ranked = fedproof("plan", "--size", "5", "--pilot", path, columns=120).stdout
+    assert "partition, one vote each" in ranked
     private = as_json("plan", "--size", "5", "--pilot", path, "--epsilon", "1", "--delta", "1e-2")
     kinds = [option["mechanism"]["kind"] for option in private["options"]]
     assert kinds.count("one-round") == 1

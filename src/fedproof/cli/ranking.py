@@ -140,6 +140,8 @@ def _show(found: Sequence[choosing.Option], question: choosing.Question, notes: 
 
 def _name(option: choosing.Option) -> str:
     mechanism = option.mechanism
+    if mechanism.releases is Releases.GROUPS and mechanism.apart:
+        return f"{mechanism.kind}, one vote each"
     if mechanism.releases is Releases.GROUPS:
         return f"{mechanism.kind}, {option.models} groups"
     noise = f", noise {mechanism.noise_multiplier:.4g}" if mechanism.noise_multiplier else ""
