@@ -1,5 +1,6 @@
 """The README's examples run as they are printed, and their certificates verify."""
 
+import json
 import os
 import re
 import sys
@@ -8,10 +9,11 @@ from pathlib import Path
 from tests.patience import finished
 
 ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 
 
 def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
 
 
 def environment():
@@ -30,6 +32,20 @@ def test_certifying_ones_own_models_works_as_printed(tmp_path):
     python = finished([sys.executable, "-c", blocks("python")[1]], cwd=tmp_path)
     assert python.returncode == 0, python.stderr
     assert "True ()" in python.stdout
+
+
+def test_one_round_works_as_printed(tmp_path):
+    (text,) = blocks("toml")
+    (tmp_path / "once.toml").write_text(text)
+    done = shell(re.match(r"\$ (.*)", blocks("console")[0])[1], tmp_path)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "runs" / "once" / "summary.json").read_text())
+    printed = re.search(r"ε is ([\d.]+) for one user added or removed, ([\d.]+) for one replaced", README)
+    # Rounded up to three digits.
+    assert 0 <= float(printed[1]) - summary["epsilon"]["pld"] < 0.01
+    assert 0 <= float(printed[2]) - summary["epsilon_if_replaced"] < 0.01
+    assert summary["sound"]
+    assert summary["certified_accuracy"]["10"] > 0.6  # noise is fresh; 76 to 84 % in three releases
 
 
 def test_planning_works_as_printed(tmp_path):

@@ -1,13 +1,15 @@
-"""Groups and cohorts without noise: all adversaries there are, where they are few enough to try them all."""
+"""Groups, cohorts without noise, one release: all adversaries, where they are few enough to try them all."""
 
-from itertools import combinations, product
+from itertools import combinations, combinations_with_replacement, product
 
 import numpy as np
 import pytest
 
 from fedproof.certificates import certify, certify_means
 from fedproof.certificates.tight import partition_costs
-from fedproof.mechanisms import Bagging, FixedSize, Partition, Poisson
+from fedproof.mechanisms import Bagging, FixedSize, OneRound, Partition, Poisson
+from fedproof.mechanisms.uploads import Anchors
+from fedproof.release import Release, noised, summed
 from fedproof.threat import Relation, ThreatModel
 
 SEED = 19
@@ -175,3 +177,47 @@ def test_one_unit_more_than_certified_is_too_many():
     for share, size in zip(shares, certificate.certified_size, strict=True):
         assert share - size / users > 0.5
         assert share - (size + 1) / users <= 0.5 + 1e-9
+
+
+# --- one release --------------------------------------------------------------------------------------------
+
+
+def changed_uploads(honest, anything, size, relation):
+    """What is sent once `size` units are replaced, or some leave and others join, in every possible way."""
+    for leave in range(size, size + 1) if relation is Relation.REPLACE else range(size + 1):
+        join = size if relation is Relation.REPLACE else size - leave
+        for gone in combinations(range(len(honest)), leave):
+            for come in combinations_with_replacement(anything, join):
+                yield np.array([*np.delete(honest, gone, axis=0), *come])
+
+
+@pytest.mark.parametrize("relation", Relation)
+def test_no_k_uploads_change_a_certified_prediction(relation, record_property):
+    rng = np.random.default_rng(SEED)
+    upload = Anchors(anchors=2, classes=3, sharpness=1.0)
+    mechanism, threat = OneRound(upload=upload, noise_multiplier=0.3), ThreatModel(relation=relation)
+    public, inputs = rng.normal(size=(2, 3)).astype(np.float32), rng.normal(size=(INPUTS, 3))
+    anything = np.array(list(product(range(-1, 3), repeat=2)))  # -1 abstains
+    trials = fallen = last = 0  # predictions that one unit more than certified changed, or might have
+    for _ in range(4):
+        honest = np.where(rng.random((7, 2)) < 0.8, rng.integers(3, size=2), rng.integers(-1, 3, size=(7, 2)))
+        noise = rng.normal(size=upload.shape)
+
+        def scores(sent, noise=noise):
+            total = noised(mechanism, summed(mechanism, sent), noise)
+            return Release(mechanism=mechanism, total=total, anchors=public).scores(inputs)
+
+        certificate = certify(scores(honest)[None], mechanism=mechanism, threat=threat, method="exact")
+        assert certificate.sound
+        before = scores(honest).argmax(axis=1)
+        sizes = np.array([-1 if size is None else size for size in certificate.certified_size])
+        for k in (1, 2):
+            fell = np.zeros(INPUTS, dtype=bool)
+            for sent in changed_uploads(honest, anything, k, relation):
+                fell |= scores(sent).argmax(axis=1) != before
+                trials += INPUTS
+            assert not fell[sizes >= k].any()
+            fallen, last = fallen + fell[sizes == k - 1].sum(), last + np.sum(sizes == k - 1)
+    record_property("trials", trials)
+    assert fallen > 100
+    assert fallen == last or relation is Relation.REPLACE  # who is replaced may have said little before

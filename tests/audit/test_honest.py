@@ -1,5 +1,7 @@
 """No audit speaks against the code as it is, and each comes close to what is accounted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -7,6 +9,8 @@ from scipy.stats import norm
 from fedproof.accounting import account, tradeoff
 from fedproof.accounting.tradeoff import GaussianTradeoff
 from fedproof.audit import audit, canary_pair, dependence, evidence, noise_rows, statistics
+from fedproof.ensemble import Task, one_round
+from fedproof.federation import Federation
 from fedproof.mechanisms import (
     CohortOnce,
     Everyone,
@@ -14,11 +18,16 @@ from fedproof.mechanisms import (
     Flat,
     InstanceFedAvg,
     InstanceFedSGD,
+    LocalTraining,
+    OneRound,
     PerLayer,
     Poisson,
     Quantile,
     UserFedAvg,
 )
+from fedproof.mechanisms.uploads import GRID, Ball, NonNegative, Pairs, Rows
+from fedproof.models import build
+from fedproof.release import summed
 from fedproof.threat import Relation, ThreatModel
 
 CLIP_NORM = 1e-4
@@ -199,3 +208,55 @@ def test_bad_arguments_are_named():
         evidence(np.zeros(3), np.zeros(30))
     with pytest.raises(ValueError, match="no noise at all"):
         dependence(np.zeros((3, 3)))
+
+
+# --- one release: canaries send the longest vector there is, and nobody else moves the sum ------------------
+
+HEAD, NEAR = {"features": 2, "classes": 2}, {"anchors": 2, "classes": 2, "sharpness": 50.0}
+ONCE = [Ball(**HEAD), Rows(**HEAD), Pairs(**HEAD), NonNegative(**NEAR)]
+
+
+def sums_of_releases(mechanism, canaries, monkeypatch, *, num_releases=4000, seed=0):
+    """Of a user who adds nothing and `canaries`, two instances each: released sums, and one without noise."""
+    rows = np.array([(0.0, 0.0), (0.0, 0.0), *(row for canary in canaries for row in canary)])
+    federation = Federation(
+        features=rows.astype(np.float32),
+        labels=np.arange(len(rows)) % 2,
+        offsets=np.arange(0, len(rows) + 1, 2),
+        test_features=np.ones((1, 2), dtype=np.float32),
+        test_labels=np.zeros(1, dtype=np.int64),
+        class_names=("a", "b"),
+        name="canaries",
+        public_features=np.eye(2, dtype=np.float32),
+    )
+    task = Task(
+        federation=federation,
+        model=build("linear", federation),
+        mechanism=mechanism,
+        local=LocalTraining(solver="sums"),
+    )
+    sent = list(one_round.uploads_of(task))
+    with monkeypatch.context() as patched:  # what is sent depends on no seed: computed once
+        patched.setattr(one_round, "uploads_of", lambda task: sent)
+        seeds = range(seed, seed + num_releases)
+        totals = [one_round.release(replace(task, seed=one)).total.ravel() for one in seeds]
+    return np.array(totals) * GRID, sum(summed(mechanism, part) for part in sent).ravel() * GRID
+
+
+@pytest.mark.parametrize("relation", Relation)
+@pytest.mark.parametrize("upload", ONCE, ids=lambda upload: upload.kind)
+def test_canaries_in_one_release_come_close_to_what_is_accounted(upload, relation, monkeypatch):
+    reach = upload.norm if relation is JOIN else upload.distance
+    mechanism = OneRound(upload=upload, noise_multiplier=reach / upload.norm / 2)
+    canary, other = [(1.0, 0.0), (-1.0, 0.0)], [(-1.0, 0.0), (1.0, 0.0)]
+    if upload.bumps:
+        canary, other = [(1.0, 0.0), (1.0, 0.0)], [(0.0, 1.0), (0.0, 1.0)]
+    before = [] if relation is JOIN else [other]
+    clean, less = sums_of_releases(mechanism, before, monkeypatch)
+    poisoned, more = sums_of_releases(mechanism, [canary], monkeypatch, seed=10_000)
+    found = evidence(clean @ (more - less), poisoned @ (more - less))
+    (query,) = mechanism.queries if relation is JOIN else mechanism.replaced
+    shift = (1 if relation is JOIN else 2) / query.noise_multiplier
+    assert shift == pytest.approx(2)
+    assert found.contradictions(GaussianTradeoff(shift=shift)).size == 0
+    assert found.contradictions(GaussianTradeoff(shift=0.85 * shift)).size > 0

@@ -1,5 +1,6 @@
 """`fedproof attack` as typed: rows beside bounds, files, and what is refused."""
 
+import csv
 import json
 
 import pytest
@@ -23,6 +24,24 @@ seed = 0
 replicas = 60
 [certificate]
 method = "mean"
+"""
+
+ONE_ROUND = """
+[data]
+classes = [0, 1, 2]
+users = 40
+public = 60
+project = 8
+[mechanism]
+kind = "one-round"
+anchors = 30
+solver = "ridge"
+noise_multiplier = 0.2
+delta = 0.01
+[ensemble]
+seed = 0
+[certificate]
+method = "exact"
 """
 
 
@@ -61,6 +80,23 @@ def test_accuracy_means_the_same_as_in_a_run(config, tmp_path, method):
     (row,) = json.loads(done.stdout)["rows"]
     run = json.loads(fedproof("run", config, "--out", tmp_path / "run", *changes, "--json").stdout)
     assert row["accuracy"] == row["clean_accuracy"] == run["accuracy"]
+
+
+def test_attacks_on_one_release(tmp_path):
+    config, kinds = tmp_path / "once.toml", ("--attack", "worst-case", "--attack", "hostile")
+    config.write_text(ONE_ROUND)
+    done = fedproof("attack", config, *kinds, "--adversaries", "0,5,30", "--out", tmp_path / "out")
+    assert "What one model answers; without attack" in done.stdout
+    assert "sound: every condition of the theorem is met" in done.stdout
+    assert "All 6 attacks stayed within what is certified." in (tmp_path / "out" / "attacks.html").read_text()
+    rows = list(csv.DictReader((tmp_path / "out" / "attacks.csv").read_text().splitlines()))
+    run = json.loads(fedproof("run", config, "--out", tmp_path / "run", "--json").stdout)
+    assert float(rows[0]["accuracy"]) == run["accuracy"]
+    assert float(rows[0]["cost"]) == pytest.approx(1 - float(rows[0]["success"]))
+    assert float(rows[2]["accuracy"]) < 0.3
+    refused = fedproof("attack", config, *kinds, *changed("ensemble.secure_noise=true"), status=1)
+    assert refused.stderr.count("\n") == 1
+    assert "error: ensemble.secure_noise = true must be false to attack kind = 'one-round'" in refused.stderr
 
 
 def test_a_cost_at_its_bound_is_said(config, tmp_path):

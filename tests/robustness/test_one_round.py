@@ -8,6 +8,7 @@ import pytest
 
 from fedproof import encoders
 from fedproof.attacks import build_attack, build_series
+from fedproof.attacks.worst_case import worst_upload
 from fedproof.config import parse_config
 from fedproof.ensemble import one_round
 from fedproof.experiment import certify_scores, make_task
@@ -190,6 +191,49 @@ def test_parts_of_the_units_are_attacked_alike(monkeypatch):
     parts = list(one_round.uploads_of(attacked))
     assert (len(whole), len(parts)) == (1, 9)
     np.testing.assert_array_equal(np.concatenate(parts), whole[0])
+
+
+@pytest.mark.parametrize("upload", UPLOADS)
+@pytest.mark.parametrize("count", [1, 5])
+def test_nothing_else_of_the_set_does_more(upload, count):
+    """Random vectors, and what the worst one becomes by small changes, move the summed leads by less."""
+    task, rng, chosen = task_of(digits(upload)), np.random.default_rng(0), np.arange(count)
+    release, found = one_round.release(task), task.mechanism.upload
+    inputs, labels = federation().test_features[chosen], federation().test_labels[chosen]
+    scores = release.scores(inputs)
+    scores[chosen, labels] = -np.inf
+    rivals = scores.argmax(axis=1)
+    anchors = None if release.anchors is None else release.anchors.astype(float)
+    weights = found.weights(inputs.astype(float), anchors)
+
+    def moved(sent):
+        added = np.einsum("iw,uwc->uic", weights, found.inside(sent))
+        return (added[:, chosen, rivals] - added[:, chosen, labels]).sum(axis=1)
+
+    worst = worst_upload(task, chosen, None)
+    if found.labels:
+        others = rng.integers(-1, 3, size=(3000, ANCHORS))
+        near = np.where(rng.random((3000, ANCHORS)) < 0.05, others, worst)
+    else:
+        others = rng.normal(size=(3000, *found.shape))
+        near = worst + 10.0 ** rng.uniform(-4, 0, size=(3000, 1, 1)) * others
+    (most,) = moved(worst[None])
+    assert most == pytest.approx(1) or count > 1
+    if upload != "pairs" or count == 1:
+        assert max(moved(others).max(), moved(near).max()) <= most + 1e-12
+
+
+def opposite(contributions, state, adversaries):
+    return -contributions.updates  # of everybody: only the adversaries' rows may count
+
+
+@pytest.mark.parametrize("upload", ["anchors", "rows"])
+def test_an_attack_of_ones_own_sees_what_is_sent(upload):
+    task, who = task_of(digits(upload)), [4, 44]
+    attacked = under_attack(task, build_attack(f"{__name__}:opposite", adversaries=tuple(who)))
+    before, after = (np.concatenate(list(one_round.uploads_of(each))) for each in (task, attacked))
+    before[who] = -before[who]
+    np.testing.assert_array_equal(after, before)
 
 
 # --- the tests see something --------------------------------------------------------------------------------

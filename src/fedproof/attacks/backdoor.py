@@ -16,6 +16,8 @@ from fedproof.federation import Federation
 class Backdoor(Attack):
     """Adversaries stamp a bright triangle on their images and label them with the target class.
 
+    Where instances are rows of numbers and no images the trigger is the last number.
+
     Reference: Bagdasaryan, Veit, Hua, Estrin, Shmatikov 2020, arXiv:1807.00459v3; Gu, Dolan-Gavitt, Garg
     2019, arXiv:1708.06733v2.
 

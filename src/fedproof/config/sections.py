@@ -186,7 +186,7 @@ class AttackSection(Section):
         poison_fraction: α, share of an adversary's instances that are poisoned.
         source: class whose labels are flipped; all but the target if not given.
         target: class that the attack is after.
-        trigger_size: of backdoors: legs of the trigger in pixels.
+        trigger_size: of backdoors: legs of the trigger in pixels; one number where inputs are no images.
         direction: of `min-max` and `min-sum`: along which the updates are moved.
         values: of `hostile`: which numbers adversaries hold and hand in; all by turns if not given.
         gain: of `worst-case` where data are poisoned: how loud crafted instances are.
@@ -194,7 +194,7 @@ class AttackSection(Section):
         user_instances: at user level: instances that each adversary holds, up to the public limit; as many as
             it has if not given.
         cost_bound: C̄, to which the attacker's loss is clipped: 10 is the loss where what it wants has a
-            confidence of e⁻¹⁰.
+            confidence of e⁻¹⁰; of `one-round` it is the share of inputs that are not answered as it wants.
     """
 
     kind: str = "none"

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
+from scipy.sparse import csr_array, diags_array
+from scipy.sparse.linalg import eigsh
 
 _ROWS = 1024  # projected at once, always as many: what a row becomes does not follow from how many there are
 _SMALLEST = 1e-10  # of the largest variance: below it a direction is rounding
@@ -115,13 +117,17 @@ def neighbourhood_of(public: NDArray[np.generic], kept: int, *, beside: bool = F
     places = _of_length_one(directions.turned(values))
     cosines = places @ places.T
     np.fill_diagonal(cosines, -np.inf)  # nobody is a neighbour of itself
-    weights = np.zeros_like(cosines)
-    np.put_along_axis(weights, *_near(cosines), axis=1)
-    weights = (weights + weights.T) / 2
-    root = 1 / np.sqrt(weights.sum(axis=1))
+    nearest, near = _near(cosines)
     count = len(public)
-    _, vectors = eigh(root[:, None] * weights * root, subset_by_index=(count - 1 - kept, count - 2))
-    coordinates = _signed(vectors[:, ::-1]) * root[:, None]
+    starts = np.arange(0, nearest.size + 1, _NEIGHBOURS)
+    directed = csr_array((near.ravel(), nearest.ravel(), starts), shape=(count, count))
+    weights = (directed + directed.T) / 2
+    root = 1 / np.sqrt(weights.sum(axis=1))
+    scaled = diags_array(root) @ weights @ diags_array(root)
+    # The first vector is known, D^1/2; a search that begins beside it finds the others alike on every run.
+    values, vectors = eigsh(scaled, k=kept + 1, which="LA", v0=np.sin(1 + np.arange(count)))
+    order = np.argsort(-values, kind="stable")[1:]
+    coordinates = _signed(vectors[:, order]) * root[:, None]
     return Neighbourhood(directions=directions, places=places, coordinates=coordinates, beside=beside)
 
 
@@ -129,8 +135,8 @@ def _near(cosines: Rows) -> tuple[NDArray[np.int64], Rows]:
     """The nearest public instances of each row and their weights, which are 0 for what is no number."""
     last = cosines.shape[1] - _NEIGHBOURS
     nearest = np.argpartition(cosines, last, axis=1)[:, last:]
-    found = np.take_along_axis(cosines, nearest, axis=1)
-    return nearest, np.where(np.isfinite(found), np.exp(_SHARPNESS * (found - 1)), 0.0)
+    values = np.take_along_axis(cosines, nearest, axis=1)
+    return nearest, np.where(np.isfinite(values), np.exp(_SHARPNESS * (values - 1)), 0.0)
 
 
 def _of_length_one(rows: Rows) -> Rows:
