@@ -1,11 +1,16 @@
 """Pretraining on public classes: weights that load, repeat by seed, and help."""
 
+import json
+
 import numpy as np
 import pytest
 
 from fedproof import data
+from fedproof.config import parse_config
+from fedproof.experiment import run
 from fedproof.models.registry import build
-from fedproof.pretrain import load_pretrain_config, pretrain
+from fedproof.pretrain import distil, load_pretrain_config, pretrain
+from tests.commands import fedproof
 
 CONFIG = """
 [data]
@@ -61,3 +66,52 @@ def test_a_wrong_configuration_is_one_line(tmp_path, text, message):
     with pytest.raises(ValueError, match=r"wrong\.toml: ") as caught:
         load_pretrain_config(path)
     assert message in str(caught.value)
+
+
+# --- a model that a release teaches -------------------------------------------------------------------------
+
+RELEASED = """
+[data]
+name = "digits"
+users = 40
+public = 300
+project = 16
+[mechanism]
+kind = "one-round"
+noise_multiplier = 0.5
+anchors = 100
+solver = "ridge"
+[ensemble]
+seed = 1
+"""
+
+
+def test_a_release_teaches_a_model_of_another_shape_and_it_claims_nothing(tmp_path):
+    result = run(parse_config(RELEASED, "test"), tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    out = tmp_path / "new" / "small.npz"
+    told = fedproof("distil", tmp_path / "run", "--model", "mlp", "--hidden", 24, "--out", out)
+    assert "it costs no more privacy, and has no certificate of its own" in told.stdout
+    taught = json.loads(fedproof("distil", tmp_path / "run", "--out", out, "--json").stdout)
+    assert taught["accuracy"] > result.summary.accuracy - 0.15
+    assert set(np.load(out)) == set(build("mlp", result.federation).layout.names)
+    linear = distil(tmp_path / "run", "linear", out)
+    assert linear.accuracy > result.summary.accuracy - 0.1
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_what_teaches_nothing(tmp_path):
+    rows = parse_config(RELEASED.replace("anchors = 100", "upload = 'rows'"), "test")
+    run(rows, tmp_path / "rows")
+    for folder, message in ((tmp_path / "rows", "released no votes on anchors"), (tmp_path, "no such file")):
+        told = fedproof("distil", folder, "--out", tmp_path / "x.npz", status=1)
+        assert message in told.stderr
+    assert (
+        "--out model.txt: must end in .npz"
+        in fedproof("distil", tmp_path, "--out", "model.txt", status=1).stderr
+    )
+    run(parse_config(RELEASED, "test"), tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("seed = 0", "seed = 5"))
+    with pytest.raises(ValueError, match="the public inputs are not those that the release was made with"):
+        distil(tmp_path / "run", "linear", tmp_path / "x.npz")

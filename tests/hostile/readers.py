@@ -19,9 +19,11 @@ from fedproof.certificates.scores import check_scores, read_array
 from fedproof.config import load_config, parse_config
 from fedproof.data import cifar, files, leaf, mnist, sent140, text
 from fedproof.ensemble import store
-from fedproof.mechanisms import FixedSize, Poisson, Quantile, UserFedAvg
+from fedproof.mechanisms import FixedSize, OneRound, Poisson, Quantile, Smoothed, UserFedAvg
+from fedproof.mechanisms.uploads import Anchors
 from fedproof.models.networks import linear
 from fedproof.models.registry import with_weights
+from fedproof.release import Centre, Release, load_centre, load_release
 from fedproof.report.run_data import read_run
 from tests.hostile.mutate import mutate, mutate_json
 
@@ -115,6 +117,19 @@ def _bounds():
 def _ledger(folder):
     save_ledger(Ledger.of(MECHANISM, delta=1e-3).spend(7), folder / "ledger.json")
     return (folder / "ledger.json").read_bytes()
+
+
+def _release(folder):
+    total = np.arange(6).reshape(3, 2)
+    near = OneRound(upload=Anchors(anchors=3, classes=2), noise_multiplier=1.0)
+    Release(mechanism=near, total=total, anchors=np.ones((3, 4), dtype=np.float32)).save(folder / "one.npz")
+    return (folder / "one.npz").read_bytes()
+
+
+def _centre(folder):
+    mechanism = Smoothed(noise_multiplier=1.0, smoothing=2.0, population=9)
+    Centre(mechanism=mechanism, total=np.linspace(-1, 1, 6)).save(folder / "one.npz")
+    return (folder / "one.npz").read_bytes()
 
 
 def _leaf(first):
@@ -302,6 +317,8 @@ def all_readers(folder):
         "ledger": Reader(
             read=_at("ledger.json", load_ledger), valid=(_ledger(folder),), mutations=(mutate, mutate_json)
         ),
+        "release": Reader(read=_at("release.npz", load_release), valid=(_release(folder),)),
+        "centre": Reader(read=_at("release.npz", load_centre), valid=(_centre(folder),)),
         "idx": Reader(
             read=_at("images.gz", lambda path: mnist.read_idx(path, dimensions=3)),
             valid=(gzip.compress(_idx((2, 4, 5)), mtime=0),),

@@ -28,7 +28,17 @@ TEXTS = [
     "summary",
     "metrics",
 ]
-BINARIES = ["scores", "idx", "cifar", "weights", "part scores", "part models", "part record"]
+BINARIES = [
+    "scores",
+    "release",
+    "centre",
+    "idx",
+    "cifar",
+    "weights",
+    "part scores",
+    "part models",
+    "part record",
+]
 PACKED = ["packed tweets", "zip", "tar"]
 NAMES = TEXTS + BINARIES + PACKED
 MEBIBYTE = 2**20

@@ -38,6 +38,7 @@ for command in (
     looking.report,
     comparing.reproduce,
     training.pretrain,
+    training.distil,
     training.bench,
 ):
     app.command()(command)

@@ -1,4 +1,4 @@
-"""`fedproof demo`, `run`, `pretrain`, `predict` and `bench`: what trains, imported when it is asked for."""
+"""`fedproof demo`, `run`, `pretrain`, `distil`, `predict` and `bench`: what trains, imported when needed."""
 
 import csv
 from importlib import resources
@@ -188,14 +188,41 @@ def pretrain(
     from fedproof.pretrain import load_pretrain_config
     from fedproof.pretrain import pretrain as train
 
-    if out.suffix != ".npz":
-        raise ValueError(f"--out {out}: must end in .npz")
+    _check_npz(out)
     with progress_bars() as progress:
         result = train(load_pretrain_config(config), out, device=device, progress=progress)
     if json:
         print_json({"weights": str(result.path), "accuracy": result.accuracy, "epochs": result.epochs})
     else:
         say(f"{result.path}: accuracy {result.accuracy:.2%} on the public test set")
+
+
+def distil(
+    folder: Annotated[Path, typer.Argument(help="Directory of a finished run of one-round with anchors.")],
+    out: Annotated[Path, typer.Option(help="The weights, an .npz file.")],
+    model: Annotated[str, typer.Option(help="What is trained: a model's name, or module:function.")] = "mlp",
+    hidden: Annotated[list[int] | None, typer.Option(help="Width of a hidden layer; say it again.")] = None,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Train one model of any shape on public inputs that a release labels; it has no certificate."""
+    training()
+    from fedproof.pretrain import DISTILLED
+    from fedproof.pretrain import distil as train
+
+    _check_npz(out)
+    with progress_bars() as progress:
+        result = train(folder, model, out, hidden=tuple(hidden or ()), device=device, progress=progress)
+    if json:
+        print_json({"weights": str(result.path), "accuracy": result.accuracy, "epochs": result.epochs})
+    else:
+        say(f"{result.path}: accuracy {result.accuracy:.2%} on the test inputs")
+        say(DISTILLED)
+
+
+def _check_npz(out: Path) -> None:
+    if out.suffix != ".npz":
+        raise ValueError(f"--out {out}: must end in .npz")
 
 
 def predict(
