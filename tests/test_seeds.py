@@ -483,7 +483,7 @@ def test_who_picks_a_run_after_looking_is_told_what_that_costs(tmp_path):
     vary = ("--vary", "mechanism.noise_multiplier=2,4", "--set", "ensemble.replicas=4")
     done = fedproof("sweep", config, "--out", tmp_path / "out", *vary)
     for text in (done.stdout, (tmp_path / "out" / "sweep.html").read_text()):
-        assert "picks one of 2 runs after looking" in text
+        assert "pick one of 2 runs after looking" in text
         assert "a failure probability divided by 2" in text
     assert "PUBLISH.txt" in done.stdout
 

@@ -43,13 +43,16 @@ if TYPE_CHECKING:
         LocalTraining,
         Median,
         NoisyPartition,
+        OneRound,
         Partition,
         PerLayer,
         PerLayerMedian,
         Poisson,
         Quantile,
+        Smoothed,
         UserFedAvg,
     )
+    from fedproof.mechanisms.uploads import Anchors, Ball, NonNegative, Pairs, Rows
     from fedproof.threat import Relation, ThreatModel, Unit
     from fedproof.training import Trained, train
 
@@ -91,13 +94,16 @@ _HOME = {
         "LocalTraining",
         "Median",
         "NoisyPartition",
+        "OneRound",
         "Partition",
         "PerLayer",
         "PerLayerMedian",
         "Poisson",
         "Quantile",
+        "Smoothed",
         "UserFedAvg",
     ),
+    "fedproof.mechanisms.uploads": ("Anchors", "Ball", "NonNegative", "Pairs", "Rows"),
     "fedproof.threat": ("Relation", "ThreatModel", "Unit"),
     "fedproof.training": ("Trained", "train"),
 }
@@ -108,7 +114,7 @@ __all__ = [  # noqa: RUF022 - in the order of the guide, not of the alphabet
     "Poisson", "FixedSize", "Everyone",
     "Flat", "PerLayer", "Median", "PerLayerMedian", "Quantile",
     "UserFedAvg", "InstanceFedSGD", "InstanceFedAvg", "CohortOnce", "Bagging", "Partition", "NoisyPartition",
-    "FedAvg",
+    "OneRound", "Anchors", "Rows", "Pairs", "Ball", "NonNegative", "Smoothed", "FedAvg",
     "LocalTraining", "Federation",
     "load", "Task", "train", "Trained", "run",
     "account", "account_delta", "ensemble_account", "user_accounts", "event_of", "Ledger",

@@ -13,9 +13,10 @@ UNCOVERED = (
 )
 
 _COVERED = """\
-ε of the ensemble (ledger.json) covers the models, parts/*.safetensors, and what is computed from them and
-public test inputs: scores.npy, certificate.json, metrics.csv, summary.json, report.html. It does not cover
-how many users there are and how much they hold, what training took, or how the settings were chosen.
+ε of the ensemble (ledger.json) covers the models, parts/*.safetensors or release.npz, and what is computed
+from them and public test inputs: scores.npy, certificate.json, metrics.csv, summary.json, report.html. It
+does not cover how many users there are and how much they hold, what training took, or how the settings were
+chosen.
 """
 _PRIVATE = """\
 private/ holds the seed, if the operating system drew one: whoever knows it knows cohorts and noise. Both

@@ -116,6 +116,7 @@ OTHER = {
     "sizes": "0:3",
     "tau": "9",
     "negative": True,
+    "simultaneous": True,
     "size": "4",
     "top": "0.97",
     "rival": "0.02",
