@@ -172,9 +172,13 @@ def test_no_adversary_tells_more_than_epsilon(kind, record_property):
                 if "rdp" in names:
                     said.append((epsilon, rdp_delta(world.mechanism, epsilon)))
             for epsilon, allowed in said:
+                # Chances are known to within an error, which counts e^ε times on one side.
+                error = NUMERICAL_ERROR * (1 + np.exp(min(epsilon, 700)))
+                if error > max(allowed, NUMERICAL_ERROR) * 0.1 and epsilon > 5:
+                    continue  # nothing can be told from such chances
                 told = float(np.maximum(pair.clean - np.exp(epsilon) * pair.poisoned, 0).sum())
-                assert told <= allowed + NUMERICAL_ERROR, (str(world), epsilon, allowed)
-            trials += len(said)
+                assert told <= allowed + error, (str(world), epsilon, allowed)
+                trials += 1
     record_property("trials", trials)
 
 
