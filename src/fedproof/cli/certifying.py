@@ -61,7 +61,6 @@ MaxSize = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Also write the result to this file, for fedproof verify.")]
 
-# Scores of a trained ensemble say which label is expected; who retrains under attack needs more.
 _READING = (
     "what is certified is the {label}, over trainings like these; for a finite ensemble that is itself "
     "retrained under attack, add --served"
@@ -240,10 +239,8 @@ def show(certificate: Certificate, words: str) -> None:
     say(f"taken to have been executed: {words}")
     summary = summary_of(certificate)
     changed = "replaced" if certificate.threat.relation is Relation.REPLACE else "joining"
-    title = (
-        f"{certificate.num_replicas} replicas, {certificate.num_inputs} inputs; k {certificate.threat.unit}s "
-        f"{changed}{_confidence(certificate)}"
-    )
+    count, unit = certificate.num_replicas, certificate.threat.unit
+    title = f"{count} replicas, {certificate.num_inputs} inputs; k {unit}s {changed}{_confidence(certificate)}"
     size = summary["certified_size"]
     rows: list[tuple[str, str]] = [("abstained on", f"{size['abstained']} inputs")]
     if certificate.labels is not None:

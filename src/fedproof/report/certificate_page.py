@@ -9,13 +9,13 @@ from fedproof.certificates import Certificate
 from fedproof.certificates.soundness import caveats_of, executed
 from fedproof.report.chart import Chart
 from fedproof.report.page import Markup, join, section, soundness_box, tag, write_page
+from fedproof.report.privacy_section import epsilons
 from fedproof.report.run_charts import accuracy_chart, sizes_chart
 from fedproof.report.run_data import read_certificate
 from fedproof.report.run_page import (
     accuracy,
     checks,
     classes,
-    epsilons,
     granted,
     header,
     size_tile,
