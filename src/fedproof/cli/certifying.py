@@ -239,8 +239,8 @@ def show(certificate: Certificate, words: str) -> None:
     say(f"taken to have been executed: {words}")
     summary = summary_of(certificate)
     changed = "replaced" if certificate.threat.relation is Relation.REPLACE else "joining"
-    count, unit = certificate.num_replicas, certificate.threat.unit
-    title = f"{count} replicas, {certificate.num_inputs} inputs; k {unit}s {changed}{_confidence(certificate)}"
+    counts = f"{certificate.num_replicas} replicas, {certificate.num_inputs} inputs"
+    title = f"{counts}; k {certificate.threat.unit}s {changed}{_confidence(certificate)}"
     size = summary["certified_size"]
     rows: list[tuple[str, str]] = [("abstained on", f"{size['abstained']} inputs")]
     if certificate.labels is not None:
