@@ -160,7 +160,9 @@ def _labels(task: Task, mechanism: OneRound) -> NDArray[np.int64]:
     asked = public[: mechanism.upload.shape[0]]
     nobody = np.zeros(len(asked), dtype=np.int64)
     federation = replace(task.federation, test_features=asked, test_labels=nobody, test_texts=None)
-    alone = replace(task, federation=federation, mechanism=Partition(pooled=True), attack=None)
+    # A thousand small fits are sooner done than a GPU is told to do them.
+    device = task.device if task.local.solver == "sgd" else "cpu"
+    alone = replace(task, federation=federation, mechanism=Partition(pooled=True), device=device, attack=None)
     scores = train_replicas(alone, range(federation.num_users)).scores
     tells = scores.max(axis=2) > scores.min(axis=2)  # false for what is no number
     return np.where(tells, scores.argmax(axis=2), -1)
