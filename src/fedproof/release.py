@@ -6,6 +6,7 @@ one, one that is replaced by at most two (`mechanisms.uploads`).
 
 import io
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,17 +60,23 @@ class Release:
     def scores(self, features: NDArray[np.generic]) -> Floats:
         """Scores `(inputs, classes)` in units.
 
-        Guarantee: each is within `ERROR` of the exact one, for this total and for any that units could have
-        made of it instead.
+        Guarantee: each is within `ERROR` of the exact one, for this total T and for any T' that certified
+        numbers of units could have made of it instead. Proof: a lead is at most 2 L max|T|, L being the
+        largest sum of an input's weights. So many units join at most, and half as many are replaced, each of
+        which moves an entry by one, or two: max|T'| <= (1 + 2 L) max|T|. A product of `width` terms loses a
+        part of `width` 2^-53 of L max|T'|.
 
         Raises:
             ValueError: features of another shape, or a sum too large to be read that exactly.
         """
-        seen, total = self.weights(features), self.total * GRID
-        # Of twice as much as there is: others may add to it.
-        if _lost(len(total), 2 * np.abs(total).max() + 2) > ERROR / 2:
-            raise ValueError(f"a sum up to {np.abs(total).max():g} cannot be read to {ERROR:g} of a unit")
-        return np.concatenate([weights @ total for weights in seen])
+        total, parts = self.total * GRID, []
+        largest = float(np.abs(total).max()) + 1
+        for weights in self.weights(features):
+            reach = float(np.abs(weights).sum(axis=1).max(initial=0.0))
+            if _lost(len(total), reach, (1 + 2 * reach) * largest) > ERROR / 2:
+                raise ValueError(f"a sum up to {largest:g} cannot be read to {ERROR:g} of a unit")
+            parts.append(weights @ total)
+        return np.concatenate(parts)
 
     def weights(self, features: NDArray[np.generic], together: int = _INPUTS) -> Iterator[Floats]:
         """Public weights `(inputs, width)` of inputs, some of them `together`."""
@@ -91,7 +98,7 @@ class Release:
         Guarantee: each share is within `SHARE_ERROR` of the exact one.
         """
         units, width, classes = added.shape
-        if _lost(width, 1.0) > SHARE_ERROR:
+        if _lost(width, math.sqrt(width), 1.0) > SHARE_ERROR:  # weights of norm one add up to so much
             raise ValueError(f"vectors of {width} numbers cannot be read to {SHARE_ERROR:g} of a unit")
         vectors = np.ascontiguousarray(added.transpose(1, 2, 0), dtype=np.float64).reshape(width, -1) * GRID
         for weights in self.weights(features, max(1, _SHARES // (classes * units))):
@@ -151,9 +158,9 @@ def _load(path: Path, kind: type[OneRound | Smoothed], made: Callable[..., Kind]
         raise ValueError(f"{path}: is no release: {check.one_line(error)}") from error
 
 
-def _lost(width: int, largest: float) -> float:
-    """Twice what a product of weights and `width` numbers up to `largest` may lose in float64."""
-    return float(2 * (width + 4) * np.sqrt(width) * largest * 2.0**-53)
+def _lost(width: int, reach: float, largest: float) -> float:
+    """Twice what a product of weights that add up to `reach` and numbers up to `largest` may lose."""
+    return 2 * (width + 4) * reach * largest * 2.0**-53
 
 
 def vectors_of(mechanism: OneRound, sent: Sent) -> Iterator[Integers]:

@@ -1,6 +1,7 @@
 """What one unit can do to a release: sets, weights and sums keep to what is certified, whoever sends what."""
 
 import itertools
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -197,3 +198,21 @@ def test_what_cannot_be_computed_exactly_is_refused():
         huge.scores(np.ones((2, 5)))
     with pytest.raises(ValueError, match="one instance trains no model"):
         OneRound(upload=SETS["anchors"], noise_multiplier=1.0, unit=Unit.INSTANCE)
+
+
+@pytest.mark.parametrize("kind", SETS)
+def test_scores_of_a_million_units_are_within_their_error(kind):
+    upload = SETS[kind]
+    mechanism = OneRound(upload=upload, noise_multiplier=1.0)
+    rng = np.random.default_rng(2)
+    total = rng.integers(-(10**6) * 2**32, 10**6 * 2**32, size=upload.shape)
+    anchors = places().astype(np.float32) if upload.bumps else None
+    release = Release(mechanism=mechanism, total=total, anchors=anchors)
+    x = places(8, 5)
+    (weights,) = release.weights(x)
+    for row, scores in zip(weights, release.scores(x), strict=True):
+        for category, score in enumerate(scores):
+            exact = (
+                sum(Fraction(float(w)) * int(t) for w, t in zip(row, total[:, category], strict=True)) / 2**32
+            )
+            assert abs(Fraction(float(score)) - exact) < ERROR
