@@ -54,6 +54,16 @@ def test_what_is_advised_is_a_command_that_helps(little, tmp_path):
         assert parse_config(LITTLE, "little", shlex.split(change))
 
 
+def test_one_upload_is_advised_by_a_command_that_helps(little, tmp_path):
+    (once,) = (text for text in advice(read_run(little.folder, pictures=False)) if "one upload" in text)
+    changes = [*re.findall(r"--set (\S+?)\.?(?= |$)", once), "mechanism.anchors=64"]
+    public = ["data.public=300", "data.project=16", "data.projection=spectral"]  # digits need no encoder
+    better = run(parse_config(LITTLE, "little", [*changes, *public]), tmp_path / "once")
+    assert better.summary.method == "exact"
+    assert better.summary.accuracy > little.summary.accuracy + 0.2
+    assert better.summary.certified_accuracy["1"] > 0.3
+
+
 def test_models_that_agree_without_being_sure_are_better_counted(little, tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()

@@ -20,7 +20,7 @@ def advice(run: RunData) -> tuple[str, ...]:
     """Sentences, what limits most first; none if enough is certified, or nothing can be."""
     if run.certificate is None or not needs_advice(run.summary):
         return ()
-    return (*_abstentions(run), *_weak_models(run), *_votes(run), *_replicas(run), *_groups(run))
+    return (*_abstentions(run), *_weak_models(run), *_votes(run), *_replicas(run), *_groups(run), *_once(run))
 
 
 def needs_advice(summary: RunSummary) -> bool:
@@ -112,4 +112,15 @@ def _groups(run: RunData) -> Iterator[str]:
         "If privacy is not needed: one model for each of some disjoint groups, whose votes are counted, "
         f"trains in seconds. Try --set mechanism.kind=partition --set mechanism.groups={groups} "
         "--set mechanism.local_epochs=10 --set certificate.method=vote."
+    )
+
+
+def _once(run: RunData) -> Iterator[str]:
+    """On public features one upload of each user goes furthest, with privacy or without."""
+    if run.summary.released or run.config.data.encoder is not None or run.unit != "user":
+        return
+    yield (
+        "If a public encoder knows inputs like these, one upload from each user is enough, and ε is that of "
+        "one sum: name data.encoder, data.public and data.project, and try --set mechanism.kind=one-round "
+        "--set mechanism.solver=ridge."
     )
