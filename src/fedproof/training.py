@@ -11,6 +11,7 @@ from torch import Tensor
 from fedproof import check
 from fedproof.certificates import Certificate, Group, certify, collective
 from fedproof.certificates.api import settings_for
+from fedproof.certificates.certificate import ONLY_METHOD
 from fedproof.ensemble import Task, one_round, released, train_replicas
 from fedproof.ensemble.task import caveats_of
 from fedproof.mechanisms import Releases
@@ -43,7 +44,7 @@ class Trained:
         mechanism, the labels and what this training cannot promise are known here; a partition's votes are
         counted unless another method is asked for.
         """
-        only = {Releases.GROUPS: "vote", Releases.MODEL: "exact"}.get(self.task.mechanism.releases)
+        only = ONLY_METHOD.get(self.task.mechanism.releases)
         options = ({"method": only} if only else {}) | options
         threat = ThreatModel(unit=self.task.mechanism.unit, relation=Relation(relation))
         seed = NO_SEED if self.task.secure_noise else KNOWN

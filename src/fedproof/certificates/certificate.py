@@ -39,6 +39,10 @@ class Method(StrEnum):
     EXACT = "exact"
 
 
+ONLY_METHOD = {Releases.GROUPS: Method.VOTE, Releases.MODEL: Method.EXACT}
+"""Where nothing is estimated there is one method, by what is released."""
+
+
 class CostMethod(StrEnum):
     """PAPER: closed form from (ε, δ). MEAN, DISTRIBUTION: tight, from the mean or all of the costs."""
 

@@ -3,7 +3,7 @@
 import csv
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 import typer
@@ -13,6 +13,9 @@ from fedproof.cli.common import Json, need_checkout, print_json, print_table, pr
 from fedproof.config import Config, load_config, parse_config, validated
 from fedproof.folder import NOTICE, OBSERVED
 from fedproof.summary import RunSummary
+
+if TYPE_CHECKING:
+    from fedproof.pretrain import Pretrained
 
 Out = Annotated[Path, typer.Option(help="Directory of the run.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")]
@@ -191,10 +194,7 @@ def pretrain(
     _check_npz(out)
     with progress_bars() as progress:
         result = train(load_pretrain_config(config), out, device=device, progress=progress)
-    if json:
-        print_json({"weights": str(result.path), "accuracy": result.accuracy, "epochs": result.epochs})
-    else:
-        say(f"{result.path}: accuracy {result.accuracy:.2%} on the public test set")
+    _show_weights(result, "the public test set", json=json)
 
 
 def distil(
@@ -213,11 +213,16 @@ def distil(
     _check_npz(out)
     with progress_bars() as progress:
         result = train(folder, model, out, hidden=tuple(hidden or ()), device=device, progress=progress)
+    _show_weights(result, "the test inputs", DISTILLED, json=json)
+
+
+def _show_weights(result: "Pretrained", judged_by: str, *more: str, json: bool) -> None:
+    """What was trained into a file of weights."""
     if json:
         print_json({"weights": str(result.path), "accuracy": result.accuracy, "epochs": result.epochs})
-    else:
-        say(f"{result.path}: accuracy {result.accuracy:.2%} on the test inputs")
-        say(DISTILLED)
+        return
+    for sentence in (f"{result.path}: accuracy {result.accuracy:.2%} on {judged_by}", *more):
+        say(sentence)
 
 
 def _check_npz(out: Path) -> None:

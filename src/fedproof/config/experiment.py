@@ -16,6 +16,7 @@ from pydantic import ValidationError, model_validator
 
 from fedproof import check
 from fedproof.certificates import Method, Rule
+from fedproof.certificates.certificate import ONLY_METHOD
 from fedproof.config.mechanism import Builder, MechanismSection, known_keys
 from fedproof.config.sections import (
     AggregationSection,
@@ -30,8 +31,6 @@ from fedproof.config.sections import (
 from fedproof.mechanisms import Mechanism, Releases, SamplingKind
 from fedproof.mechanisms.codec import trainable_kinds
 from fedproof.threat import Relation, ThreatModel, Unit
-
-_ONLY_METHOD = {Releases.GROUPS: Method.VOTE, Releases.MODEL: Method.EXACT}
 
 
 class Config(Section):
@@ -52,7 +51,7 @@ class Config(Section):
         """Where nobody names a method it is the only one that the mechanism has, if it has only one."""
         table = document.get("mechanism") if isinstance(document, dict) else None
         kind = trainable_kinds().get(str(table.get("kind"))) if isinstance(table, dict) else None
-        method = _ONLY_METHOD.get(kind.releases) if kind else None
+        method = ONLY_METHOD.get(kind.releases) if kind else None
         certificate = document.get("certificate", {}) if method else None
         if not isinstance(certificate, dict) or "method" in certificate:
             return document
@@ -156,7 +155,7 @@ class Config(Section):
 
     def _check_method(self) -> None:
         kind, method = self.mechanism.described, self.certificate.method
-        only = _ONLY_METHOD.get(kind.releases)
+        only = ONLY_METHOD.get(kind.releases)
         if only and method is not only:
             named = "a partition" if kind.releases is Releases.GROUPS else f"kind = '{kind.kind}'"
             raise ValueError(f"certificate.method = '{method}' must be {only} for {named}")
