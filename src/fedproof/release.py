@@ -169,15 +169,19 @@ def vectors_of(mechanism: OneRound, sent: Sent) -> Iterator[Integers]:
         yield on_grid(mechanism.upload.inside(sent[begin : begin + _UNITS]))
 
 
-def summed(mechanism: OneRound, sent: Sent) -> Integers:
-    """The exact sum of what units sent.
+def summed(mechanism: OneRound, sent: Sent, keep: list[Integers] | None = None) -> Integers:
+    """The exact sum of what units sent; `keep` gets the vectors that it is made of.
 
     Guarantee: a unit changes it by its own vector alone, whatever it sends.
     """
     if len(sent) > MOST_UNITS:
         raise ValueError(f"{len(sent)} units are more than {MOST_UNITS}, whose exact sum fits into 64 bits")
-    parts = (vectors.sum(axis=0) for vectors in vectors_of(mechanism, sent))
-    return sum(parts, start=np.zeros(mechanism.upload.shape, dtype=np.int64))
+    total = np.zeros(mechanism.upload.shape, dtype=np.int64)
+    for vectors in vectors_of(mechanism, sent):
+        total += vectors.sum(axis=0)
+        if keep is not None:
+            keep.append(vectors)
+    return total
 
 
 def noised(mechanism: OneRound, total: Integers, normal: Floats) -> Integers:

@@ -16,7 +16,7 @@ from fedproof.files import replace_file
 from fedproof.lots import Purpose, private_numbers
 from fedproof.mechanisms import OneRound, Partition, Smoothed
 from fedproof.mechanisms.uploads import Sent
-from fedproof.release import Centre, Release, noised, summed, vectors_of
+from fedproof.release import Centre, Release, noised, summed
 from fedproof.rounds import State, Tampering
 from fedproof.rounds.heads import heads
 
@@ -34,9 +34,7 @@ def release(task: Task, keep: list[Integers] | None = None) -> Release:
     mechanism = described(task)
     total = np.zeros(mechanism.upload.shape, dtype=np.int64)
     for sent in uploads_of(task):
-        total += summed(mechanism, sent)
-        if keep is not None:
-            keep += vectors_of(mechanism, sent)
+        total += summed(mechanism, sent, keep)
     numbers = private_numbers(task.seed, Purpose.NOISE, 0, secure=task.secure_noise)
     normal = np.zeros(mechanism.upload.shape)
     if mechanism.noise_multiplier:
