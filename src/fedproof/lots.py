@@ -20,7 +20,7 @@ _FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 
 
 class Purpose(IntEnum):
-    """First entry of the spawn key, see `mechanisms.randomness`."""
+    """First entry of the spawn key, see `rounds.randomness`."""
 
     INITIAL = 0
     ORDER = 1

@@ -113,7 +113,7 @@ def test_epsilon_of_every_round_is_in_the_metrics(make_strategy, make_grid, node
 
 def test_epsilon_of_all_replicas(make_strategy):
     strategy = make_strategy(replicas=range(20))
-    assert strategy._cost(3, ensemble=True) == ensemble_account(MECHANISM, 0.01, 20)["pld"]
+    assert strategy._cost(3, 20) == ensemble_account(MECHANISM, 0.01, 20)["pld"]
 
 
 # --- nodes that misbehave ---------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def test_late_and_uninvited_replies_are_ignored(make_strategy, make_grid, nodes,
         return [honest(0.4)(m)[0], forged]
 
     strategy = make_strategy(ALL)
-    result = strategy.start(make_grid(nodes | {102: slow, 103: talkative}), initial)
+    result = strategy.start(make_grid(nodes | {102: slow, 103: talkative}), initial, timeout=0.2)
     np.testing.assert_allclose(
         vector(result), expected(strategy.plan, 3, lambda user: [0.1, 0.2, 0.0, 0.4][user]), atol=1e-6
     )
@@ -269,14 +269,14 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_happened(
 ):
     whole = make_strategy().start(make_grid(nodes), initial)
     grid = make_grid(nodes)
-    send = grid.send_and_receive
+    push = grid.push_messages
 
-    def fails_in_round_two(messages, *, timeout=None):
+    def fails_in_round_two(messages):
         if messages[0].metadata.group_id.endswith("-2"):
             raise PowerCutError
-        return send(messages, timeout=timeout)
+        return push(messages)
 
-    grid.send_and_receive = fails_in_round_two
+    grid.push_messages = fails_in_round_two
     with pytest.raises(PowerCutError):
         make_strategy(folder=tmp_path).start(grid, initial)
     assert load_ledger(tmp_path / "ledger.json").queries[0].count == 1
