@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedproof.arrays import Floats
-from fedproof.integrations.flower.arrays import CLASSES, LABELS, UPLOAD, Layout, decode, label_type
+from fedproof.integrations.flower.arrays import CLASSES, LABELS, UPLOAD, Layout, arrays_in, decode, label_type
 from fedproof.integrations.server import Bounded, Plan, State, bound
 
 REPLICAS = "fedproof-replicas"  # key of the ConfigRecord: which replicas a message holds the models of
@@ -244,9 +244,7 @@ def receive(
         if isinstance(found, Fault):
             faults.append((node, found))
             continue
-        size += sum(
-            len(array.data) for sent in reply.content.array_records.values() for array in sent.values()
-        )
+        size += sum(len(array.data) for array in arrays_in(reply.content)[0].values())
         if not found.finite.all():
             faults.append((node, Fault.NOT_FINITE))
         if len(rows) == len(total):
@@ -264,7 +262,7 @@ def receive(
 def _bounded(
     plan: Plan, state: State, layout: Layout, rows: NDArray[np.int64], reply: Message, *, stacked: bool
 ) -> Bounded | Fault:
-    records = list(reply.content.array_records.values())
+    records = arrays_in(reply.content)
     if len(records) != 1:
         return Fault.MALFORMED
     models = decode(records[0], layout, len(rows), stacked=stacked)

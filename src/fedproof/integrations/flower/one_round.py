@@ -146,8 +146,9 @@ class OneRoundStrategy(FederationStrategy):
                 )
                 room = max(1, _ROOM // self.mechanism.upload.bytes)
                 replies = exchange(grid, messages, timeout=timeout, room=room) if messages else ()
-                self.aggregate_train(1, replies)
-        result = Result(arrays=self._arrays())
+                result = Result(arrays=self.aggregate_train(1, replies)[0])
+            else:
+                result = Result(arrays=self._arrays())
         result.train_metrics_clientapp[1] = MetricRecord(dict(self.metrics[-1]))
         evaluated = evaluate_fn(1, result.arrays) if evaluate_fn else None
         if evaluated is not None:
@@ -242,7 +243,7 @@ class OneRoundStrategy(FederationStrategy):
                 faults.append((node, sent or Fault.MALFORMED))
                 continue
             replied, size = replied + 1, size + sent.nbytes
-            if not np.isfinite(sent).all():
+            if not np.isfinite([sent.max(), sent.min()]).all():
                 faults.append((node, Fault.NOT_FINITE))
             add_upload(self.mechanism, total, sent)
         return total, replied, size, faults
