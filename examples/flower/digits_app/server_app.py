@@ -122,7 +122,7 @@ def run(grid: Grid, settings: Settings) -> None:
     """
     names = settings.strategy.split()
     wait_for_nodes(grid, settings.users, timeout=settings.connect_timeout)
-    users = ask_partitions(grid, timeout=settings.timeout)
+    users = ask_partitions(grid, timeout=settings.timeout, unique=True)
     ways = {Releases.MODEL: release_once, Releases.GROUPS: count_votes, Releases.REPLICAS: train_replicas}
     for name in names:
         out = Path(settings.out) / (name if len(names) > 1 else "")

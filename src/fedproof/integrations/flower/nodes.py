@@ -85,12 +85,18 @@ def answer_partition(message: Message, context: Context) -> Message:
     return Message(RecordDict({"config": ConfigRecord(content)}), reply_to=message)
 
 
-def ask_partitions(grid: Grid, *, timeout: float = 60.0) -> dict[int, int]:
+def ask_partitions(grid: Grid, *, timeout: float = 60.0, unique: bool = False) -> dict[int, int]:
     """The partition that each connected node says it holds, for repeatable runs.
 
     Cohorts are drawn by the numbers of users, and Flower's node ids change from run to run. A number is worth
     no more than a name: it only says which of the independent draws is the node's. So that no two nodes share
     one, a number claimed twice counts for none of its claimants.
+
+    Where everybody is counted once that is not enough: a node that claims another's number would shut it out,
+    and one poisoned node would count for two. `unique` refuses such claims.
+
+    Raises:
+        ValueError: two nodes claim one number, and numbers must be `unique`.
     """
     messages = [Message(RecordDict(), node, MessageType.QUERY, ttl=timeout) for node in grid.get_node_ids()]
     claims: dict[int, int] = {}
@@ -103,6 +109,9 @@ def ask_partitions(grid: Grid, *, timeout: float = 60.0) -> dict[int, int]:
         else:
             _LOG.warning("node %s names no %s: it has no identity", reply.metadata.src_node_id, PARTITION)
     often = Counter(claims.values())
+    for number in (number for number in often if unique and often[number] > 1):
+        who = " and ".join(str(node) for node in sorted(claims) if claims[node] == number)
+        raise ValueError(f"nodes {who} both claim {PARTITION} = {number}: turn one away; nobody was asked")
     for node, number in claims.items():
         if often[number] > 1:
             _LOG.warning("node %s claims %s = %s like another: its claim is ignored", node, PARTITION, number)

@@ -35,6 +35,7 @@ _APART = (
     "what a corrupted user sends for one replica does not depend on what it is sent for another, though one "
     "message carries several"
 )
+_NUMBERED = "every node's number, which its group follows from, was its own and given out beforehand"
 _ROOM = 1 << 20  # bytes of replies that are held at once, or one reply
 
 
@@ -90,7 +91,7 @@ class RoundsStrategy(FederationStrategy):
                 goes on. None keeps nothing.
             users: number of the user behind each node, see `ask_partitions`; None counts nodes as they come.
                 A number named here moves to its node even if `folder` knows it from another one. Where users
-                are drawn once, or grouped, who is not named here is not asked.
+                are drawn once, or grouped, who is not named here is not asked. Groups need it.
             connect_timeout: seconds for which `start` waits for all users before it goes on without.
             arrayrecord_key: as in Flower's FedAvg.
             configrecord_key: as in Flower's FedAvg.
@@ -106,6 +107,11 @@ class RoundsStrategy(FederationStrategy):
             arrayrecord_key=arrayrecord_key,
             configrecord_key=configrecord_key,
         )
+        if mechanism.releases is Releases.GROUPS and not mechanism.apart and users is None:
+            raise ValueError(
+                "users = None must name the number of every node: its group follows from that, and must not "
+                "change with who else is connected"
+            )
         seed, self._fresh = seed_once(seed, folder, mechanism)
         if replicas is None:
             replicas = range(mechanism.models(num_users) or 1)
@@ -142,7 +148,7 @@ class RoundsStrategy(FederationStrategy):
     def assumptions(self) -> tuple[str, ...]:
         """What a certificate of the replicas takes for granted about secrets: give it to `certify`."""
         if not self._drawn_apart:
-            return ()
+            return () if self.plan.mechanism.apart else (_NUMBERED,)
         secret = NO_SEED if self.plan.seed is None else FRESH if self._fresh else KNOWN
         return (secret, _APART) if len(self.plan.replicas) > 1 else (secret,)
 
