@@ -26,7 +26,7 @@ class FedAvg(Mechanism):
     sampling: Sampling
     population: int | None = None
     kind: ClassVar[str] = "fedavg"
-    executor: ClassVar[str] = "fedproof.rounds.fedavg"
+    executor: ClassVar[str] = "fedproof.rounds.user_fedavg"
     unaccounted: ClassVar[str] = (
         "FedAvg adds no noise and has no privacy guarantee: use UserFedAvg with a noise_multiplier"
     )

@@ -48,7 +48,7 @@ class InstanceFedAvg(Mechanism):
     by_size: bool = False
     population: int | None = None
     kind: ClassVar[str] = "instance-fedavg"
-    executor: ClassVar[str] = "fedproof.rounds.instance_fedavg"
+    executor: ClassVar[str] = "fedproof.rounds.instance"
     step_options: ClassVar[frozenset[str]] = DP_SGD_OPTIONS
     unit = Unit.INSTANCE
 

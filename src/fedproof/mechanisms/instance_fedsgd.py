@@ -4,6 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, size_caveats
 from fedproof.mechanisms.contract import Mechanism, noise_in_words
@@ -35,8 +38,11 @@ class InstanceFedSGD(Mechanism):
     adversaries: int = 0
     by_size: bool = False
     kind: ClassVar[str] = "instance-fedsgd"
-    executor: ClassVar[str] = "fedproof.rounds.instance_fedsgd"
+    executor: ClassVar[str] = "fedproof.rounds.instance"
     step_options: ClassVar[frozenset[str]] = DP_SGD_OPTIONS
+    local_steps: ClassVar[int] = 1
+    shuffled: ClassVar[bool] = False
+    keep_momentum: ClassVar[bool] = False
     unit = Unit.INSTANCE
 
     def __post_init__(self) -> None:
@@ -87,3 +93,7 @@ class InstanceFedSGD(Mechanism):
             f"each drawn user adds {noise} to the SUM of its clipped gradients",
             f"only the total over all {cohort} users is ever seen, divided by a number fixed beforehand",
         )
+
+    def batch_probabilities(self, sizes: NDArray[np.int64], batch_size: int) -> NDArray[np.float64]:
+        """Chance `(users,)` that an instance enters a batch: for all the declared one."""
+        return np.full(len(sizes), self.batch_probability)
