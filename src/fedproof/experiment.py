@@ -16,7 +16,7 @@ from fedproof import data, encoders
 from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.epsilon import natural_relation, replaced_epsilon
 from fedproof.accounting.ledger import Ledger, save_ledger
-from fedproof.aggregation.registry import build_rule
+from fedproof.aggregation import build_rule
 from fedproof.arrays import Integers
 from fedproof.certificates import Certificate, dumps
 from fedproof.certificates.comparison import Curve, compare, observed
