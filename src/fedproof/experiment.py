@@ -38,7 +38,7 @@ from fedproof.files import replace_file, replace_rows
 from fedproof.folder import MADE_OF, NOTICE, OBSERVED, RELEASE, ROUNDS, RunFolder
 from fedproof.mechanisms import Caveat, Releases, is_certified, is_private
 from fedproof.mechanisms.caveats import sentences
-from fedproof.models.registry import build
+from fedproof.models import build
 from fedproof.progress import Progress, peak_memory, silent
 from fedproof.publishing import notice, secret_of
 from fedproof.release import Centre, Release, load_centre, load_release
