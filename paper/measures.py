@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.accounting import account, ensemble_account
-from fedproof.accounting.epsilon import dopamine_epsilon
-from fedproof.accounting.renyi import paper_epsilon
+from fedproof.accounting.epsilon import dopamine_epsilon, paper_epsilon
 from fedproof.certificates import CostMethod, Method, certify, inefficacy
 from fedproof.certificates.comparison import compare, relations_of
 from fedproof.certificates.paper_theorems import inefficacy_bounds, real_size

@@ -9,8 +9,8 @@ from dp_accounting import DpEvent
 from numpy.typing import ArrayLike
 
 from fedproof import check
+from fedproof.accounting.epsilon import paper_epsilon
 from fedproof.accounting.events import queries_of
-from fedproof.accounting.renyi import paper_epsilon
 from fedproof.accounting.tradeoff import Tradeoff, tradeoff
 from fedproof.arrays import Floats
 from fedproof.certificates.paper_theorems import Group, group
