@@ -4,7 +4,7 @@ A mechanism is a frozen value, free of torch: `fedproof.accounting` reads its `q
 executes the same value, so training and accounting cannot disagree.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -14,9 +14,44 @@ from numpy.typing import NDArray
 from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, sentences
 from fedproof.mechanisms.clipping import Clipping, Flat
-from fedproof.mechanisms.query import Query
-from fedproof.mechanisms.sampling import AnySampling, FixedSize, digits
+from fedproof.mechanisms.sampling import AnySampling, Everyone, FixedSize, Sampling, digits
 from fedproof.threat import Relation, Unit, as_unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """`count` adaptive Gaussian releases of a sum over sampled units, one unit contributing norm one.
+
+    Noise 0 is a release in which whoever is drawn is seen, and who is not drawn leaves no trace: units must
+    be sampled, and once.
+
+    `selection_probability` is the chance that a unit's owner is drawn at all, the largest of all owners.
+    Whether an owner was drawn must be taken as known to the observer, because its other instances give it
+    away. Poisoned units may be spread over owners in any way; `fedproof.accounting.spread` counts the worst.
+    """
+
+    noise_multiplier: float
+    sampling: Sampling
+    count: int
+    selection_probability: float = 1.0
+    kind: ClassVar[str] = "query"
+
+    def __post_init__(self) -> None:
+        check.not_negative(noise_multiplier=self.noise_multiplier)
+        check.count(count=self.count)
+        check.probability(selection_probability=self.selection_probability)
+        if self.selection_probability < 1 and isinstance(self.sampling, FixedSize):
+            raise ValueError(
+                f"sampling = {self.sampling!r} must be Poisson or Everyone where owners are drawn first: "
+                "how many units of several owners a fixed size draws is not known"
+            )
+        alone = self.count == 1 and self.selection_probability == 1
+        if not self.noise_multiplier and (isinstance(self.sampling, Everyone) or not alone):
+            raise ValueError(
+                f"noise_multiplier = {self.noise_multiplier!r} must be positive: without noise units must be "
+                "sampled, and once"
+            )
+
 
 _EXECUTED = "training was executed exactly as the mechanism is described here"
 DIVIDED = "the noisy sum is divided by a number fixed beforehand"
@@ -197,6 +232,14 @@ def counted(number: int, what: str) -> str:
 def noise_in_words(multiplier: float) -> str:
     """Noise on a sum of vectors whose norm is clipped to S, for a reader."""
     return f"Gaussian noise of standard deviation {digits(multiplier)}·S"
+
+
+def noisy_sum_in_words(mechanism: Mechanism) -> tuple[str, ...]:
+    """How users' updates, or instances' gradients, are clipped, summed, noised and divided, for a reader."""
+    whole = mechanism.unit is Unit.USER
+    clipped = mechanism.clipping.words if whole else "the gradient of each instance is clipped to norm S"
+    noise, what = noise_in_words(mechanism.noise_multiplier), "updates" if whole else "gradients"
+    return clipped, f"{noise} is added to the SUM of the clipped {what}", DIVIDED
 
 
 def is_private(mechanism: Mechanism) -> bool:

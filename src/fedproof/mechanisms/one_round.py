@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedproof import check
-from fedproof.mechanisms.contract import SOLVER_OPTIONS, Mechanism, Releases, noise_in_words
-from fedproof.mechanisms.query import Query
+from fedproof.mechanisms.contract import SOLVER_OPTIONS, Mechanism, Query, Releases, noise_in_words
 from fedproof.mechanisms.sampling import Everyone
 from fedproof.mechanisms.uploads import AnyUpload
 from fedproof.threat import Unit
