@@ -185,6 +185,11 @@ class Mechanism:
         return not self.pooled
 
     @property
+    def sends_labels(self) -> bool:
+        """Whether users send labels: whatever is no class abstains, and sums of labels mean nothing."""
+        return False
+
+    @property
     def draws(self) -> Unit:
         """What `sampling` draws: users, unless single instances are drawn."""
         return self.unit if self.once else Unit.USER
@@ -257,9 +262,9 @@ def check_population(mechanism: Mechanism) -> None:
     if mechanism.population is None:
         return
     check.count(population=mechanism.population)
-    sampling = mechanism.sampling
-    if isinstance(sampling, FixedSize) and sampling.users != mechanism.population:
-        raise ValueError(f"population = {mechanism.population} must be sampling.users = {sampling.users}")
+    drawn_from = mechanism.sampling.drawn_from
+    if drawn_from not in (None, mechanism.population):
+        raise ValueError(f"population = {mechanism.population} must be sampling.users = {drawn_from}")
 
 
 def check_drawn_unit(mechanism: Any) -> None:

@@ -78,6 +78,11 @@ class OneRound(Mechanism):
         """Users send what they like; where units are instances, their users add up what follows from each."""
         return self.unit is Unit.USER
 
+    @property
+    def sends_labels(self) -> bool:
+        """As the set says."""
+        return self.upload.labels
+
     def models(self, num_units: int) -> int:
         """One."""
         return 1

@@ -14,7 +14,7 @@ from scipy.special import ndtri
 
 from fedproof.certificates import Certificate, Method
 from fedproof.certificates.planning import certifies
-from fedproof.mechanisms import FixedSize, Mechanism, Query
+from fedproof.mechanisms import Mechanism, Query
 from fedproof.report.page import Markup, data_block, details, join, section, table, tag, void
 from fedproof.report.run_data import RunData
 from fedproof.report.words import chosen_size, number, percent, plural
@@ -165,7 +165,7 @@ def sizes_along(
 
 
 def _users(query: Query) -> int:
-    return query.sampling.users if isinstance(query.sampling, FixedSize) else 10**9
+    return query.sampling.drawn_from or 10**9
 
 
 def _walk(holds: Callable[[int], bool], guess: int, largest: int) -> int:
