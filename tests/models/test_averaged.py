@@ -60,10 +60,7 @@ def test_a_stack_is_the_plain_module():
     params = torch.stack([model.initial(seed) for seed in range(3)])
     inputs = torch.randn(3, 6, 4, generator=torch.Generator().manual_seed(0))
     plain = torch.stack(
-        [
-            load(model.module(), model.layout, row)(batch)
-            for row, batch in zip(params, inputs, strict=True)
-        ]
+        [load(model.module(), model.layout, row)(batch) for row, batch in zip(params, inputs, strict=True)]
     )
     torch.testing.assert_close(model.logits(params, inputs), plain, rtol=1e-5, atol=1e-6)
     assert model.layout.names[:2] == ("0.fc0.weight", "0.fc0.bias")

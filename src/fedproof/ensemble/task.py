@@ -120,8 +120,8 @@ def _check_mechanism(task: Task) -> None:
     noised = mechanism.noise_multiplier and mechanism.releases is not Releases.MODEL
     if noised and isinstance(task.model, Averaged):
         raise ValueError(
-            f"copies = {task.model.copies} must be 1 for kind = '{mechanism.kind}' with noise, which would be "
-            "added to every copy"
+            f"copies = {task.model.copies} must be 1 for kind = '{mechanism.kind}' with noise, which would "
+            "be added to every copy"
         )
     mechanism.sampling.check_units(task.units.num_users)
     mechanism.check_users(task.federation.sizes, task.local.batch_size)

@@ -244,9 +244,7 @@ def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:
         users=users_on(task.units, device, task.dtype),
         local=task.local,
         seed=task.seed,
-        stacking=Stacking(
-            size=sizes.stack, rigid=device.type != "cpu" or not task.model.stacks
-        ),
+        stacking=Stacking(size=sizes.stack, rigid=device.type != "cpu" or not task.model.stacks),
         cores=cores,
         aggregation=task.aggregation,
         population=population_of(task),

@@ -13,7 +13,7 @@ from fedproof.models.model import ClippedGradient, Layout, Model
 
 @dataclass(frozen=True, kw_only=True)
 class Averaged:
-    """`copies` of the model `one`, started from seeds of their own; what they say is the mean of their softmax.
+    """`copies` of the model `one`, started from seeds of their own; their softmax is averaged.
 
     Guarantee: whatever is certified of a model is certified of this one, for it is one: parameters of all
     copies in one vector, which a group's instances and public numbers decide. A group that holds a poisoned
@@ -35,8 +35,8 @@ class Averaged:
         starts = self._starts(0)
         if len(torch.unique(starts, dim=0)) < self.copies:
             raise ValueError(
-                f"copies = {self.copies} must be 1: this model always starts from the same weights, and copies "
-                "that start alike stay alike"
+                f"copies = {self.copies} must be 1: this model always starts from the same weights, and "
+                "copies that start alike stay alike"
             )
 
     @property
