@@ -18,6 +18,7 @@ from fedproof.certificates.rules import Rule
 from fedproof.config import Config
 from fedproof.ensemble import Task, ensemble_accuracy, replica_accuracies
 from fedproof.experiment import SharedWork
+from fedproof.folder import secret_of
 from fedproof.mechanisms import (
     FedAvg,
     FixedSize,
@@ -27,7 +28,6 @@ from fedproof.mechanisms import (
     is_certified,
     is_private,
 )
-from fedproof.publishing import secret_of
 from fedproof.robustness import AttackRow
 from fedproof.robustness.evaluate import attack, series
 from fedproof.robustness.outcome import AttackOutcome, costs, train
