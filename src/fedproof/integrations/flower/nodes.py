@@ -148,9 +148,10 @@ def exchange(grid: Grid, messages: Sequence[Message], *, timeout: float, room: i
             found = list(grid.pull_messages(some))
             asked = 2 * asked if not found else room if len(found) > room else asked
             silent = silent and not found
-            for reply in found:
-                waiting.pop(reply.metadata.reply_to_message_id, None)
-                yield reply
+            for answered in [reply.metadata.reply_to_message_id for reply in found]:
+                waiting.pop(answered, None)
+            while found:  # nothing here holds on to what was handed over
+                yield found.pop(0)
         if silent:
             time.sleep(min(_PAUSE, max(0.0, end - time.monotonic())))
 
@@ -222,6 +223,7 @@ def judged(
         else:
             waiting.discard(node)
             yield node, Fault.ERROR if reply.has_error() else reply
+        del reply  # before the next one is there
     for node in sorted(waiting):
         yield node, Fault.SILENT
 

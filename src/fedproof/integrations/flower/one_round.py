@@ -247,6 +247,7 @@ class OneRoundStrategy(FederationStrategy):
             if not np.isfinite([sent.max(), sent.min()]).all():
                 faults.append((node, Fault.NOT_FINITE))
             add_upload(self.mechanism, total, sent, room)
+            del reply, sent  # before the next one is there
         return total, replied, size, faults
 
     def _arrays(self) -> ArrayRecord:
