@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedproof.files import replace_file
+from fedproof.report.words import rounded_up
 from paper.rows import MeasuredRow, Recorded, Rows, RuleCurve
 from paper.study import Panel, Peer, Study, points_of
 
@@ -171,7 +172,10 @@ def _note(study: Study, panel: Panel, row: MeasuredRow) -> Iterator[str]:
     if result.failure_probability is not None:
         whom = "of all inputs at once" if result.simultaneous else "of each input"
         sure = f"with {100 * (1 - result.failure_probability):g} % confidence {whom}"
-    private = f", ε = {min(result.epsilon.values()):.3g} at δ = {result.delta:.3g}" if result.epsilon else ""
+    private = ""
+    if result.epsilon:
+        epsilon = rounded_up(result.epsilon["pld"], 3)
+        private = f", ε = {epsilon} at δ = {result.delta:.3g} for one {result.unit} more or less"
     curve = result.curve(result.announced, "replace")
     sound = f"; only heuristic: {'; '.join(curve.reasons)}" if curve.reasons else ""
     what = (
