@@ -21,8 +21,8 @@ from pydantic.fields import FieldInfo
 import fedproof as fp
 from fedproof.config import Config, Section
 from fedproof.report import compare_charts
-from fedproof.report.compare_page import certified_at, label_of
-from fedproof.report.figures import draw, new_axes, save
+from fedproof.report.chart import draw, new_axes, save
+from fedproof.report.comparisons import certified_at, label_of
 from fedproof.report.words import SPACE, data_size, duration, percent, rounded_up
 from fedproof.summary import ComparedRun
 

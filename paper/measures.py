@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.accounting import account, ensemble_account
-from fedproof.accounting.epsilon import dopamine_epsilon
-from fedproof.accounting.renyi import paper_epsilon
+from fedproof.accounting.epsilon import dopamine_epsilon, paper_epsilon
 from fedproof.certificates import CostMethod, Method, certify, inefficacy
 from fedproof.certificates.certificate import ONLY_METHOD
 from fedproof.certificates.comparison import compare, relations_of
@@ -19,6 +18,7 @@ from fedproof.certificates.rules import Rule
 from fedproof.config import Config
 from fedproof.ensemble import Task, ensemble_accuracy, replica_accuracies
 from fedproof.experiment import SharedWork
+from fedproof.folder import secret_of
 from fedproof.mechanisms import (
     FedAvg,
     FixedSize,
@@ -28,7 +28,6 @@ from fedproof.mechanisms import (
     is_certified,
     is_private,
 )
-from fedproof.publishing import secret_of
 from fedproof.robustness import AttackRow
 from fedproof.robustness.evaluate import attack, series
 from fedproof.robustness.outcome import AttackOutcome, costs, train

@@ -17,9 +17,9 @@ from fedproof.federation import Federation
 from fedproof.folder import RELEASE, read_config
 from fedproof.mechanisms import OneRound
 from fedproof.mechanisms.uploads import Anchors
+from fedproof.models import build
 from fedproof.models.model import as_inputs, load
 from fedproof.models.precision import all_digits
-from fedproof.models.registry import build
 from fedproof.progress import Progress, silent
 from fedproof.release import load_release
 

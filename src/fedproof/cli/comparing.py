@@ -85,8 +85,8 @@ def compare(
 ) -> None:
     """Train and certify several mechanisms on the same data, and compare them; finished runs are kept."""
     training()
-    from fedproof.comparison import compare as compare_all
-    from fedproof.report.compare_page import table_sizes, write_compare_page
+    from fedproof.report.comparisons import table_sizes, write_compare_page
+    from fedproof.sweep import compare as compare_all
 
     loaded = {path.stem: load_config(path, changes or ()) for path in configs}
     if len(loaded) < len(configs):
@@ -107,7 +107,7 @@ def compare(
 
 def _show(rows: list[ComparedRun], sizes: list[int], title: str) -> None:
     """Two tables, each narrow enough for a terminal: what is certified, and what it costs."""
-    from fedproof.report.compare_page import OTHER_RELATION, certified_at, headline, published
+    from fedproof.report.comparisons import OTHER_RELATION, certified_at, headline, published
     from fedproof.report.words import data_size, duration, picked, rounded_up
 
     names = [f"{row.name}{', paper' * (row.certificate == 'paper')}{' *' * (not row.sound)}" for row in rows]
@@ -194,7 +194,7 @@ def attack(
 
 def _show_attacks(rows: list[AttackRow], cost_bound: float) -> None:
     """Two tables, each narrow enough for a terminal: what models answer, and what it costs the attacker."""
-    from fedproof.report.attack_page import COLUMNS, saturated
+    from fedproof.report.comparisons import COLUMNS, saturated
 
     answered = {True: "yes", False: "NO", None: "-"}
     asked = "one model answers" if rows[0].replicas == 1 else f"{rows[0].replicas} replicas answer"

@@ -20,10 +20,9 @@ from fedproof.aggregation import Aggregation, mean
 from fedproof.aggregation.rule import rule_of
 from fedproof.federation import Federation
 from fedproof.mechanisms import Caveat, LocalTraining, Mechanism, Releases
-from fedproof.models import Model
+from fedproof.models import Model, as_model
 from fedproof.models.averaged import Averaged
 from fedproof.models.networks import is_linear
-from fedproof.models.registry import as_model
 from fedproof.rounds import Tampering
 from fedproof.rounds.randomness import initial_seed
 from fedproof.threat import Relation, Unit
