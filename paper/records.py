@@ -21,8 +21,9 @@ measures one of them again, and `python docs/build.py` makes this page from the 
 
 **How to read it.** One *replaced* unit is a user, or a row of the training data, that is anything else
 instead: whoever counts a changed image as one deleted and one inserted (the symmetric difference) counts it
-twice. One unit that *joins* is one inserted or deleted. Certificates of ours are about all test inputs of a
-data set, and hold with certainty, for all of them at once, unless a confidence is given.
+twice. One unit that *joins* is one inserted or deleted. Of votes and of one release, a certificate for k
+replaced units covers any mix of k that are replaced, inserted and deleted. Certificates of ours are about all
+test inputs of a data set, and hold with certainty, for all of them at once, unless a confidence is given.
 
 **Rules.** Every line was certified by three rules from the same votes: plurality, pairwise, run-off
 ([what they are](theory.md)). The rule in **bold** is the one that the line's file announces, and the one that
