@@ -9,6 +9,7 @@ from paper.agreement import agreement
 from paper.clean import Comparison, compare_clean
 from paper.defences import DEFENCES, Defended, defended, draw_defences
 from paper.figures import draw_panel, label_of
+from paper.provenance import Provenance
 from paper.published import Published
 from paper.rows import (
     Attacked,
@@ -37,8 +38,10 @@ beside ours where the paper prints one.
 """
 
 _HOW_MADE = """
-`fedproof reproduce all --device cuda` makes the rows, `python docs/build.py` this page from them; nothing on
-it is typed in by hand. Every section says what the paper shows, how far we agree, and what differs. O is the
+`fedproof reproduce all --device cuda` makes the rows, `python docs/build.py` this page from them: every number
+of ours is computed from the rows, every published one is in `experiments/paper_values.json`. What the paper
+shows, what differs and the deviations below are our own words. Rows hold their commit and a hash of all that
+decided them; `fedproof reproduce all --check 5 --out experiments/results` trains five of them again. O is the
 number of replicas, K the paper's real-valued certified size.
 """
 
@@ -90,10 +93,11 @@ def page(studies: Sequence[Study], experiments: Path, rows: Rows) -> str:
     published = Published.read(experiments)
     clean = compare_clean(studies, rows, published)
     found = statements(rows, clean)
-    parts = [_INTRODUCTION, *_in_short(found, studies, experiments, rows), _HOW_MADE]
+    origin = Provenance.of(studies, experiments)
+    parts = [_INTRODUCTION, *_in_short(found, studies, experiments, rows), *origin.summary(rows), _HOW_MADE]
     parts += [*_missing(studies, rows), *_summary(found)]
     for study in studies:
-        parts += _section(study, rows, published, clean)
+        parts += _section(study, rows, published, clean, origin)
     parts += [*_clean_table(clean), _DATA]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -157,7 +161,9 @@ def _summary(found: Sequence[Statement]) -> Iterator[str]:
         yield f"| {one.claim} | {'yes' if one.holds else '**no**'} | {one.evidence} |"
 
 
-def _section(study: Study, rows: Rows, published: Published, clean: Sequence[Comparison]) -> Iterator[str]:
+def _section(
+    study: Study, rows: Rows, published: Published, clean: Sequence[Comparison], origin: Provenance
+) -> Iterator[str]:
     panels = [(panel, shown(study, panel, rows)) for panel in study.panel]
     panels = [(panel, found) for panel, found in panels if found]
     if not panels:
@@ -171,6 +177,7 @@ def _section(study: Study, rows: Rows, published: Published, clean: Sequence[Com
         yield f"*What differs:* {study.reason}\n"
     for panel, found in panels:
         yield from _panel(study, panel, found, published)
+        yield _provenance(found, origin)
 
 
 def _panel(study: Study, panel: Panel, found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
@@ -187,7 +194,6 @@ def _panel(study: Study, panel: Panel, found: Sequence[MeasuredRow], published: 
         "dopamine": _dopamine,
         "accuracy": _nothing,
     }[panel.measure](found, published)
-    yield _provenance(found)
 
 
 def _nothing(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
@@ -314,13 +320,18 @@ def _clean_table(clean: Sequence[Comparison]) -> Iterator[str]:
         yield "\n\\* not the paper's data: real tweets over synthetic users."
 
 
-def _provenance(found: Sequence[MeasuredRow]) -> str:
+def _provenance(found: Sequence[MeasuredRow], origin: Provenance) -> str:
     replicas = sorted({row.replicas for row in found if row.replicas})
     counted = f"O = {' and '.join(map(str, replicas))}; " if replicas else ""
     seconds = device_seconds(found)
     hashes = ", ".join(dict.fromkeys(row.settings_sha256[:8] for row in found[:3]))
     more = " …" if len(found) > 3 else ""
-    return f"<sub>{counted}{found[0].hardware}, {seconds:.0f} s; settings {hashes}{more}</sub>\n"
+    commits = "".join(f"; commit {one}" for one in sorted({row.commit[:9] for row in found if row.commit}))
+    marked = origin.marked(found)
+    return (
+        f"<sub>{counted}{found[0].hardware}, {seconds:.0f} s; settings {hashes}{more}{commits}"
+        f"{'; ' if marked else ''}{marked}</sub>\n"
+    )
 
 
 def _image(study: Study, panel: Panel) -> str:

@@ -14,6 +14,7 @@ import torch
 from fedproof import __version__, check
 from fedproof.experiment import SharedWork
 from paper.measures import COMPUTED, MEASURES, Work
+from paper.provenance import commit, decided_by, stale
 from paper.published import Published
 from paper.rows import MeasuredRow, Result, Rows
 from paper.study import Point, Study, load_studies, points_of
@@ -31,6 +32,7 @@ def reproduce(
     scale: float = 1.0,
     device: str = "cpu",
     jobs: int = 1,
+    again: bool = False,
     progress: Progress = lambda stage, done, total: None,
 ) -> Rows:
     """The rows of all points of `studies`, in `out`; those that are there with the same settings are kept.
@@ -43,6 +45,7 @@ def reproduce(
         device: `cpu` or `cuda`.
         jobs: points that are measured side by side, each by a process with its share of the device's memory;
             small ensembles leave most of a GPU idle.
+        again: whether rows whose code has changed since are measured again.
         progress: called with what is measured next, how many points are done and how many there are.
 
     Raises:
@@ -55,7 +58,9 @@ def reproduce(
     order = [point.key for study in every for point in points_of(study, experiments, scale)]
     rows.arrange(order)  # a half-written line of an interrupted reproduction goes
     points = [point for study in studies for point in points_of(study, experiments, scale)]
-    missing = [point for point in points if rows.find(point) is None]
+    missing = [
+        point for point in points if (row := rows.find(point)) is None or (again and stale(row, point))
+    ]
     before = len(points) - len(missing)
     shared = SharedWork(wanted=True)
     _look_for_data(missing, shared if jobs == 1 else SharedWork())  # other processes read their own
@@ -104,7 +109,7 @@ def _measured_by(
                 yield from (one.result() for one in as_completed(found))
             finally:
                 pool.shutdown(cancel_futures=True)
-    yield from (_measured(point, shared, published, device) for point in alone)
+    yield from (measure_point(point, shared, published, device) for point in alone)
 
 
 def _take_share(device: str, jobs: int) -> None:
@@ -122,10 +127,11 @@ def _own_work() -> SharedWork:
 
 
 def _measured_beside(jobs: int, point: Point, published: Published, device: str) -> MeasuredRow:
-    return replace(_measured(point, _own_work(), published, device), jobs=jobs)
+    return replace(measure_point(point, _own_work(), published, device), jobs=jobs)
 
 
-def _measured(point: Point, shared: SharedWork, published: Published, device: str) -> MeasuredRow:
+def measure_point(point: Point, shared: SharedWork, published: Published, device: str) -> MeasuredRow:
+    """The row of a point, measured here and now."""
     start = time.perf_counter()
     result = _result(point, shared, published, device)
     seconds = round(time.perf_counter() - start, 2)
@@ -141,6 +147,9 @@ def _measured(point: Point, shared: SharedWork, published: Published, device: st
         seconds=seconds,
         wall=seconds,
         result=result,
+        commit=commit(),
+        decided=decided_by(point),
+        torch=torch.__version__,
     )
 
 

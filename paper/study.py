@@ -16,7 +16,7 @@ from fedproof.config.mechanism import known_keys
 from fedproof.sweep import axis, overrides
 
 FOLDER = "paper"  # inside the folder of experiments
-_REHEARSAL = 0.1  # below this scale everything is cut down, not replicas alone
+REHEARSAL = 0.1  # below this scale everything is cut down, not replicas alone
 
 Strings = Annotated[tuple[str, ...], Field(default=(), strict=False)]
 
@@ -148,7 +148,7 @@ def _points(study: Study, panel: Panel, experiments: Path, scale: float) -> list
     prefix = f"{study.name}/{panel.name}"
     if panel.experiment is None:
         return [Point(key=prefix, panel=panel, values={}, config=None)]
-    if scale < _REHEARSAL:
+    if scale < REHEARSAL:
         panel = panel.model_copy(update={"sizes": panel.sizes[-1:], "attacks": panel.attacks[-1:]})
     axes = [_thinned(axis(text), scale) for text in panel.vary]
     combinations = [
@@ -190,7 +190,7 @@ def _scaled(config: Config, scale: float) -> Config:
         return config
     replicas = max(2, round(scale * config.ensemble.replicas))
     cut: dict[str, Section] = {"ensemble": config.ensemble.model_copy(update={"replicas": replicas})}
-    if scale < _REHEARSAL:
+    if scale < REHEARSAL:
         section = config.mechanism
         rounds, steps = min(2, section.rounds), 4 if section.local_steps else None
         shorter = {"rounds": rounds, "local_epochs": 1, "local_steps": steps}
@@ -201,7 +201,7 @@ def _scaled(config: Config, scale: float) -> Config:
 
 def _thinned(values: tuple[str, list[str]], scale: float) -> tuple[str, list[str]]:
     key, every = values
-    return values if scale >= _REHEARSAL else (key, every[-1:])
+    return values if scale >= REHEARSAL else (key, every[-1:])
 
 
 def rows_key(study: Study, panel: Panel) -> str:

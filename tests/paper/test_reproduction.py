@@ -1,4 +1,4 @@
-"""Studies become rows, rows become the page: nothing is measured twice, nothing is typed in by hand."""
+"""Studies become rows, rows become the page: nothing is measured twice, no number of ours is typed in."""
 
 import json
 from dataclasses import replace
