@@ -134,7 +134,7 @@ def points_of(study: Study, experiments: Path, scale: float = 1.0) -> list[Point
     """What is to be trained for a study; `scale` multiplies the replicas.
 
     Below a tenth it is a rehearsal of everything in minutes: of a list of values the last, two rounds at
-    most, one pass or four steps of local training, 500 test inputs.
+    most, one pass or four steps of local training, hidden layers of the default width, 500 test inputs.
     """
     return [
         point
@@ -196,6 +196,7 @@ def _scaled(config: Config, scale: float) -> Config:
         shorter = {"rounds": rounds, "local_epochs": 1, "local_steps": steps}
         cut["mechanism"] = section.model_copy(update=shorter)
         cut["data"] = config.data.model_copy(update={"test_limit": 500})
+        cut["model"] = config.model.model_copy(update={"hidden": ()})
     return config.model_copy(update=cut)
 
 

@@ -11,6 +11,7 @@ import pytest
 from paper import Rows, load_studies, reproduce, write_page
 from paper.clean import compare_clean
 from paper.page import page
+from paper.provenance import Provenance
 from paper.published import Published
 from paper.rows import BudgetCell, Budgets, Trained, device_seconds, line_of
 from paper.statements import statements
@@ -210,14 +211,25 @@ def test_committed_rows_are_written_as_they_were_read():
     assert "".join(line_of(row) for study in studies for row in rows.under(study.name)) == path.read_text()
 
 
-def test_committed_rows_are_all_points_at_the_papers_scale():
+def test_committed_rows_are_all_points_at_the_papers_scale_or_the_page_says_which_are_not():
     rows = Rows(EXPERIMENTS / "results" / "rows.jsonl")
     studies = load_studies(EXPERIMENTS)
-    wanted = {
-        (point.key, point.settings_sha256) for study in studies for point in points_of(study, EXPERIMENTS)
-    }
-    found = {(row.key, row.settings_sha256) for study in studies for row in rows.under(study.name)}
-    assert found == wanted
+    points = [point for study in studies for point in points_of(study, EXPERIMENTS)]
+    assert {row.key for row in rows} <= {point.key for point in points}
+    origin, there, text = Provenance.of(studies, EXPERIMENTS), {row.key: row for row in rows}, page_of(rows)
+    absent = [point for point in points if point.key not in there]
+    for point in absent:
+        assert point.key.rsplit("/", point.key.count("/") - 1)[0] in text.split("Not measured yet:")[1]
+    for point in points:
+        row = there.get(point.key)
+        if row and row.settings_sha256 != point.settings_sha256:
+            assert origin.reasons(row) == ["its settings have changed"]
+            assert "its settings have changed" in text
+    assert len(points) - len(absent) > 290
+
+
+def page_of(rows):
+    return page(load_studies(EXPERIMENTS), EXPERIMENTS, rows)
 
 
 def test_every_conclusion_of_the_paper_holds_on_the_committed_rows():
