@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedproof.report.figures import new_figure, save_figure
-from paper.rows import AttackCell, Clean, Dopamine, MeasuredRow, Needed, of_kind
+from paper.rows import AttackCell, Clean, Dopamine, MeasuredRow, Needed, Renyi, of_kind
 
 WAYS = (
     ("the paper's formula", "paper", None),
@@ -23,10 +23,11 @@ def draw_panel(measure: str, title: str, rows: Sequence[MeasuredRow], path: Path
         "attacked": _attacked,
         "needed": _needed,
         "dopamine": _dopamine,
+        "renyi": _renyi,
     }
     if measure not in drawers or not rows:
         return False
-    wide = measure in ("certified", "dopamine")
+    wide = measure in ("certified", "dopamine", "renyi")
     with new_figure((9.0 if wide else 6.0, 3.6)) as figure:
         figure.suptitle(title, fontsize=11)
         drawers[measure](figure, rows)
@@ -167,6 +168,17 @@ def _dopamine(figure: Any, rows: Sequence[MeasuredRow]) -> None:
             axes.plot(one.rounds, values, color=colour, label=name if one is curves[0] else None)
         axes.set(xlabel="round", title=f"{one.cohort} of 30 users", ylim=(0, None))
     figure.axes[0].set_ylabel("ε (paper)")
+
+
+def _renyi(figure: Any, rows: Sequence[MeasuredRow]) -> None:
+    found = next(result for _, result in of_kind(rows, Renyi))
+    for axes, one in zip(figure.subplots(1, len(found.curves)), found.curves, strict=True):
+        for (name, sizes), colour in zip(one.sizes.items(), colours(len(one.sizes)), strict=True):
+            label = name if one is found.curves[0] else None
+            axes.step(found.shares, sizes, where="post", color=colour, linewidth=1.4, label=label)
+        axes.set(xlabel="share of the votes", title=one.training, yscale="symlog", ylim=(0, None))
+        axes.title.set_fontsize(9)
+    figure.axes[0].set_ylabel("certified users")
 
 
 def colours(count: int) -> list[Any]:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.epsilon import dopamine_epsilon
 from fedproof.accounting.renyi import paper_epsilon
-from fedproof.certificates import CostMethod, Method, certify, inefficacy
+from fedproof.certificates import CostMethod, Group, Method, certify, certify_means, inefficacy
 from fedproof.certificates.comparison import compare, relations_of
 from fedproof.certificates.paper_theorems import inefficacy_bounds, real_size
 from fedproof.config import Config
@@ -33,6 +34,8 @@ from paper.rows import (
     Dopamine,
     DopamineCurve,
     Needed,
+    Renyi,
+    RenyiCurve,
     Result,
     RunTime,
 )
@@ -258,6 +261,32 @@ def dopamine(published: Published) -> Dopamine:
     return Dopamine(curves=tuple(curves))
 
 
+_SHARES = (*(round(0.5 + 0.01 * step, 2) for step in range(1, 50)), 0.995, 0.999, 0.9999)
+_TRAININGS = {"MNIST, σ = 1.8": ("user-mnist", 1.8, 3), "CIFAR, σ = 3.0": ("user-cifar", 3.0, 1)}
+
+
+def renyi(published: Published) -> Renyi:
+    """Certified users over the share of votes: Rényi's two groupings, (ε, δ), and the trade-off curve."""
+    means = np.array([[share, 1 - share] for share in _SHARES])
+    curves = []
+    for name, training in _TRAININGS.items():
+        entry = published.find(*training)
+        assert entry is not None
+        ways: dict[str, dict[str, Any]] = {
+            "Rényi, α/2ᵏ as published": {"method": Method.RENYI, "group": Group.PAPER},
+            "Rényi, log₂ k halvings": {"method": Method.RENYI, "group": Group.TIGHT},
+            "(ε, δ), the paper's formula": {"method": Method.PAPER, "delta": entry.delta},
+            "trade-off curve (fedproof)": {"method": Method.VOTE},
+        }
+        sized = partial(
+            certify_means, means, mechanism=entry.mechanism, threat=ThreatModel(relation=Relation.JOIN)
+        )
+        found = {way: sized(**asked).certified_size for way, asked in ways.items()}
+        sizes = {way: tuple(size or 0 for size in every) for way, every in found.items()}
+        curves.append(RenyiCurve(training=name, sizes=sizes))
+    return Renyi(shares=_SHARES, curves=tuple(curves))
+
+
 MEASURES: dict[str, Callable[[Work], Result]] = {
     "certified": certified,
     "accuracy": accuracy,
@@ -265,7 +294,11 @@ MEASURES: dict[str, Callable[[Work], Result]] = {
     "needed": needed,
     "run-time": run_time,
 }
-COMPUTED: dict[str, Callable[[Published], Result]] = {"budgets": budgets, "dopamine": dopamine}
+COMPUTED: dict[str, Callable[[Published], Result]] = {
+    "budgets": budgets,
+    "dopamine": dopamine,
+    "renyi": renyi,
+}
 
 
 def _clean(work: Work, *goals: Any) -> AttackOutcome:

@@ -18,6 +18,7 @@ from paper.rows import (
     Dopamine,
     MeasuredRow,
     Needed,
+    Renyi,
     Rows,
     RunTime,
     device_seconds,
@@ -38,11 +39,11 @@ beside ours where the paper prints one.
 """
 
 _HOW_MADE = """
-`fedproof reproduce all --device cuda` makes the rows, `python docs/build.py` this page from them: every number
-of ours is computed from the rows, every published one is in `experiments/paper_values.json`. What the paper
-shows, what differs and the deviations below are our own words. Rows hold their commit and a hash of all that
-decided them; `fedproof reproduce all --check 5 --out experiments/results` trains five of them again. O is the
-number of replicas, K the paper's real-valued certified size.
+`fedproof reproduce all --device cuda` makes the rows, `python docs/build.py` this page from them. Every
+number of ours is computed from the rows, every published one is in `experiments/paper_values.json`; what the
+paper shows, what differs and the deviations are told in our own words. Rows hold their commit and a hash of
+all that decided them: `fedproof reproduce all --check 5 --out experiments/results` trains five of them again.
+O is the number of replicas, K the paper's real-valued certified size.
 """
 
 _LEGEND = """
@@ -124,7 +125,7 @@ def _missing(studies: Sequence[Study], rows: Rows) -> Iterator[str]:
 
 def _effort(studies: Sequence[Study], experiments: Path, rows: Rows) -> Iterator[str]:
     """How much of the paper's scale was trained, and how long it took."""
-    points = [point for study in studies for point in points_of(study, experiments, 1.0)]
+    points = [point for study in studies for point in points_of(study, experiments, 1.0) if point.config]
     whole = [row for row in (rows.find(point) for point in points) if row]
     for hardware in sorted({row.hardware for row in whole}):
         found = [row for row in whole if row.hardware == hardware]
@@ -181,7 +182,7 @@ def _section(
 
 
 def _panel(study: Study, panel: Panel, found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
-    if panel.measure in ("certified", "attacked", "needed", "dopamine"):
+    if panel.measure in ("certified", "attacked", "needed", "dopamine", "renyi"):
         yield f"![{panel.title}]({_image(study, panel)})\n"
     if panel.substitute:
         yield f"*Data:* {panel.substitute}.\n"
@@ -192,6 +193,7 @@ def _panel(study: Study, panel: Panel, found: Sequence[MeasuredRow], published: 
         "run-time": _seconds,
         "budgets": _budgets,
         "dopamine": _dopamine,
+        "renyi": _renyi,
         "accuracy": _nothing,
     }[panel.measure](found, published)
 
@@ -299,6 +301,18 @@ def _dopamine(found: Sequence[MeasuredRow], published: Published) -> Iterator[st
         yield f"| {name} | {value} | {' | '.join(ours)} |"
     sound = (f"{one.pld[-1]:.3f}" for one in measured.curves)
     yield f"| InsDP-FedSGD, sound | - | {' | '.join(sound)} |\n"
+
+
+def _renyi(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
+    """Sizes at a few shares of the votes."""
+    [(_, measured)] = of_kind(found, Renyi)
+    places = [measured.shares.index(share) for share in (0.7, 0.9, 0.97, 0.99, 0.999)]
+    yield f"| certified users | {' | '.join(f'{measured.shares[at]:g} of the votes' for at in places)} |"
+    yield "|---" * (len(places) + 1) + "|"
+    for one in measured.curves:
+        for name, sizes in one.sizes.items():
+            yield f"| {one.training}: {name} | {' | '.join(str(sizes[at]) for at in places)} |"
+    yield ""
 
 
 def _clean_table(clean: Sequence[Comparison]) -> Iterator[str]:

@@ -42,7 +42,9 @@ class Panel(Section):
 
     name: str
     title: str
-    measure: Literal["certified", "accuracy", "attacked", "needed", "run-time", "budgets", "dopamine"]
+    measure: Literal[
+        "certified", "accuracy", "attacked", "needed", "run-time", "budgets", "dopamine", "renyi"
+    ]
     experiment: str | None = None
     set: Strings
     vary: Strings

@@ -131,6 +131,7 @@ RULES = {
             "spending": (Kind.BOUNDED,),
             "simultaneous": (Kind.MARGIN, Kind.BOUNDED),
             "rule": (Kind.VOTE, Kind.MEAN),
+            "group": (Kind.RENYI,),
         },
         needs=_GUARANTEE_NEEDS,
     ),
