@@ -11,9 +11,9 @@ from typing import Any
 from fedproof import check
 from fedproof.experiment import SharedWork
 from paper.published import Published
-from paper.rows import Attacked, Clean, MeasuredRow, Needed, Result, Rows, Trained
+from paper.rows import Attacked, Clean, MeasuredRow, Needed, Recorded, Result, Rows, Trained
 from paper.run import ROWS, measure_point
-from paper.study import REHEARSAL, Study, points_of
+from paper.study import FOLDER, REHEARSAL, Study, points_of
 
 FALSE_ALARM = 0.01  # of a whole check
 _ROUNDED = 1e-5  # in rows
@@ -80,13 +80,13 @@ def check_rows(
     check.count(check=count)
     if not REHEARSAL <= scale <= 1:
         raise ValueError(f"scale = {scale} must be at least {REHEARSAL} and at most 1 to check rows")
-    rows = Rows(out / ROWS)
+    rows = Rows(out / ROWS[FOLDER])
     whole = (point for study in studies for point in points_of(study, experiments))
     known = {point.key for point in whole if rows.find(point) and point.panel.measure != "run-time"}
     scaled = (point for study in studies for point in points_of(study, experiments, scale))
     points = [point for point in scaled if point.key in known]
     if not points:
-        raise ValueError(f"{out / ROWS}: there are no rows of these studies to check")
+        raise ValueError(f"{out / ROWS[FOLDER]}: there are no rows of these studies to check")
     drawn = Random(seed).sample(points, min(count, len(points)))
     before = {row.key: row for row in rows}
     shared, published = SharedWork(wanted=True), Published.read(experiments)
@@ -129,6 +129,8 @@ def _numbers(result: Result) -> Iterator[tuple[str, float, float]]:
     match result:
         case Clean() | Needed():
             yield "accuracy", result.accuracy, result.accuracy_std
+        case Recorded():
+            yield "accuracy", result.accuracy, most_spread(result.accuracy, 1.0)
         case Attacked():
             yield "accuracy", result.accuracy, most_spread(result.accuracy, 1.0)
             for one in result.attacks:

@@ -24,12 +24,12 @@ from paper.study import Point, Study, points_of
 ROOT = Path(__file__).parents[1]
 _PACKAGE = Path(fedproof.__file__).parent
 _TRAINING = (
-    *("data", "encoders", "models", "rounds", "mechanisms", "ensemble"),
-    *("federation.py", "lots.py", "seeds.py", "arrays.py", "aggregation/rule.py"),
+    *("config", "data", "encoders", "models", "rounds", "mechanisms", "ensemble", "aggregation/rule.py"),
+    *("experiment.py", "federation.py", "lots.py", "seeds.py", "arrays.py", "release.py"),
 )
 _CERTIFYING = ("accounting", "certificates")
 _ATTACKING = ("robustness", "attacks/attack.py", "attacks/units.py", "attacks/model_replacement.py")
-_CERTIFIED = ("certified", "attacked", "needed", "budgets", "dopamine", "renyi")
+_CERTIFIED = ("certified", "attacked", "needed", "record", "budgets", "dopamine", "renyi")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ def decided_by(point: Point) -> dict[str, str]:
     said["config"] = None if config is None else config.model_dump(mode="json")
     parts = {
         "settings and defaults": _short(json.dumps(said, sort_keys=True).encode()),
-        "measuring": code_of(ROOT / "paper" / "measures.py"),
+        "measuring": code_of(ROOT / "paper" / ("computed.py" if config is None else "measures.py")),
     }
     if panel.measure in _CERTIFIED:
         parts["certificates"] = _code(_CERTIFYING)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
+from paper.computed import renyi
 from paper.figures import _attacked, _renyi
-from paper.measures import renyi
 from paper.published import Published
 
 

@@ -62,7 +62,8 @@ def touched(monkeypatch):
         ("attacks/perturbed.py", "attack min-max", "robust-accuracy/defences-updates/rule=krum"),
         ("attacks/attack.py", "attacking", "robust-accuracy/defences-updates/rule=krum"),
         ("aggregation/krum.py", "rule krum", "robust-accuracy/defences-updates/rule=krum"),
-        ("paper/measures.py", "measuring", "privacy-budgets/all"),
+        ("paper/computed.py", "measuring", "privacy-budgets/all"),
+        ("paper/measures.py", "measuring", "robust-accuracy/defences-updates/rule=krum"),
     ],
 )
 def test_code_that_decides_a_row_is_part_of_it(points, touched, file, part, key):

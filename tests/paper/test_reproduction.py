@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedproof.accounting.epsilon import dopamine_epsilon
-from fedproof.accounting.renyi import paper_epsilon
+from fedproof.accounting.epsilon import dopamine_epsilon, paper_epsilon
 from fedproof.mechanisms import FixedSize, InstanceFedSGD
 from paper import Rows, load_studies, reproduce, write_page
 from paper.clean import compare_clean
