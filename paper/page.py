@@ -7,7 +7,7 @@ from pathlib import Path
 from fedproof.files import replace_file
 from paper.agreement import agreement
 from paper.clean import Comparison, compare_clean
-from paper.defences import DEFENCES, Defended, defended, draw_defences
+from paper.defences import DEFENCES, Defended, Line, defended, draw_defences, lines_of
 from paper.figures import draw_panel, label_of
 from paper.provenance import Provenance
 from paper.published import Published
@@ -49,6 +49,13 @@ O is the number of replicas, K the paper's real-valued certified size.
 _LEGEND = """
 Paper: its formula with the means as they are. Others: with the confidence of the row, 99 % unless said
 otherwise; the last column is fedproof's default certificate, for adversaries that join / replace.
+"""
+
+_LINES = """\
+What an optimised attack leaves of the differences between the rules: accuracies under attack as a line over
+those without, its slope beside the chance that a cohort is honest. A slope like that chance means that rules
+differ in honest cohorts alone; a slope near one and a small loss (of the rule that loses most, in points) that
+the attack does little to any of them. *Off it*: the published accuracy that is furthest from the line, points.
 """
 
 _DATA = """
@@ -248,6 +255,19 @@ def _defence_table(found: Sequence[MeasuredRow], published: Published) -> Iterat
         ]
         yield f"| {server} | {' | '.join(shown)} |"
     yield "\nIn parentheses: the share that is certified for as many adversaries, with 99 % confidence.\n"
+    lines = [one for one in lines_of(found, published) if one.attack.startswith("min-")]
+    if lines:
+        yield from _line_table(lines)
+
+
+def _line_table(lines: Sequence[Line]) -> Iterator[str]:
+    yield _LINES
+    yield "| attack | k | honest cohorts | published slope | off it | our slope | largest loss |"
+    yield "|---|---|---|---|---|---|---|"
+    for one in lines:
+        cells = [f"{one.honest:.3f}", f"{one.theirs:.3f}", f"{one.away:.2f}", f"{one.ours:.3f}"]
+        yield f"| {one.attack} | {one.size} | {' | '.join(cells)} | {one.fall:.2f} |"
+    yield ""
 
 
 def _in_parentheses(share: float | None) -> str:

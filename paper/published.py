@@ -112,6 +112,11 @@ class Published:
         """At which ε the largest K is reached."""
         return float(self.values["best_epsilon_for_largest_k"][experiment])
 
+    def cohort(self, experiment: str) -> tuple[int, int]:
+        """How many users there are, and how many of them a round draws."""
+        found = self.values["setup"][experiment]
+        return int(found["users"]), int(found["cohort"])
+
     def robust_accuracy(self, server: str, attack: str, size: int) -> float | None:
         """Accuracy on CIFAR under attack, in percent, where it is printed."""
         table = self.values["robust_accuracy_cifar"]
