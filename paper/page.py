@@ -8,6 +8,7 @@ from fedproof.files import replace_file
 from paper.agreement import agreement
 from paper.clean import Comparison, compare_clean
 from paper.defences import DEFENCES, Defended, Line, defended, draw_defences, lines_of
+from paper.deviations import deviation_table
 from paper.figures import draw_panel, label_of
 from paper.provenance import Provenance
 from paper.published import Published
@@ -54,8 +55,8 @@ otherwise; the last column is fedproof's default certificate, for adversaries th
 _LINES = """\
 What an optimised attack leaves of the differences between the rules: accuracies under attack as a line over
 those without, its slope beside the chance that a cohort is honest. A slope like that chance means that rules
-differ in honest cohorts alone; a slope near one and a small loss (of the rule that loses most, in points) that
-the attack does little to any of them. *Off it*: the published accuracy that is furthest from the line, points.
+differ in honest cohorts alone; a slope near one and a small loss (of the rule that loses most, in points)
+that the attack does little to any of them. *Off it* is how far a published accuracy lies from the line.
 """
 
 _DATA = """
@@ -69,6 +70,7 @@ what is not there.
 | `mnist`, `cifar-10-batches-bin` | `fedproof data fetch mnist`, `fedproof data fetch cifar10` |
 | `weights/cifar100_cnn.npz` | here the weights that the paper's authors publish, as arrays; of your own: \
 `fedproof data fetch cifar100`, `fedproof pretrain experiments/pretrain-cifar100.toml` |
+| `leaf/airline` | tweets about airlines by account, in LEAF's format |
 | `leaf/sent140-pseudo` | here tweets of Sentiment140 dealt at random to 805 users of 60 tweets each, in \
 LEAF's format; with the published file `sent140` has the accounts: `fedproof data fetch sent140` |
 | `glove` | `fedproof data fetch glove`; here the vectors of 100 dimensions |
@@ -106,7 +108,7 @@ def page(studies: Sequence[Study], experiments: Path, rows: Rows) -> str:
     parts += [*_missing(studies, rows), *_summary(found)]
     for study in studies:
         parts += _section(study, rows, published, clean, origin)
-    parts += [*_clean_table(clean), _DATA]
+    parts += [*_clean_table(clean), *deviation_table(rows), _DATA]
     return "\n".join(parts).rstrip() + "\n"
 
 

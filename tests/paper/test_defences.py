@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from fedproof.attacks.backdoor import default_size, triangle
 from paper import Rows, load_studies
 from paper.clean import CLOSE
 from paper.defences import defended, lines_of
+from paper.deviations import DEVIATIONS, Deviation, differences
 from paper.published import Published
+from paper.rows import Clean, line_of
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 PUBLISHED = Published.read(EXPERIMENTS)
@@ -71,3 +74,41 @@ def test_lines_are_those_of_the_cells(measured_row, attacked):
     assert one.fall == pytest.approx(28)
     assert one.honest == pytest.approx(0.8**2, abs=0.002)
     assert lines_of(rows[:2], PUBLISHED) == []
+
+
+# --- deviations from the authors' code ------------------------------------------------------------------
+
+
+def test_the_effect_of_a_deviation_is_that_of_the_rows(measured_row, tmp_path):
+    def clean(accuracy):
+        return Clean(accuracy=accuracy, accuracy_std=0.0, ensemble_accuracy=accuracy)
+
+    made = {
+        "a/there/seed=0": ("1", 0.8),
+        "a/there/seed=1": ("1", 0.9),
+        "a/there/other": ("2", 0.7),
+        "a/here/one": ("1", 0.8),
+        "a/here/three": ("3", 0.1),
+    }
+    rows = [
+        measured_row(clean(accuracy), key=key, values={"mechanism.noise_multiplier": noise})
+        for key, (noise, accuracy) in made.items()
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(map(line_of, rows)))
+    found = Rows(tmp_path / "rows.jsonl")
+    assert list(differences(found, "a/there", "a/here")) == [pytest.approx(5.0)]
+    one = Deviation(what="it", theirs="so", ours="else", pairs=(("a/there", "a/here"),))
+    assert one.measured(found).startswith("accuracy as there +5.00 points")
+    assert Deviation(what="it", theirs="so", ours="else").measured(found) == "not measured"
+
+
+def test_deviations_that_rows_can_tell_have_them():
+    rows = Rows(EXPERIMENTS / "results" / "rows.jsonl")
+    for one in DEVIATIONS:
+        assert bool(one.pairs) == one.measured(rows).startswith("accuracy as there")
+
+
+def test_the_trigger_has_the_stated_number_of_pixels():
+    text = next(one.ours for one in DEVIATIONS if one.what == "trigger")
+    pixels = [int(triangle(side, side, default_size(side, side)).sum()) for side in (28, 32)]
+    assert f"{pixels[0]} pixels on MNIST and {pixels[1]} on CIFAR" in text
