@@ -84,8 +84,8 @@ DEVIATIONS = (
         what="batches and momentum (instance level)",
         theirs="batches are parts of a shuffled pass, momentum goes on from round to round, every run starts "
         "from a model of its own",
-        ours="Poisson samples, which is what is accounted, momentum from rest in every round, one first model. "
-        "Accuracies are compared after training as there",
+        ours="Poisson samples, which is what is accounted, momentum from rest in every round, one model to "
+        "start from. Accuracies are compared after training as there",
         pairs=(("instances-mnist/clean-3", "instances-mnist/certified"),),
     ),
     Deviation(
@@ -96,10 +96,10 @@ DEVIATIONS = (
     ),
     Deviation(
         what="per-layer and median clipping",
-        theirs="every tensor, weights and biases apart, may be as long as the whole; medians are those of the "
-        "cohort; both are accounted as flat clipping",
-        ours="layers instead of tensors; certificates of per-layer clipping count the layers, those of medians "
-        "say that they are not sound",
+        theirs="every tensor, weights and biases apart, may be as long as the whole; medians are those of "
+        "the cohort; both are accounted as flat clipping",
+        ours="layers instead of tensors; certificates of per-layer clipping count the layers, those of "
+        "medians say that they are not sound",
     ),
     Deviation(
         what="number of adversaries that defences are told",
