@@ -105,7 +105,7 @@ def page(studies: Sequence[Study], experiments: Path, rows: Rows) -> str:
     found = statements(rows, clean)
     origin = Provenance.of(studies, experiments)
     parts = [_INTRODUCTION, *_in_short(found, studies, experiments, rows), *origin.summary(rows), _HOW_MADE]
-    parts += [*_missing(studies, rows), *_summary(found)]
+    parts += _summary(found)
     for study in studies:
         parts += _section(study, rows, published, clean, origin)
     parts += [*_clean_table(clean), *deviation_table(rows), _DATA]
@@ -118,18 +118,6 @@ def shown(study: Study, panel: Panel, rows: Rows) -> list[MeasuredRow]:
     if panel.rows_of is None or not panel.attacks:
         return found
     return [replace(row, result=result.only(panel.attacks)) for row, result in of_kind(found, Attacked)]
-
-
-def _missing(studies: Sequence[Study], rows: Rows) -> Iterator[str]:
-    """What of the studies has no rows, so that nobody takes the page for whole."""
-    names = [
-        f"{study.title} ({panel.title})"
-        for study in studies
-        for panel in study.panel
-        if not shown(study, panel, rows)
-    ]
-    if names:
-        yield f"Not measured yet: {'; '.join(names)}.\n"
 
 
 def _effort(studies: Sequence[Study], experiments: Path, rows: Rows) -> Iterator[str]:
