@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import subprocess
 import tokenize
 from collections.abc import Iterator, Mapping, Sequence
@@ -142,6 +143,23 @@ class Provenance:
         if missing:
             panels = sorted({"/".join(key.split("/")[:2]) for key in missing})
             yield f"* Not measured yet: {len(missing)} points of {', '.join(panels)}."
+
+
+def without_marks(text: str) -> str:
+    """The page without what any change of the code would change on it.
+
+    Marks are made when the guide is built (`make docs`). A committed page may have older ones: else every
+    change of the engine would have to change the page.
+
+    >>> without_marks("<sub>H200, 9 s; settings 1; **changed since, 1 of 2:** training changed</sub>")
+    '<sub>H200, 9 s; settings 1</sub>'
+    """
+    kept = [line for line in text.split("\n") if not _SUMMARY.match(line)]
+    return _MARK.sub("</sub>", "\n".join(kept))
+
+
+_MARK = re.compile(r"; (\*\*changed since|older than the record).*</sub>")
+_SUMMARY = re.compile(r"\* \*\*\d+ of \d+ points are measured")
 
 
 # --- hashes -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from paper import Rows, load_studies, reproduce
 from paper import provenance as origin
 from paper.page import page
-from paper.provenance import CHANGES, Provenance, decided_by, stale, without_words
+from paper.provenance import CHANGES, Provenance, decided_by, stale, without_marks, without_words
 from paper.rows import line_of
 from paper.study import points_of
 
@@ -163,3 +163,19 @@ def test_every_row_on_the_page_is_judged():
     text = page(load_studies(EXPERIMENTS), EXPERIMENTS, rows)
     changed = sum(bool(judged.reasons(row)) for row in rows if row.key in judged.points)
     assert f"Settings or code of {changed} rows have changed since" in text
+
+
+def test_a_changed_engine_changes_nothing_but_the_marks(small, experiments):
+    studies, old = load_studies(experiments), [replace(row, decided={"training": "old"}) for row in small]
+    before, after = (page(studies, experiments, fake_rows(rows)) for rows in (list(small), old))
+    assert before != after
+    assert without_marks(before) == without_marks(after)
+    assert without_marks(before).count("<sub>") == before.count("<sub>")
+    other = [replace(old[0], result=replace(old[0].result, accuracy=0.123)), *old[1:]]
+    assert without_marks(page(studies, experiments, fake_rows(other))) != without_marks(after)
+
+
+def fake_rows(rows):
+    found = Rows(Path("nowhere"))
+    found._rows = {row.key: row for row in rows}
+    return found
