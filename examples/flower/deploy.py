@@ -212,14 +212,39 @@ def rounds_done(out: Path) -> int:
     return sum(last.values())
 
 
-def trial_of_node(deployment: Deployment, out: Path, config: Mapping[str, object]) -> None:
-    """Run the app with one node killed and started again; results are in `out`."""
-    deployment.run_app({"out": str(out), "users": deployment.nodes} | dict(config))
-    deployment.wait(lambda: rounds_done(out) >= 1, "a round is over")
+def without_node(
+    deployment: Deployment, out: Path, *, after: int = 1, meanwhile: Callable[[], None] = lambda: None
+) -> None:
+    """Kill a node `after` so many rounds, call `meanwhile`, and start it when the others have gone on."""
+    deployment.wait(lambda: rounds_done(out) >= after, f"{after} rounds are over")
     deployment.kill("node-0")
     seen = rounds_done(out)
+    meanwhile()
     deployment.wait(lambda: rounds_done(out) > seen, "the others go on")
     deployment.start_node(0)
+
+
+def without_superlink(
+    deployment: Deployment,
+    config: Mapping[str, object],
+    *,
+    after: int = 3,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> None:
+    """Kill the SuperLink `after` so many rounds, call `meanwhile` while nothing runs, and start it again.
+
+    Nodes connect again by themselves; the app is submitted again, as it was, and goes on from its folder.
+    """
+    out = Path(str(config["out"]))
+    deployment.wait(lambda: rounds_done(out) >= after, f"{after} rounds are over")
+    deployment.kill("superlink")
+    meanwhile()
+    deployment.start_superlink()
+    deployment.run_app(config)
+
+
+def until_certified(deployment: Deployment, out: Path) -> None:
+    """Wait for the certificate, and start a node that was refused again."""
 
     def finished() -> bool:
         # The SuperLink refuses the node's key until it has missed the dead process's heartbeat for a
@@ -230,28 +255,6 @@ def trial_of_node(deployment: Deployment, out: Path, config: Mapping[str, object
         return (out / "certificate.json").exists()
 
     deployment.wait(finished, "the certificate is there")
-
-
-def trial_of_superlink(
-    deployment: Deployment,
-    out: Path,
-    config: Mapping[str, object],
-    *,
-    meanwhile: Callable[[], None] = lambda: None,
-) -> None:
-    """Run the app with the SuperLink killed after three rounds; results are in `out`.
-
-    `meanwhile` is called while nothing runs. Nodes connect again by themselves; the app is submitted again,
-    as it was, and goes on from its folder.
-    """
-    config = {"out": str(out), "users": deployment.nodes} | dict(config)
-    deployment.run_app(config)
-    deployment.wait(lambda: rounds_done(out) >= 3, "three rounds are over")
-    deployment.kill("superlink")
-    meanwhile()
-    deployment.start_superlink()
-    deployment.run_app(config)
-    deployment.wait((out / "certificate.json").exists, "the certificate is there")
 
 
 # One round for each part, and parts enough that some are trained before, without and after the killed node. A
@@ -272,7 +275,13 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--kill", choices=["node", "superlink"], default="node")
     options = parser.parse_args()
-    trial = trial_of_node if options.kill == "node" else trial_of_superlink
     with Deployment(folder=options.out.resolve(), nodes=options.nodes) as running:
-        trial(running, running.folder / "run", SETTINGS)
-    print(running.folder / "run")
+        results = running.folder / "run"
+        submitted = SETTINGS | {"out": str(results), "users": options.nodes}
+        running.run_app(submitted)
+        if options.kill == "node":
+            without_node(running, results)
+        else:
+            without_superlink(running, submitted)
+        until_certified(running, results)
+    print(results)
