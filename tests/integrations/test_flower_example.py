@@ -119,7 +119,7 @@ def test_certificates_agree_within_monte_carlo_error(simulated):
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_not_trained_again(simulated, example_path, flower, make_grid):
+def test_a_finished_run_is_not_trained_again(simulated, example_path, flower, make_grid, monkeypatch):
     server_app = import_module("digits_app.server_app")
     settings = server_app.Settings(
         out=str(simulated),
@@ -130,11 +130,8 @@ def test_a_finished_run_is_not_trained_again(simulated, example_path, flower, ma
         timeout=1.0,
     )
     before = (simulated / "certificate.json").read_bytes()
-    os.environ["FEDPROOF_SEED"] = str(SEED)
-    try:
-        server_app.run(make_grid({}), settings)
-    finally:
-        del os.environ["FEDPROOF_SEED"]
+    monkeypatch.setenv("FEDPROOF_SEED", str(SEED))
+    server_app.run(make_grid({}), settings)
     assert (simulated / "certificate.json").read_bytes() == before
 
 

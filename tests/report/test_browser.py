@@ -201,7 +201,7 @@ def test_even_injected_script_would_not_run(browser, tmp_path):
 def test_ten_thousand_inputs_open_quickly(browser, large_run):
     folder, federation = large_run
     path = write_report(folder, federation=federation)
-    assert browser.open(path) <= 2.0
+    assert browser.open(path) <= 1.0  # of processor time; a fifth of that is usual
     assert browser.errors == []
 
 
