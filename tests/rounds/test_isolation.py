@@ -2,7 +2,7 @@
 
 Every mechanism, layout and kind of model is driven through hostile units: huge, infinite, not a number,
 subnormal, of one instance or as many as are allowed, of other labels, joining at any place or leaving. The
-changes that are always tried meet every value with every kind of change; `make fuzz` draws many more.
+changes that are always tried are a list, see `every_change`; `make fuzz` draws many more.
 """
 
 import os
@@ -352,16 +352,17 @@ def differing_by_identity(task, before, other, after):
 
 
 def every_change(case):
-    """The changes that are always tried: each value in each kind of change, each place, each size."""
+    """What is always tried: each value in the first place, which others may read, and each kind in each."""
     fixed = isinstance(getattr(case.mechanism, "sampling", None), FixedSize)
-    turns = USERS if case.model == "lstm" else len(HUGE)  # tokens have no values
     for single in (False, True) if case.mechanism.unit is Unit.INSTANCE else (False,):
-        again = fixed and not single  # nobody may come or go: the same once more, mixed with other numbers
-        for number, kind in enumerate(["replace", "replace"] if again else ["replace", "join", "leave"]):
-            for turn in range(USERS if kind == "leave" else turns):
-                what = {"single": single, "kind": kind, "place": turn * (USERS + 1), "seed": turn}
-                held = {"count": 1 + 3 * turn % MOST, "value": HUGE[turn], "mixed": (turn + number) % 2 == 1}
-                yield turn % 4, what | held
+        kinds = (
+            {"replace": np.nan} if fixed and not single else {"replace": np.nan, "join": np.inf, "leave": 0}
+        )
+        tried = [] if case.model == "lstm" else [("replace", value, 0) for value in HUGE]  # tokens have none
+        tried += [(kind, value, place) for kind, value in kinds.items() for place in range(USERS)]
+        for turn, (kind, value, place) in enumerate(tried):
+            what = {"single": single, "kind": kind, "place": place * (USERS + 1), "seed": turn}
+            yield turn % 4, what | {"count": 1 + 3 * turn % MOST, "value": value, "mixed": turn % 2 == 1}
 
 
 def search(name, device, *, examples, every=1):
