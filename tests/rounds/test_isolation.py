@@ -267,10 +267,8 @@ def changed(federation, change):
         if kind == "replace":
             new = (*new[:2], rows[2][at : at + 1])
         keep = at if kind == "join" else at + 1
-        users[place] = (
-            who,
-            *(np.concatenate([old[:at], one, old[keep:]]) for old, one in zip(rows, new, strict=True)),
-        )
+        merged = (np.concatenate([old[:at], one, old[keep:]]) for old, one in zip(rows, new, strict=True))
+        users[place] = (who, *merged)
     elif kind == "leave":
         users.pop(place)
     elif kind == "join":
@@ -304,10 +302,8 @@ def drew(task, other):
     for each in (task, other):
         chosen = cohorts_of(task.mechanism, each.units.who, task.seed, replicas_of(task))
         found |= chosen[:, :, np.isin(each.units.who, differ)].any((1, 2))
-    drawn_by_lot = hasattr(task.mechanism, "batch_probability") and not getattr(
-        task.mechanism, "shuffled", False
-    )
-    if drawn_by_lot and np.array_equal(task.units.who, other.units.who):  # a member adds noise, at least
+    by_lot = hasattr(task.mechanism, "batch_probability") and not getattr(task.mechanism, "shuffled", False)
+    if by_lot and np.array_equal(task.units.who, other.units.who):  # a member adds noise, at least
         found &= batches_hold(task, other)
     return found
 
@@ -365,8 +361,16 @@ def every_change(case):
             yield turn % 4, what | {"count": 1 + 3 * turn % MOST, "value": value, "mixed": turn % 2 == 1}
 
 
-def search(name, device, *, examples, every=1):
-    """Try every change, or one of `every` so many, and `examples` that are drawn."""
+def drive(case, holds, *, examples=EXAMPLES, every=1):
+    """Call `holds(seed, change)` with one of `every` so many that are always tried, and with those drawn."""
+    for seed, change in list(every_change(case))[::every]:
+        holds(seed, change)
+    if examples:
+        how = settings(max_examples=examples, deadline=None, derandomize=True, database=None)
+        how(given(change=changes(case), seed=st.integers(0, 3))(holds))()
+
+
+def search(name, device, **how):
     apart = []
 
     def holds(seed, change):
@@ -374,17 +378,13 @@ def search(name, device, *, examples, every=1):
         apart.append(untouched)
         assert wrong == 0, (seed, change)
 
-    for seed, change in list(every_change(CASES[name]))[::every]:
-        holds(seed, change)
-    if examples:
-        how = settings(max_examples=examples, deadline=None, derandomize=True, database=None)
-        how(given(change=changes(CASES[name]), seed=st.integers(0, 3))(holds))()
+    drive(CASES[name], holds, **how)
     assert sum(apart) > len(apart) / 2  # most changes leave somebody untouched: the test sees something
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].model not in SHAPES])
 def test_whoever_is_not_drawn_changes_no_bit(name):
-    search(name, "cpu", examples=EXAMPLES)
+    search(name, "cpu")
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].model in SHAPES])
