@@ -164,6 +164,11 @@ class Deployment:
                 raise RuntimeError(f"waited in vain until {what}; the SuperLink says\n{said}")
             time.sleep(0.25)
 
+    @property
+    def activated(self) -> int:
+        """How often a node was let in."""
+        return (self.folder / "superlink.log").read_text(errors="replace").count("Activated node")
+
     def log(self, name: str) -> str:
         """The last lines that a process has written."""
         path = self.folder / f"{name}.log"
@@ -212,16 +217,25 @@ def rounds_done(out: Path) -> int:
     return sum(last.values())
 
 
-def without_node(
-    deployment: Deployment, out: Path, *, after: int = 1, meanwhile: Callable[[], None] = lambda: None
-) -> None:
-    """Kill a node `after` so many rounds, call `meanwhile`, and start it when the others have gone on."""
-    deployment.wait(lambda: rounds_done(out) >= after, f"{after} rounds are over")
+def without_node(deployment: Deployment, out: Path, *, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Kill a node after a round, call `meanwhile`, and have it back when the others have gone on."""
+    deployment.wait(lambda: rounds_done(out) >= 1, "a round is over")
     deployment.kill("node-0")
     seen = rounds_done(out)
     meanwhile()
     deployment.wait(lambda: rounds_done(out) > seen, "the others go on")
+    known = deployment.activated
     deployment.start_node(0)
+
+    def back() -> bool:
+        # The SuperLink refuses the node's key until it has missed the dead process's heartbeat for a
+        # minute. A service manager would try again and again, and so does this.
+        if deployment.processes["node-0"].poll() is not None:
+            time.sleep(3)
+            deployment.start_node(0)
+        return deployment.activated > known
+
+    deployment.wait(back, "the node is back")
 
 
 def without_superlink(
@@ -241,20 +255,6 @@ def without_superlink(
     meanwhile()
     deployment.start_superlink()
     deployment.run_app(config)
-
-
-def until_certified(deployment: Deployment, out: Path) -> None:
-    """Wait for the certificate, and start a node that was refused again."""
-
-    def finished() -> bool:
-        # The SuperLink refuses the node's key until it has missed the dead process's heartbeat for a
-        # minute. A service manager would try again and again, and so does this.
-        if deployment.processes["node-0"].poll() is not None:
-            time.sleep(3)
-            deployment.start_node(0)
-        return (out / "certificate.json").exists()
-
-    deployment.wait(finished, "the certificate is there")
 
 
 # One round for each part, and parts enough that some are trained before, without and after the killed node. A
@@ -283,5 +283,5 @@ if __name__ == "__main__":
             without_node(running, results)
         else:
             without_superlink(running, submitted)
-        until_certified(running, results)
+        running.wait((results / "certificate.json").exists, "the certificate is there")
     print(results)
