@@ -41,7 +41,7 @@ from fedproof.models.module import from_module
 from fedproof.rounds.randomness import cohorts_of
 from fedproof.threat import Unit
 
-EXAMPLES = int(os.environ.get("FEDPROOF_ISOLATION_EXAMPLES", "0"))  # drawn for each case
+EXAMPLES = int(os.environ.get("FEDPROOF_ISOLATION_EXAMPLES", "15"))  # drawn for each case
 USERS, MOST, REPLICAS = 6, 7, range(5)
 HALF, THREE = Poisson(probability=0.3), FixedSize(cohort=2, users=USERS)
 FOUR = FixedSize(cohort=4, users=USERS)
