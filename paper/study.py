@@ -25,7 +25,7 @@ class Panel(Section):
     """`[[panel]]`: one experiment, what is varied, and what is measured.
 
     Attributes:
-        name: of its rows and its figure.
+        name: of its rows and its figure; `<other>-seeds` are further ensembles of the points of `other`.
         title: what stands above the figure.
         measure: see `measures.MEASURES`.
         experiment: the file of the experiment, without its ending.
@@ -38,11 +38,14 @@ class Panel(Section):
         rows_of: `study/panel` whose rows are shown again; nothing is trained.
         published: name of the paper's experiment, for its ε and accuracies.
         substitute: what stands in for data that are not to be had.
+        printed: certify also at the ε that the paper prints, where more is spent.
     """
 
     name: str
     title: str
-    measure: Literal["certified", "accuracy", "attacked", "needed", "run-time", "budgets", "dopamine"]
+    measure: Literal[
+        "certified", "sizes", "accuracy", "attacked", "costs", "needed", "run-time", "budgets", "dopamine"
+    ]
     experiment: str | None = None
     set: Strings
     vary: Strings
@@ -53,6 +56,7 @@ class Panel(Section):
     rows_of: str | None = None
     published: str | None = None
     substitute: str | None = None
+    printed: bool = False
 
 
 class Study(Section):
@@ -93,6 +97,8 @@ class Point:
     def settings_sha256(self) -> str:
         """SHA-256 of all that the files say about this point."""
         said = self.panel.model_dump(mode="json", include={"measure", "attacks", "sizes", "taus"})
+        if self.panel.printed:  # otherwise as before there was such a key
+            said["printed"] = True
         if self.config is not None:
             said["config"] = self.config.model_dump(mode="json", exclude_unset=True)
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
@@ -122,12 +128,19 @@ def _load(path: Path) -> Study:
 
 
 def chosen(studies: Sequence[Study], name: str) -> list[Study]:
-    """The study called `name`, or `all`."""
-    found = [study for study in studies if name in ("all", study.name)]
+    """The study called `name`, with one panel if that is `study/panel`; or `all`."""
+    title, _, part = name.partition("/")
+    found = [study for study in studies if title in ("all", study.name)]
     if not found:
         known = ", ".join(study.name for study in studies)
         raise ValueError(f"study = {name!r} must be all or one of {known}")
-    return found
+    if not part:
+        return found
+    panels = tuple(panel for study in found for panel in study.panel if panel.name == part)
+    if not panels:
+        known = ", ".join(panel.name for study in found for panel in study.panel)
+        raise ValueError(f"study = {name!r} must name a panel of {title}: {known}")
+    return [found[0].model_copy(update={"panel": panels})]
 
 
 def points_of(study: Study, experiments: Path, scale: float = 1.0) -> list[Point]:
