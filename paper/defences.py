@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from fedproof.report.figures import new_figure, save_figure
+from fedproof.report.chart import new_figure, save_figure
 from paper.figures import colours, label_of
 from paper.published import Published
 from paper.results import AttackCell, Clean

@@ -17,10 +17,11 @@ from paper.measures import COMPUTED, MEASURES
 from paper.published import Published
 from paper.results import Result
 from paper.rows import MeasuredRow, Rows
-from paper.study import Point, Study, load_studies, points_of
+from paper.study import FOLDER, RECORDS, Point, Study, load_studies, points_of
 from paper.work import Work
 
-ROWS = "rows.jsonl"
+ROWS = {FOLDER: "rows.jsonl", RECORDS: "records.jsonl"}
+"""The file of the measured rows of each folder of studies."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -30,6 +31,7 @@ def reproduce(
     experiments: Path,
     out: Path,
     *,
+    folder: str = FOLDER,
     scale: float = 1.0,
     device: str = "cpu",
     jobs: int = 1,
@@ -40,7 +42,8 @@ def reproduce(
     Args:
         studies: from `load_studies`.
         experiments: the folder they come from.
-        out: folder of `rows.jsonl`.
+        out: folder of the file of rows.
+        folder: of the studies, inside `experiments`: those of the paper, or the records.
         scale: of the number of replicas; 1 is the paper's.
         device: `cpu` or `cuda`.
         jobs: points that are measured side by side, each by a process with its share of the device's memory;
@@ -53,7 +56,7 @@ def reproduce(
     if not 0 < scale <= 1:
         raise ValueError(f"scale = {scale} must be above 0 and at most 1")
     check.count(jobs=jobs)
-    rows, every = Rows(out / ROWS), load_studies(experiments)
+    rows, every = Rows(out / ROWS[folder]), load_studies(experiments, folder)
     order = [point.key for study in every for point in points_of(study, experiments, scale)]
     rows.arrange(order)  # a half-written line of an interrupted reproduction goes
     points = [point for study in studies for point in points_of(study, experiments, scale)]

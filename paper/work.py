@@ -58,11 +58,16 @@ def privacy(work: Work) -> dict[str, Any]:
     if not is_private(mechanism):
         return {}
     together = ensemble_account(mechanism, delta, work.config.ensemble.replicas)
-    return {
-        "epsilon": {name: round(value, 6) for name, value in account(mechanism, delta).items()},
-        "ensemble_epsilon": {name: round(value, 4) for name, value in together.items()},
-        "delta": delta,
-    }
+    return one_model(work) | {"ensemble_epsilon": {name: round(value, 4) for name, value in together.items()}}
+
+
+def one_model(work: Work) -> dict[str, Any]:
+    """ε and δ of one model, or of the one release; nothing where there are none."""
+    mechanism, delta = work.task.mechanism, work.config.mechanism.delta
+    if not is_private(mechanism):
+        return {}
+    found = account(mechanism, delta).items()
+    return {"epsilon": {name: round(value, 6) for name, value in found}, "delta": delta}
 
 
 def paper_epsilon_of(work: Work, printed: bool = False) -> float:
