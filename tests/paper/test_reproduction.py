@@ -254,5 +254,5 @@ def test_one_panel_of_a_study_can_be_chosen():
     studies = load_studies(EXPERIMENTS)
     [study] = chosen(studies, "ten-classes/mnist-bkd")
     assert [panel.name for panel in study.panel] == ["mnist-bkd"]
-    with pytest.raises(ValueError, match="must name a panel of ten-classes: mnist-certified"):
+    with pytest.raises(ValueError, match="panel = 'none' of ten-classes must be one of mnist-certified"):
         chosen(studies, "ten-classes/none")
