@@ -9,7 +9,7 @@ from statistics import median
 from paper.published import Published
 from paper.results import Clean
 from paper.rows import MeasuredRow, Rows, of_kind
-from paper.statements import Statement, at
+from paper.statements import Statement, at, counted, nearly_all
 
 SEEDS = "-seeds"  # of the panel with further ensembles of the same points
 _NOISE = "mechanism.noise_multiplier"
@@ -125,6 +125,7 @@ def conclusions(rows: Rows, published: Published) -> Iterator[Statement]:
         found = sizes_of(rows, panel)
         if len(found) > 2:
             yield from _optimum(data, found, published.best_epsilon(name))
+    yield from _utility(rows)
     yield from _fixed_k(rows, published)
     yield from _heterogeneity(rows)
     yield from _clippings(rows)
@@ -159,6 +160,34 @@ def _optimum(data: str, found: Sequence[Size], printed: float) -> Iterator[State
         holds=None if len(top.values) == 1 else True if theirs is top else _not(top.above(theirs)),
         evidence=f"K = {top} at ε = {top.epsilon:.4g}, {theirs} at ε = {theirs.epsilon:.4g}",
     )
+
+
+def _utility(rows: Rows) -> Iterator[Statement]:
+    """Less ε costs accuracy, so that more privacy is not always more certified robustness."""
+    steps, best_inside = [], []
+    for _, panel in PANELS.values():
+        ordered = sorted(
+            (one for _, one in of_kind(rows.under(panel), Clean) if one.epsilon),
+            key=lambda one: one.epsilon["paper"],
+        )
+        steps += list(pairwise(ordered))
+        found = sizes_of(rows, panel)
+        if len(found) > 2:
+            best_inside.append(best(found).above(found[0]))
+    if steps:
+        lower = counted(steps, lambda pair: pair[0].accuracy <= pair[1].accuracy)
+        yield Statement(
+            claim="the smaller ε, the lower the accuracy",
+            holds=nearly_all(lower),
+            evidence=f"{lower[0]} of {lower[1]} pairs of neighbouring ε",
+        )
+    if best_inside:
+        count = sum(one is True for one in best_inside)
+        yield Statement(
+            claim="more privacy does not always mean more certified predictions",
+            holds=True if count else None,
+            evidence=f"K falls again, beyond its range, in {count} of {len(best_inside)} panels",
+        )
 
 
 def _not(said: bool | None) -> bool | None:
@@ -197,6 +226,7 @@ def _heterogeneity(rows: Rows) -> Iterator[Statement]:
         found = [sizes_of(rows, PANELS[name][1]) for name in named]
         if not all(found):
             continue
+        yield _different_best(data.upper(), found)
         for more, less, (name, other) in zip(
             found, found[1:], (("iid data", "Dir(1)"), ("Dir(1)", "Dir(0.5)")), strict=False
         ):
@@ -206,6 +236,20 @@ def _heterogeneity(rows: Rows) -> Iterator[Statement]:
                 holds=first.above(second),
                 evidence=f"largest K = {second} against {first}",
             )
+
+
+def _different_best(data: str, found: Sequence[Sequence[Size]]) -> Statement:
+    """Only where no ε could be the best of all panels."""
+    tops = [best(one) for one in found]
+    perhaps = [
+        {one.epsilon for one in sizes if not top.above(one)} for sizes, top in zip(found, tops, strict=True)
+    ]
+    alike = len({top.epsilon for top in tops}) == 1 and all(len(top.values) > 1 for top in tops)
+    return Statement(
+        claim=f"iid data, Dir(1) and Dir(0.5) do not all have the same best ε on {data}",
+        holds=True if not set.intersection(*perhaps) else False if alike else None,
+        evidence=", ".join(f"{top.epsilon:.4g}" for top in tops),
+    )
 
 
 def clipping_sizes(rows: Rows, data: str) -> dict[str, tuple[Size, Size]]:
@@ -300,6 +344,19 @@ def _ten_classes(rows: Rows) -> Iterator[Statement]:
             claim="ten classes on CIFAR: the smaller ε, the larger K",
             holds=False if False in steps else None if None in steps else True,
             evidence=", ".join(f"{one} at ε = {one.epsilon:.4g}" for one in cifar),
+        )
+    curves = [
+        (one.epsilon["paper"], one.curve("paper", None, False))
+        for _, one in of_kind(rows.under("ten-classes/mnist-certified"), Clean)
+        if one.epsilon
+    ]
+    if len(curves) > 1:
+        first, last = max(curves, key=lambda pair: pair[1][0]), max(curves, key=lambda pair: at(pair[1], 1))
+        yield Statement(
+            claim="ten classes on MNIST: which ε certifies most depends on k",
+            holds=first[0] != last[0] and at(last[1], 1) > 0,
+            evidence=f"at k = 0 {first[1][0]:.1%} at ε = {first[0]:.4g}, "
+            f"at k = 1 {at(last[1], 1):.1%} at ε = {last[0]:.4g}",
         )
     two = sizes_of(rows, PANELS["user-mnist"][1])
     ten = sizes_of(rows, "ten-classes/mnist-certified")
