@@ -80,6 +80,11 @@ class Rows:
         row = self._rows.get(point.key)
         return row if row and row.settings_sha256 == point.settings_sha256 else None
 
+    def like(self, point: Point) -> MeasuredRow | None:
+        """A row of any key that was measured with the settings of a point."""
+        found = (row for row in self._rows.values() if row.settings_sha256 == point.settings_sha256)
+        return next(found, None)
+
     def under(self, prefix: str) -> list[MeasuredRow]:
         """All rows whose key is `prefix` or begins with it and a slash, in the order of the file."""
         return [row for key, row in self._rows.items() if key == prefix or key.startswith(f"{prefix}/")]

@@ -60,6 +60,10 @@ def reproduce(
     order = [point.key for study in every for point in points_of(study, experiments, scale)]
     rows.arrange(order)  # a half-written line of an interrupted reproduction goes
     points = [point for study in studies for point in points_of(study, experiments, scale)]
+    for point in points:
+        twin = rows.find(point) or rows.like(point)
+        if twin is not None and twin.key != point.key:
+            rows.add(_copied(twin, point))
     missing = [point for point in points if rows.find(point) is None]
     alike: dict[str, list[Point]] = {}
     for point in missing:
@@ -75,13 +79,18 @@ def reproduce(
         row = next(measured)
         end = time.perf_counter()
         rows.add(replace(row, wall=round(end - begin, 2)))
-        for twin in alike[row.settings_sha256]:
-            if twin.key != row.key:  # another panel shows the same point: one training, no time of its own
-                rows.add(replace(row, key=twin.key, values=twin.values, wall=0.0))
+        for other in alike[row.settings_sha256]:
+            if other.key != row.key:
+                rows.add(_copied(row, other))
         begin, done = end, done + len(alike[row.settings_sha256])
     rows.arrange(order)
     progress("reproduced", len(points), len(points))
     return rows
+
+
+def _copied(row: MeasuredRow, point: Point) -> MeasuredRow:
+    """The row of another point with the same settings: one training, and no time of its own."""
+    return replace(row, key=point.key, values=point.values, wall=0.0)
 
 
 def _look_for_data(points: Sequence[Point], shared: SharedWork) -> None:

@@ -19,7 +19,7 @@ join / replace.
 
 _COSTS = """
 Each cost as J(D) → J(D') ≥ the certified lower bound (the paper's bound), and the share of attacked replicas
-whose cost was clipped. Accuracies are those of the ensemble.
+whose cost was clipped; nothing is certified about a cost without a bound. Accuracies are the ensemble's.
 """
 
 
@@ -102,9 +102,11 @@ def attacked_table(found: Sequence[MeasuredRow]) -> Iterator[str]:
 def _cost(view: View, row: MeasuredRow, one: AttackCell) -> str:
     cost = view.of(row, one)
     assert cost is not None
-    bounds = f"{number(cost.lower, '.4f')} ({number(cost.paper_lower, '.4f')})"
-    clipped = "" if view.heuristic else f", {cost.clipped:.0%}"
-    return f"{cost.clean:.4f} → {cost.attacked:.4f} ≥ {bounds}{clipped}"
+    paper = f"({number(cost.paper_lower, '.4f')})"
+    moved = f"{cost.clean:.4f} → {cost.attacked:.4f}"
+    if view.heuristic:
+        return f"{moved} {paper}"
+    return f"{moved} ≥ {number(cost.lower, '.4f')} {paper}, {cost.clipped:.0%}"
 
 
 def number(value: float | None, form: str) -> str:

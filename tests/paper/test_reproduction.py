@@ -248,6 +248,10 @@ def test_points_with_the_same_settings_are_trained_once(experiments, tmp_path):
     rows = reproduce(load_studies(folder), folder, tmp_path / "out")
     one, other = (rows.under(f"twins/{name}")[0] for name in ("one", "other"))
     assert other == replace(one, key="twins/other", wall=0.0)
+    later = reproduce(chosen(load_studies(folder), "twins/one"), folder, tmp_path / "later").under("twins")
+    [one, other] = reproduce(load_studies(folder), folder, tmp_path / "later").under("twins")
+    assert later == [one]
+    assert other == replace(one, key="twins/other", wall=0.0)
 
 
 def test_one_panel_of_a_study_can_be_chosen():

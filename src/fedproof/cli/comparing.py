@@ -241,8 +241,9 @@ def _shown(value: float | None, form: str) -> str:
 
 
 def reproduce(
-    name: Annotated[
-        str, typer.Argument(help="A study in EXPERIMENTS/paper, one panel of it as STUDY/PANEL, or all.")
+    names: Annotated[
+        list[str],
+        typer.Argument(help="Studies in EXPERIMENTS/paper, single panels as STUDY/PANEL, or all."),
     ],
     scale: Annotated[
         float, typer.Option(help="Of the number of replicas; 1 is the paper's, below 0.1 all is cut down.")
@@ -266,10 +267,9 @@ def reproduce(
     from paper.study import chosen
 
     studies = load_studies(experiments)
+    wanted = [study for name in names for study in chosen(studies, name)]
     with progress_bars() as progress:
-        rows = measure(
-            chosen(studies, name), experiments, out, scale=scale, device=device, jobs=jobs, progress=progress
-        )
+        rows = measure(wanted, experiments, out, scale=scale, device=device, jobs=jobs, progress=progress)
     page = write_page(studies, experiments, rows, out)
     if json:
         print_json({"rows": str(rows.path), "page": str(page)})
