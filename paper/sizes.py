@@ -10,8 +10,8 @@ from paper.published import Published
 from paper.results import Clean
 from paper.rows import MeasuredRow, Rows, of_kind
 from paper.statements import Statement, at, counted, nearly_all
+from paper.study import SEEDS
 
-SEEDS = "-seeds"  # of the panel with further ensembles of the same points
 _NOISE = "mechanism.noise_multiplier"
 _THERE = "at the printed ε"
 _ALIKE = 0.1  # of the larger: what "nearly identical" is taken to mean

@@ -21,6 +21,7 @@ from fedproof.threat import Relation
 
 FOLDER = "paper"  # inside the folder of experiments
 RECORDS = "records"  # beside it: benchmarks on which others have published what they certify
+SEEDS = "-seeds"  # ends the name of a panel with further ensembles of the points of another
 _REHEARSAL = 0.1  # below this scale everything is cut down, not replicas alone
 
 Strings = Annotated[tuple[str, ...], Field(default=(), strict=False)]
@@ -196,12 +197,12 @@ def points_of(study: Study, experiments: Path, scale: float = 1.0) -> list[Point
     """What is to be trained for a study; `scale` multiplies the replicas.
 
     Below a tenth it is a rehearsal of everything in minutes: of a list of values the last, two rounds at
-    most, one pass or four steps of local training, 500 test inputs.
+    most, one pass or four steps of local training, 500 test inputs, and no further seeds of the same points.
     """
     return [
         point
         for panel in study.panel
-        if panel.rows_of is None
+        if panel.rows_of is None and not (scale < _REHEARSAL and panel.name.endswith(SEEDS))
         for point in _points(study, panel, experiments, scale)
     ]
 

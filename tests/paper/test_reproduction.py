@@ -100,6 +100,10 @@ def test_the_scale_multiplies_replicas_and_thins_lists():
     assert len(small) < len(full)
     assert {point.config.ensemble.replicas for point in small} == {2, 20}
     assert {point.key for point in small} <= {point.key for point in full}
+    assert {point.panel.name for point in full} - {point.panel.name for point in small} == {
+        "mnist-seeds",
+        "cifar-seeds",
+    }
 
 
 def test_certified_rows_certify_the_same_scores_several_ways(measured):
