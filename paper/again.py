@@ -11,7 +11,8 @@ from typing import Any
 from fedproof import check
 from fedproof.experiment import SharedWork
 from paper.published import Published
-from paper.rows import Attacked, Clean, MeasuredRow, Needed, Recorded, Result, Rows, Trained
+from paper.results import Attacked, Clean, Needed, Recorded, Result, Trained
+from paper.rows import MeasuredRow, Rows
 from paper.run import ROWS, measure_point
 from paper.study import FOLDER, REHEARSAL, Study, points_of
 

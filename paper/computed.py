@@ -12,7 +12,7 @@ from fedproof.certificates import Group, Method, certify_means
 from fedproof.mechanisms import FixedSize, InstanceFedSGD
 from fedproof.threat import Relation, ThreatModel
 from paper.published import Published
-from paper.rows import BudgetCell, Budgets, Dopamine, DopamineCurve, Renyi, RenyiCurve, Result
+from paper.results import BudgetCell, Budgets, Dopamine, DopamineCurve, Renyi, RenyiCurve, Result
 
 
 def budgets(published: Published) -> Budgets:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
-from paper.rows import Clean, Rows, of_kind
+from paper.results import Clean
+from paper.rows import Rows, of_kind
 
 CODE = "https://github.com/AI-secure/DPFL-Robustness/tree/ba1aa32dde736a771883cfb12b2c3d29de86a7fa"
 _NOISE = "mechanism.noise_multiplier"

@@ -30,7 +30,11 @@ _TRAINING = (
 )
 _CERTIFYING = ("accounting", "certificates")
 _ATTACKING = ("robustness", "attacks/attack.py", "attacks/units.py", "attacks/model_replacement.py")
-_CERTIFIED = ("certified", "attacked", "needed", "record", "budgets", "dopamine", "renyi")
+_CERTIFIED = (
+    *("certified", "sizes", "attacked", "costs", "needed", "record"),
+    *("budgets", "dopamine", "renyi"),
+)
+_MEASURING = ("measures.py", "attacked.py", "work.py")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +60,7 @@ def decided_by(point: Point) -> dict[str, str]:
     said["config"] = None if config is None else config.model_dump(mode="json")
     parts = {
         "settings and defaults": _short(json.dumps(said, sort_keys=True).encode()),
-        "measuring": code_of(ROOT / "paper" / ("computed.py" if config is None else "measures.py")),
+        "measuring": _measuring(("computed.py",) if config is None else _MEASURING),
     }
     if panel.measure in _CERTIFIED:
         parts["certificates"] = _code(_CERTIFYING)
@@ -128,9 +132,8 @@ class Provenance:
         return "; ".join(parts)
 
     def summary(self, rows: Rows) -> Iterator[str]:
-        """How many rows are what would be measured now, and which are missing, for the top of the page."""
+        """How many rows are what would be measured now, for the top of the page."""
         every = [row for row in rows if row.key in self.points]
-        missing = [key for key in self.points if key not in {row.key for row in every}]
         changed = [row for row in every if self.reasons(row)]
         older = [row for row in every if not row.decided and row not in changed]
         if not every:
@@ -140,9 +143,6 @@ class Provenance:
             f"{len(changed)} rows have changed since (`fedproof reproduce all --stale` measures them again), "
             f"{len(older)} are older than the record of their code; every panel says it of its own."
         )
-        if missing:
-            panels = sorted({"/".join(key.split("/")[:2]) for key in missing})
-            yield f"* Not measured yet: {len(missing)} points of {', '.join(panels)}."
 
 
 def without_marks(text: str) -> str:
@@ -187,6 +187,10 @@ def without_words(source: str) -> str:
             end = node.end_lineno or node.lineno
             lines[node.lineno - 1 : end] = [""] * (end - node.lineno + 1)
     return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def _measuring(files: Sequence[str]) -> str:
+    return _short("".join(code_of(ROOT / "paper" / file) for file in files).encode())
 
 
 def _code(rooms: Sequence[str]) -> str:

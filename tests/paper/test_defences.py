@@ -10,7 +10,8 @@ from paper.clean import CLOSE
 from paper.defences import defended, lines_of
 from paper.deviations import DEVIATIONS, Deviation, differences
 from paper.published import Published
-from paper.rows import Clean, line_of
+from paper.results import Clean
+from paper.rows import line_of
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 PUBLISHED = Published.read(EXPERIMENTS)
