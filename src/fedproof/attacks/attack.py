@@ -13,7 +13,7 @@ from fedproof import check
 from fedproof.aggregation import Contributions
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
-from fedproof.mechanisms import OneRound
+from fedproof.mechanisms import UploadedOnce
 from fedproof.rounds.state import State
 from fedproof.threat import Relation, Unit
 
@@ -128,7 +128,7 @@ def generator(seed: int, *path: int) -> np.random.Generator:
 
 def sends_labels(task: Task) -> bool:
     """Whether users send labels: whatever is no class abstains, and sums of labels mean nothing."""
-    return isinstance(task.mechanism, OneRound) and task.mechanism.upload.labels
+    return isinstance(task.mechanism, UploadedOnce) and task.mechanism.upload.labels
 
 
 def check_numbers(task: Task, attack: Attack) -> None:

@@ -15,9 +15,10 @@ from fedproof.mechanisms.contract import Mechanism, Releases, is_certified, is_p
 from fedproof.mechanisms.fedavg import FedAvg
 from fedproof.mechanisms.instance_fedavg import InstanceFedAvg
 from fedproof.mechanisms.instance_fedsgd import InstanceFedSGD
+from fedproof.mechanisms.local import Local
 from fedproof.mechanisms.local_training import LocalTraining
 from fedproof.mechanisms.noisy_partition import NoisyPartition
-from fedproof.mechanisms.one_round import OneRound
+from fedproof.mechanisms.one_round import OneRound, UploadedOnce
 from fedproof.mechanisms.partition import Partition
 from fedproof.mechanisms.queries import Queries
 from fedproof.mechanisms.query import Query
@@ -46,6 +47,7 @@ __all__ = [
     "Groups",
     "InstanceFedAvg",
     "InstanceFedSGD",
+    "Local",
     "LocalTraining",
     "Mechanism",
     "Median",
@@ -62,6 +64,7 @@ __all__ = [
     "Sampling",
     "SamplingKind",
     "Smoothed",
+    "UploadedOnce",
     "UserFedAvg",
     "is_certified",
     "is_private",

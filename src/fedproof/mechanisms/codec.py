@@ -17,6 +17,7 @@ from fedproof.mechanisms.contract import Mechanism
 from fedproof.mechanisms.fedavg import FedAvg
 from fedproof.mechanisms.instance_fedavg import InstanceFedAvg
 from fedproof.mechanisms.instance_fedsgd import InstanceFedSGD
+from fedproof.mechanisms.local import Local
 from fedproof.mechanisms.noisy_partition import NoisyPartition
 from fedproof.mechanisms.one_round import OneRound
 from fedproof.mechanisms.partition import Partition
@@ -42,7 +43,7 @@ def register(kind: Kind) -> Kind:
 
 
 _DRAWN = (UserFedAvg, InstanceFedSGD, InstanceFedAvg, CohortOnce, Bagging)
-for _kind in (*_DRAWN, Partition, NoisyPartition, OneRound, Smoothed, FedAvg, Queries):
+for _kind in (*_DRAWN, Partition, NoisyPartition, OneRound, Local, Smoothed, FedAvg, Queries):
     register(_kind)
 for _part in (Query, Poisson, FixedSize, Everyone, Flat, PerLayer, Median, PerLayerMedian, Quantile):
     register(_part)

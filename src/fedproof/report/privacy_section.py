@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from fedproof.accounting.epsilon import natural_relation
+from fedproof.mechanisms import Local
 from fedproof.report.page import Markup, join, section, table, tag
 from fedproof.report.run_charts import rounds_chart
 from fedproof.report.run_data import RunData
@@ -35,6 +36,14 @@ def _accountants(run: RunData) -> Markup:
         if summary.epsilon_if_replaced is not None
         else f"The certified predictor is the whole ensemble: {_together(run)}."
     )
+    if summary.epsilon_of_sum is not None:
+        mechanism = run.certificate.mechanism if run.certificate else None
+        counted = f" of {mechanism.honest} users" if isinstance(mechanism, Local) else ""
+        note += (
+            " This is towards the server, which sees what each user sends. Towards whoever sees the released "
+            f"sum alone the noise{counted} adds up: ε = {rounded_up(summary.epsilon_of_sum['join'])}, "
+            f"{rounded_up(summary.epsilon_of_sum['replace'])} for one {run.unit} replaced."
+        )
     if summary.secure_noise:
         note += " Cohorts and noise came from the operating system: no seed gives them away or repeats them."
     if run.certificate is not None and run.certificate.mechanism and run.certificate.mechanism.reasons:
