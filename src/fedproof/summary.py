@@ -60,7 +60,7 @@ class RunSummary:
         epsilon_reasons: why it would be no guarantee.
         epsilon_if_replaced: of everything that is released, for a unit that is replaced; of one release.
         epsilon_of_sum: where users add noise themselves, ε of the released sum alone, by its relation: what
-            `honest` users' noise hides together. The others are ε towards the server, which sees what is sent.
+            `honest` users' noise hides together. The other ε are towards the server, which sees every upload.
         paper_largest_size, paper_certified_accuracy: what the paper's formula makes of the same models.
         threat: who may poison what.
     """

@@ -1,4 +1,4 @@
-"""Users add their own noise, adversaries do not: no attack breaks a certificate, and the worst one attains it."""
+"""Users add noise, adversaries do not: no attack breaks a certificate, and the worst one attains it."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def test_no_users_break_a_certificate(upload, relation):
 
 @pytest.mark.parametrize("upload", UPLOADS)
 def test_the_bound_is_attained(upload):
-    """Whoever joins without noise moves a lead by one, whatever others say: k leave the answer, k + 1 do not."""
+    """Whoever joins without noise moves a lead by one: k leave the answer as it is, k + 1 do not."""
     config, found = digits(upload, "threat.relation=join"), federation()
     scores = train(task_of(config), 1, []).scores
     everything = certify_scores(config, task_of(config), scores, found.test_labels)

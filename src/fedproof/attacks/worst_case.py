@@ -187,7 +187,7 @@ def worst_upload(task: Task, chosen: NDArray[np.int64], target: int | None) -> S
     sides = np.eye(upload.classes)
     steepest = weights.T @ (sides[rivals] - sides[labels])
     if upload.labels:
-        return steepest.argmax(axis=1)
+        return np.asarray(steepest.argmax(axis=1))
     return np.asarray(_LOUD * steepest) if release.mechanism.own_noise else steepest
 
 
