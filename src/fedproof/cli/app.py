@@ -9,6 +9,7 @@ import typer.core
 from fedproof import __version__
 from fedproof.cli import certifying, comparing, looking, planning, training
 from fedproof.cli.common import stderr
+from fedproof.cli.site import site
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
@@ -35,6 +36,7 @@ for command in (
     training.predict,
     looking.account,
     planning.plan,
+    site,
     looking.report,
     comparing.reproduce,
     training.pretrain,

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import gammainccinv
 
 from fedproof import check
 from fedproof.arrays import Floats, Integers
@@ -85,6 +84,8 @@ class Local(UploadedOnce):
         """
         if isinstance(self.upload, Anchors):
             return 1.0
+        from scipy.special import gammainccinv  # here: all else in this room needs NumPy alone
+
         width, classes = self.upload.shape
         count, parts = (width, classes) if isinstance(self.upload, Rows) else (width * classes, 1)
         longest = math.sqrt(2 * float(gammainccinv(count / 2, RARE / parts)))
