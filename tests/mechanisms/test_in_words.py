@@ -95,8 +95,7 @@ ALL = {
     Local(upload=Ball(features=16, classes=10), noise_multiplier=2.0, honest=500): (
         "once, every user makes one head, its norm scaled to S",
         "each user adds Gaussian noise of standard deviation 2·S to its own head, and sends it",
-        "the server shortens whatever is longer than 35.1509 times that, adds it up and releases the sum "
-        "once",
+        "the server shortens whatever is longer than 35.1509·S, adds it up and releases the sum once",
     ),
     Local(upload=Anchors(anchors=20, classes=10), noise_multiplier=2.0, honest=500): (
         "once, every user makes the labels that a model of its own gives to 20 public inputs",

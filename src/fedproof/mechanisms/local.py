@@ -141,7 +141,9 @@ class Local(UploadedOnce):
             bounded = "the server adds up the labels as votes"
         else:
             sent = f"each user adds {noise} to its own head, and sends it"
-            bounded = f"the server shortens whatever is longer than {self.reach:.6g} times that, adds it up"
+            one = f"every row that is longer than {self.reach:.6g}·S/√{self.upload.classes}"
+            whole = f"whatever is longer than {self.reach:.6g}·S"
+            bounded = f"the server shortens {one if isinstance(self.upload, Rows) else whole}, adds it up"
         return (
             f"once, every user makes {self.upload.in_words()}",
             sent,
