@@ -114,7 +114,7 @@ class Release:
 class Centre:
     """What is published of a `Smoothed` mechanism: the noisy sum `(dim,)` that models are drawn around."""
 
-    mechanism: Smoothed
+    mechanism: Mechanism
     total: Floats
 
     def __post_init__(self) -> None:
@@ -126,7 +126,7 @@ class Centre:
         _save(path, self.mechanism, total=self.total)
 
 
-def _save(path: Path, mechanism: UploadedOnce | Smoothed, **arrays: NDArray[Any]) -> None:
+def _save(path: Path, mechanism: Mechanism, **arrays: NDArray[Any]) -> None:
     stream = io.BytesIO()
     text = np.frombuffer(json.dumps(describe(mechanism)).encode(), dtype=np.uint8)
     np.savez(stream, allow_pickle=False, mechanism=text, **arrays)

@@ -59,9 +59,8 @@ class MechanismSection(Section):
         groups: of `partition` and `noisy-partition`: how many, each with a model of its own; a `partition`
             without them makes every user a group of its own, with one vote.
         upload: of `one-round` and `local`: what each user sends, once: the labels of public `anchors`, or a
-            linear head bounded in one of four ways, of which `local` knows `rows` and `ball`.
-        anchors: of `one-round` and `local`: public instances that users label (`anchors`), or that inputs are
-            compared with (`non-negative`).
+            linear head bounded in one of four ways (`local`: `rows` or `ball`).
+        anchors: public instances that users label (`anchors`) or inputs are compared with (`non-negative`).
         sharpness: with `anchors`: how fast the weight of an anchor falls with the angle to an input.
         honest: of `local`: how many users are taken to add their noise, half of the declared ones if not
             given; the ε of the released sum alone rests on it, ε towards the server and sizes do not.
@@ -70,8 +69,8 @@ class MechanismSection(Section):
         quantile: of `clip = "quantile"`: share of updates that should not be clipped.
         quantile_learning_rate: of `clip = "quantile"`: how fast the clip norm follows.
         quantile_noise_std: of `clip = "quantile"`: noise on the count of clipped updates.
-        noise_multiplier: standard deviation of the noise over `clip_norm`, or over the largest norm of an
-            `upload`; of `local` each user adds it. 0 where nothing is private.
+        noise_multiplier: standard deviation of the noise over `clip_norm` or the largest norm of an `upload`;
+            of `local` each user adds it. 0 where nothing is private.
         smoothing: of `smoothed`: the same of the noise that is added to the one release anew for each model
             that is served; it costs no privacy, and certified sizes grow with it.
         delta: the δ that ε is stated for.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedproof import check, lots
 from fedproof.arrays import Floats
 from fedproof.lots import Numbers, Purpose, private_numbers
-from fedproof.mechanisms import Quantile, Sampling, UserFedAvg
+from fedproof.mechanisms import Sampling, UserFedAvg
 
 Params = NDArray[np.floating]
 
@@ -192,7 +192,7 @@ def release(
     moved /= plan.divisor
     moved += state.params
     clip_norms = state.clip_norms
-    if isinstance(mechanism.clipping, Quantile):
+    if mechanism.clipping.bit_noise is not None:
         bits = below - 0.5 * replied  # ±1/2 for each member that replied
         bit_noise = np.array([stream.standard_normal() for stream in noise])
         clip_norms = clip_norms * np.exp(mechanism.clipping.step(bits, bit_noise, plan.divisor))

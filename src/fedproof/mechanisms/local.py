@@ -8,9 +8,8 @@ import numpy as np
 
 from fedproof import check
 from fedproof.arrays import Floats, Integers
-from fedproof.mechanisms.contract import noise_in_words
+from fedproof.mechanisms.contract import Query, noise_in_words
 from fedproof.mechanisms.one_round import UploadedOnce
-from fedproof.mechanisms.query import Query
 from fedproof.mechanisms.uploads import GRID, Anchors, Ball, Rows, Sent, on_grid, shortened
 from fedproof.threat import Relation
 

@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from fedproof import check
 from fedproof.arrays import Integers
-from fedproof.mechanisms.contract import SOLVER_OPTIONS, Mechanism, Releases, noise_in_words
-from fedproof.mechanisms.query import Query
+from fedproof.mechanisms.contract import SOLVER_OPTIONS, Mechanism, Query, Releases, noise_in_words
 from fedproof.mechanisms.sampling import Everyone
 from fedproof.mechanisms.uploads import UPLOADS, AnyUpload, Sent, on_grid
 from fedproof.threat import Unit
@@ -58,6 +57,11 @@ class UploadedOnce(Mechanism):
     def hands_in(self) -> bool:
         """Users send what they like; where units are instances, their users add up what follows from each."""
         return self.unit is Unit.USER
+
+    @property
+    def sends_labels(self) -> bool:
+        """As the set says."""
+        return self.upload.labels
 
     def models(self, num_units: int) -> int:
         """One."""
