@@ -234,11 +234,11 @@ def sum_epsilon(mechanism: Local, delta: float) -> dict[str, float]:
     {'join': 0.085, 'replace': 0.197}
     """
     server = {
-        Relation.JOIN: pld_epsilon(mechanism, delta),
+        Relation.JOIN: round_up(pld_epsilon(mechanism, delta)),
         Relation.REPLACE: replaced_epsilon(mechanism, delta),
     }
     return {
-        relation.value: round_up(min(most, _sum_epsilon(mechanism, delta, relation)))
+        relation.value: min(most, round_up(_sum_epsilon(mechanism, delta, relation)))
         for relation, most in server.items()
     }
 
