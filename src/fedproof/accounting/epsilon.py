@@ -231,7 +231,7 @@ def sum_epsilon(mechanism: Local, delta: float) -> dict[str, float]:
     >>> from fedproof.mechanisms.uploads import Ball
     >>> local = Local(upload=Ball(features=16, classes=10), noise_multiplier=1.0, honest=500)
     >>> {relation: round(value, 3) for relation, value in sum_epsilon(local, 5e-4).items()}
-    {'join': 0.085, 'replace': 0.197}
+    {'join': 0.086, 'replace': 0.196}
     """
     server = {
         Relation.JOIN: round_up(pld_epsilon(mechanism, delta)),
