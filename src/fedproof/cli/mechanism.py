@@ -143,7 +143,7 @@ class PlanOptions(SamplingOptions):
 # --- a dataclass of options as options of a command ---------------------------------------------------------
 
 # What the library calls an option, where that is not the option's own name.
-_LIBRARY_NAMES = {"num_layers": "per_layer", "local_steps": "steps"}
+_LIBRARY_NAMES = {"num_layers": "per_layer", "local_steps": "steps", "features": "width", "anchors": "width"}
 
 
 def unfolded(command: Callable[..., None]) -> Callable[..., None]:
