@@ -13,10 +13,14 @@ import torch
 
 from fedproof import __version__, check
 from fedproof.experiment import SharedWork
-from paper.measures import COMPUTED, MEASURES, Work
+from paper.computed import COMPUTED
+from paper.measures import MEASURES
+from paper.provenance import commit, decided_by, stale
 from paper.published import Published
-from paper.rows import MeasuredRow, Result, Rows
+from paper.results import Result
+from paper.rows import MeasuredRow, Rows
 from paper.study import FOLDER, RECORDS, Point, Study, load_studies, points_of
+from paper.work import Work
 
 ROWS = {FOLDER: "rows.jsonl", RECORDS: "records.jsonl"}
 """The file of the measured rows of each folder of studies."""
@@ -33,6 +37,7 @@ def reproduce(
     scale: float = 1.0,
     device: str = "cpu",
     jobs: int = 1,
+    again: bool = False,
     progress: Progress = lambda stage, done, total: None,
 ) -> Rows:
     """The rows of all points of `studies`, in `out`; those that are there with the same settings are kept.
@@ -46,6 +51,7 @@ def reproduce(
         device: `cpu` or `cuda`.
         jobs: points that are measured side by side, each by a process with its share of the device's memory;
             small ensembles leave most of a GPU idle.
+        again: whether rows whose code has changed since are measured again.
         progress: called with what is measured next, how many points are done and how many there are.
 
     Raises:
@@ -58,21 +64,39 @@ def reproduce(
     order = [point.key for study in every for point in points_of(study, experiments, scale)]
     rows.arrange(order)  # a half-written line of an interrupted reproduction goes
     points = [point for study in studies for point in points_of(study, experiments, scale)]
-    missing = [point for point in points if rows.find(point) is None]
-    before = len(points) - len(missing)
+    for point in points:
+        twin = rows.find(point) or rows.like(point)
+        if twin is not None and twin.key != point.key:
+            rows.add(_copied(twin, point))
+    missing = [
+        point for point in points if (row := rows.find(point)) is None or (again and stale(row, point))
+    ]
+    alike: dict[str, list[Point]] = {}
+    for point in missing:
+        alike.setdefault(point.settings_sha256, []).append(point)
+    untrained = [group[0] for group in alike.values()]
+    done = len(points) - len(missing)
     shared = SharedWork(wanted=True)
-    _look_for_data(missing, shared if jobs == 1 else SharedWork())  # other processes read their own
-    measured = _measured_by(jobs, missing, shared, Published.read(experiments), device)
+    _look_for_data(untrained, shared if jobs == 1 else SharedWork())  # other processes read their own
+    measured = _measured_by(jobs, untrained, shared, Published.read(experiments), device)
     begin = time.perf_counter()
-    for done, point in enumerate(missing):
-        progress(point.key, before + done, len(points))
+    for point in untrained:
+        progress(point.key, done, len(points))
         row = next(measured)
         end = time.perf_counter()
         rows.add(replace(row, wall=round(end - begin, 2)))
-        begin = end
+        for other in alike[row.settings_sha256]:
+            if other.key != row.key:
+                rows.add(_copied(row, other))
+        begin, done = end, done + len(alike[row.settings_sha256])
     rows.arrange(order)
     progress("reproduced", len(points), len(points))
     return rows
+
+
+def _copied(row: MeasuredRow, point: Point) -> MeasuredRow:
+    """The row of another point with the same settings: one training, and no time of its own."""
+    return replace(row, key=point.key, values=point.values, wall=0.0)
 
 
 def _look_for_data(points: Sequence[Point], shared: SharedWork) -> None:
@@ -107,7 +131,7 @@ def _measured_by(
                 yield from (one.result() for one in as_completed(found))
             finally:
                 pool.shutdown(cancel_futures=True)
-    yield from (_measured(point, shared, published, device) for point in alone)
+    yield from (measure_point(point, shared, published, device) for point in alone)
 
 
 def _take_share(device: str, jobs: int) -> None:
@@ -125,10 +149,11 @@ def _own_work() -> SharedWork:
 
 
 def _measured_beside(jobs: int, point: Point, published: Published, device: str) -> MeasuredRow:
-    return replace(_measured(point, _own_work(), published, device), jobs=jobs)
+    return replace(measure_point(point, _own_work(), published, device), jobs=jobs)
 
 
-def _measured(point: Point, shared: SharedWork, published: Published, device: str) -> MeasuredRow:
+def measure_point(point: Point, shared: SharedWork, published: Published, device: str) -> MeasuredRow:
+    """The row of a point, measured here and now."""
     start = time.perf_counter()
     result = _result(point, shared, published, device)
     seconds = round(time.perf_counter() - start, 2)
@@ -144,6 +169,9 @@ def _measured(point: Point, shared: SharedWork, published: Published, device: st
         seconds=seconds,
         wall=seconds,
         result=result,
+        commit=commit(),
+        decided=decided_by(point),
+        torch=torch.__version__,
     )
 
 
