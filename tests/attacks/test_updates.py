@@ -21,7 +21,7 @@ from fedproof.ensemble import first_updates, train_replicas
 from fedproof.mechanisms import Flat, PerLayer, Poisson, Quantile
 from fedproof.models import build
 from fedproof.robustness.poisoned import attacked_first_updates, under_attack
-from fedproof.rounds.randomness import cohorts_of
+from fedproof.lots import cohorts_of
 from fedproof.rounds.state import State
 from tests.attacks.conftest import demo_task, random_federation
 
