@@ -175,6 +175,7 @@ def make_task(
         hidden=config.model.hidden,
         weights=_weights(config),
         random_head=config.model.head == "random",
+        copies=config.model.copies,
     )
     mechanism = config.build_mechanism(
         user_sizes=federation.sizes.tolist(),

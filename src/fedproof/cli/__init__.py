@@ -40,6 +40,7 @@ for command in (
     planning.plan,
     looking.report,
     comparing.reproduce,
+    comparing.records,
     training.pretrain,
     training.distil,
     training.bench,

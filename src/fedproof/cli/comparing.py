@@ -1,4 +1,4 @@
-"""`fedproof sweep`, `compare`, `attack` and `reproduce`: many trainings set beside each other."""
+"""`fedproof sweep`, `compare`, `attack`, `reproduce` and `records`: many trainings set beside each other."""
 
 from pathlib import Path
 from typing import Annotated
@@ -271,4 +271,47 @@ def reproduce(
     if json:
         print_json({"rows": str(rows.path), "page": str(page)})
     else:
+        say(f"the page to look at is {page}; its numbers are in {rows.path}")
+
+
+def records(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A line STUDY/LINE, a study of EXPERIMENTS/records, or all; lists them if not given."
+        ),
+    ] = "",
+    out: Annotated[Path, typer.Option(help="Where rows and the page go.")] = Path("records"),
+    experiments: Annotated[Path, typer.Option(help="The folder with the experiments.")] = Path("experiments"),
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Measure a line of the records again: what is certified where others have published a number.
+
+    Without a name it lists the lines and what was measured of them. What was measured into OUT before, with
+    the same settings, is kept.
+    """
+    need_checkout("paper", "records")
+    training()
+    from paper import Rows, load_studies
+    from paper import reproduce as measure
+    from paper.records import headline, measured, write_page
+    from paper.run import ROWS
+    from paper.study import RECORDS, chosen
+
+    studies = load_studies(experiments, RECORDS)
+    rows, wanted = Rows(experiments / "results" / ROWS[RECORDS]), studies
+    if name:
+        wanted = chosen(studies, name)
+        with progress_bars() as progress:
+            rows = measure(wanted, experiments, out, folder=RECORDS, device=device, progress=progress)
+        page = write_page(studies, experiments, rows, out)
+    lines = [headline(one, *line) for one in wanted for line in measured(one, experiments, rows)]
+    if json:
+        keys = ("line", "title", "certified")
+        print_json({"rows": str(rows.path), "lines": [dict(zip(keys, line, strict=True)) for line in lines]})
+        return
+    shown = [(line, certified) for line, _, certified in lines]
+    print_table(f"{len(lines)} lines", ("line", "right and certified, units replaced"), shown)
+    if name:
         say(f"the page to look at is {page}; its numbers are in {rows.path}")

@@ -14,6 +14,7 @@ from fedproof import check
 from fedproof.federation import Federation
 from fedproof.files import read_npz
 from fedproof.functions import called, load_function
+from fedproof.models.averaged import Averaged
 from fedproof.models.model import Layout, Model, StackedModel, as_inputs
 from fedproof.models.module import ModuleModel, from_module
 from fedproof.models.networks import cifar_cnn, lenet, linear, logistic, lstm, mlp, mnist_cnn
@@ -33,6 +34,7 @@ def build(
     hidden: tuple[int, ...] = (),
     weights: Path | None = None,
     random_head: bool = False,
+    copies: int = 1,
 ) -> Model:
     """The model called `name`, shaped for the inputs and classes of `federation`.
 
@@ -43,7 +45,11 @@ def build(
         hidden: widths of hidden layers; empty for the model's default.
         weights: `.npz` file with parameters to start from, by name.
         random_head: whether a head that the file does not have is drawn by the seed, not zero.
+        copies: trained from seeds of their own, whose confidences are averaged.
     """
+    if copies != 1:
+        one = build(name, federation, hidden=hidden, weights=weights, random_head=random_head)
+        return Averaged(one=one, copies=copies)
     if ":" in name:
         factory = partial(load_function("model", name), federation)
         with seeded(0):  # what is not trained must be the same in every process that uses the models
