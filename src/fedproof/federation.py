@@ -22,7 +22,7 @@ class EncodedBy:
         weights_sha256: of what the encoder learned elsewhere; None if it holds no weights.
         public: public instances, which belong to no user.
         project: coordinates that features were projected onto; None: no projection.
-        projection: where these come from, see `fedproof.encoders.load`.
+        projection: where these come from, see `fedproof.encoders`.
     """
 
     name: str | None = None

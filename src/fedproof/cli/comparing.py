@@ -164,8 +164,8 @@ def attack(
     """Train under attack, and set what the attacks achieve beside what is certified."""
     training()
     from fedproof.report import write_attack_page
+    from fedproof.robustness import document, write_rows
     from fedproof.robustness.evaluate import attack as run_attacks
-    from fedproof.robustness.rows import document, write_rows
 
     loaded = load_config(config, changes or ())
     chosen = kinds or ([loaded.attack.kind] if loaded.attack.kind != "none" else [])
