@@ -13,7 +13,7 @@ from fedproof.mechanisms.cohort_once import Bagging, CohortOnce
 from fedproof.mechanisms.contract import Mechanism, Query, Releases, is_certified, is_private
 from fedproof.mechanisms.instance import InstanceFedAvg, InstanceFedSGD
 from fedproof.mechanisms.local_training import LocalTraining
-from fedproof.mechanisms.one_round import OneRound
+from fedproof.mechanisms.one_round import OneRound, Smoothed
 from fedproof.mechanisms.partition import NoisyPartition, Partition
 from fedproof.mechanisms.queries import Queries
 from fedproof.mechanisms.sampling import (
@@ -25,7 +25,6 @@ from fedproof.mechanisms.sampling import (
     Sampling,
     SamplingKind,
 )
-from fedproof.mechanisms.smoothed import Smoothed
 from fedproof.mechanisms.user_fedavg import FedAvg, UserFedAvg
 
 __all__ = [
