@@ -115,10 +115,10 @@ def test_nothing_that_is_loaded_can_run_code():
 
 
 LAYERS = [
-    {"arrays", "check", "files", "functions", "progress", "seeds", "threat"},
+    {"arrays", "check", "files", "functions", "progress", "threat"},
     {"mechanisms"},
     {"release", "summary"},
-    {"lots"},
+    {"seeds"},
     {"accounting"},
     {"certificates"},
     {"federation"},

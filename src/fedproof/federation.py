@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check
-from fedproof.lots import scattered
+from fedproof.seeds import scattered
 
 _PLACE_BITS = 24  # of an identity made from a user's and a place: more instances than one user holds
 

@@ -21,7 +21,6 @@ from fedproof.accounting import tradeoff
 from fedproof.audit import audit, dependence, noise_rows
 from fedproof.certificates.confidence import binomial_lower
 from fedproof.ensemble import train
-from fedproof.lots import Purpose
 from fedproof.mechanisms import (
     CohortOnce,
     Everyone,
@@ -35,6 +34,7 @@ from fedproof.mechanisms import (
 )
 from fedproof.rounds import instance, members, randomness, user_fedavg
 from fedproof.rounds.randomness import Stream
+from fedproof.seeds import Purpose
 from fedproof.threat import Relation, ThreatModel
 
 FALSE_ALARM = 1e-6

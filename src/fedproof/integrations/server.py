@@ -12,10 +12,10 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof import check, lots
+from fedproof import check, seeds
 from fedproof.arrays import Floats
-from fedproof.lots import Numbers, Purpose, private_numbers
 from fedproof.mechanisms import Sampling, UserFedAvg
+from fedproof.seeds import Numbers, Purpose, private_numbers
 
 Params = NDArray[np.floating]
 
@@ -117,7 +117,7 @@ def layer_sizes(names: Sequence[str], sizes: Sequence[int]) -> tuple[int, ...]:
 
 def draw_cohorts(plan: Plan) -> NDArray[np.bool_]:
     """Whether a user takes part, `(replicas, rounds, users)`."""
-    return lots.draw_cohorts(*_drawing(plan, np.arange(plan.num_users)), secure=plan.seed is None)
+    return seeds.draw_cohorts(*_drawing(plan, np.arange(plan.num_users)), secure=plan.seed is None)
 
 
 def draw_newcomer(plan: Plan, user: int) -> NDArray[np.bool_]:
@@ -128,7 +128,7 @@ def draw_newcomer(plan: Plan, user: int) -> NDArray[np.bool_]:
     """
     if plan.mechanism.sampling.closed:
         return np.zeros((len(plan.replicas), plan.mechanism.rounds), dtype=np.bool_)
-    return lots.draw_cohorts(*_drawing(plan, np.array([user])), secure=plan.seed is None)[:, :, 0]
+    return seeds.draw_cohorts(*_drawing(plan, np.array([user])), secure=plan.seed is None)[:, :, 0]
 
 
 def _drawing(plan: Plan, users: NDArray[np.int64]) -> tuple[Sampling, NDArray[np.int64], int, int, range]:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.aggregation import Contributions
-from fedproof.lots import Lots
 from fedproof.mechanisms import InstanceFedAvg, InstanceFedSGD
 from fedproof.rounds.clipping import unbounded
 from fedproof.rounds.gradients import Draw, Tally, clipped_sums
@@ -27,6 +26,7 @@ from fedproof.rounds.state import (
     cohort_of,
     contributions_of,
 )
+from fedproof.seeds import Lots
 
 
 def play(

@@ -30,9 +30,8 @@ from fedproof.integrations.flower.nodes import (
     receive,
     wait_for_nodes,
 )
-from fedproof.lots import Numbers
 from fedproof.mechanisms import UserFedAvg
-from fedproof.seeds import KNOWN, NO_SEED
+from fedproof.seeds import KNOWN, NO_SEED, Numbers
 
 _LOG = logging.getLogger("flwr")
 
