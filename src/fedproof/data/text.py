@@ -17,7 +17,7 @@ PADDING, UNKNOWN = 0, 1
 LENGTH = 25  # words of a tweet that are kept, as in FedProx (arXiv:1812.06127) and LEAF
 MAX_ENTRY = 1e6  # vectors are of order one; not a number is not below this either
 REMEDY = "remove it and run `fedproof data fetch glove`"
-NO_WORD = re.compile(r"https?://\S+|www\.\S+|@\w+")
+NO_WORD = re.compile(r"https?://\S+|www\.\S+|@\w+", re.IGNORECASE)
 TOKEN = re.compile(r"[^\W_]+|'[^\W_]+|[^\w\s]")
 
 
@@ -53,7 +53,16 @@ def tokens(text: str) -> list[str]:
     >>> tokens("@bob I can't wait!! 2 days &amp; http://t.co/x1")
     ['i', 'can', "'t", 'wait', '!', '!', '2', 'days', '&']
     """
-    return TOKEN.findall(NO_WORD.sub(" ", html.unescape(text).lower()))
+    return TOKEN.findall(said(text).lower())
+
+
+def said(text: str) -> str:
+    """A text without addresses of web pages and @names.
+
+    >>> said("@bob LOVE it &lt;3 http://t.co/x1").strip()
+    'LOVE it <3'
+    """
+    return NO_WORD.sub(" ", html.unescape(text))
 
 
 def encode(
