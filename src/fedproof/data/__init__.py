@@ -25,13 +25,12 @@ from fedproof.data.arrays import (
 )
 from fedproof.data.fetch import fetch
 from fedproof.data.files import data_folder
-from fedproof.federation import EncodedBy, Federation, Summary, UserRow, show, summarise, user_rows
+from fedproof.federation import EncodedBy, Federation, Summary, show, summarise
 from fedproof.functions import called, load_function
 
 __all__ = [
     "Arrays",
     "Summary",
-    "UserRow",
     "data_folder",
     "default_users",
     "even_share",
@@ -40,7 +39,6 @@ __all__ = [
     "load_arrays",
     "show",
     "summarise",
-    "user_rows",
 ]
 
 

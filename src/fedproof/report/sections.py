@@ -10,8 +10,7 @@ from fedproof.arrays import votes_of
 from fedproof.certificates import Method
 from fedproof.mechanisms import Releases
 from fedproof.report.page import Markup, join, section, table, tag
-from fedproof.report.run_charts import rounds_chart
-from fedproof.report.run_data import RunData
+from fedproof.report.run_data import RunData, rounds_chart
 from fedproof.report.svg import figure
 from fedproof.report.words import percent, plural, rounded_up
 from fedproof.summary import RunSummary

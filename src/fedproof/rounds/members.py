@@ -11,8 +11,8 @@ from torch import Tensor
 from fedproof.mechanisms import Mechanism
 from fedproof.rounds import user_fedavg
 from fedproof.rounds.clipping import add_noise, unbounded
-from fedproof.rounds.gradients import Draw, Tally, clipped_sums
 from fedproof.rounds.heads import head_of
+from fedproof.rounds.instance import Draw, Tally, clipped_sums
 from fedproof.rounds.local import Augment, Batch, descend, descent, steps_of
 from fedproof.rounds.randomness import Stream
 from fedproof.rounds.stacking import on_cores, taken
