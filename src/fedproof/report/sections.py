@@ -130,6 +130,8 @@ def _once(run: RunData) -> Iterator[str]:
     )
 
 
+# --- what a run costs in privacy, under every accountant, and what that ε is for ----------------------------
+
 _ACCOUNTANTS = {
     "pld": "Loss distributions (tightest)",
     "rdp": "Rényi, improved conversion",
