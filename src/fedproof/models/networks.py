@@ -209,9 +209,9 @@ def _cifar_forward(weights: Weights, inputs: Tensor, tape: Tape | None) -> Tenso
     return layer(weights, "fc", average_relu(hidden, weights["net.9.bias"]), tape)
 
 
-NUM_LAYERS = 2
 # --- an LSTM of two layers over frozen word vectors ---------------------------------------------------------
 
+NUM_LAYERS = 2
 _KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # as torch.lstm takes them
 
 
