@@ -103,11 +103,12 @@ class Ball(_Head):
     """
 
     kind: ClassVar[str] = "ball"
+    axes: ClassVar[tuple[int, ...]] = (1, 2)
     norm: ClassVar[float] = 1.0
 
     def inside(self, sent: Sent) -> Floats:
         """Scaled to norm one."""
-        return _scaled(_finite(sent, self.shape), axes=(1, 2))
+        return _scaled(_finite(sent, self.shape), self.axes)
 
     def weights(self, features: Floats, anchors: Floats | None) -> Floats:
         """φ / (√2 ‖φ‖)."""
@@ -127,6 +128,7 @@ class Rows(_Head):
     """
 
     kind: ClassVar[str] = "rows"
+    axes: ClassVar[tuple[int, ...]] = (1,)
 
     @property
     def norm(self) -> float:
@@ -135,7 +137,7 @@ class Rows(_Head):
 
     def inside(self, sent: Sent) -> Floats:
         """Every class's row scaled to norm one."""
-        return _scaled(_finite(sent, self.shape), axes=(1,))
+        return _scaled(_finite(sent, self.shape), self.axes)
 
     def weights(self, features: Floats, anchors: Floats | None) -> Floats:
         """φ / (2 ‖φ‖)."""
@@ -311,6 +313,19 @@ def on_grid(vectors: Floats) -> Integers:
     less; float64 computes norms of such rows to within 2^-30.
     """
     return np.trunc(vectors * (_INSIDE / GRID)).astype(np.int64)
+
+
+def shortened(upload: Ball | Rows, sent: Sent) -> Integers:
+    """What was sent, on the grid: as it is where it lies in the set, and put `inside` where it does not.
+
+    Guarantee: vectors of the set, whatever was sent. Those that lie on the grid, and in the set with 2^-20 to
+    spare, stay bit for bit; norms are computed to within 2^-30.
+    """
+    vectors = _finite(sent, upload.shape)
+    with np.errstate(over="ignore"):  # what is huge is not kept
+        lengths = np.sqrt(np.square(vectors).sum(axis=upload.axes, keepdims=True))
+        kept = np.where(lengths <= _INSIDE, vectors, _INSIDE * upload.inside(vectors))
+    return np.trunc(kept / GRID).astype(np.int64)
 
 
 def _finite(sent: Sent, shape: tuple[int, int]) -> Floats:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         wait_for_nodes,
     )
     from fedproof.integrations.flower.recognise import Recognised, mechanism_of
+    from fedproof.integrations.flower.site import site_mod
     from fedproof.integrations.flower.strategy import UserFedAvgStrategy
 
 require_flower()
@@ -27,6 +28,7 @@ _HOME = {
     "arrays": ("stacked_arrays",),
     "nodes": ("Fault", "answer_partition", "ask_partitions", "replicas_mod", "wait_for_nodes"),
     "recognise": ("Recognised", "mechanism_of"),
+    "site": ("site_mod",),
     "strategy": ("UserFedAvgStrategy",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -39,6 +41,7 @@ __all__ = [
     "ask_partitions",
     "mechanism_of",
     "replicas_mod",
+    "site_mod",
     "stacked_arrays",
     "wait_for_nodes",
 ]
