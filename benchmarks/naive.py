@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedproof.ensemble.task import Task, cohort_size, start_of
-from fedproof.lots import Lots, Purpose, cohorts_of
 from fedproof.mechanisms import (
     InstanceFedAvg,
     InstanceFedSGD,
@@ -30,6 +29,7 @@ from fedproof.models.precision import all_digits
 from fedproof.rounds.local import Augment, at_epoch
 from fedproof.rounds.randomness import Stream, data_order, draw
 from fedproof.rounds.state import class_balance
+from fedproof.seeds import Lots, Purpose, cohorts_of
 
 
 @all_digits()

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 import fedproof
-from fedproof.attacks.registry import ATTACKS
+from fedproof.attacks import ATTACKS
 from paper.rows import MeasuredRow, Rows
 from paper.study import Point, Study, points_of
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 _PACKAGE = Path(fedproof.__file__).parent
 _TRAINING = (
     *("config", "data", "encoders", "models", "rounds", "mechanisms", "ensemble", "aggregation/rule.py"),
-    *("experiment.py", "federation.py", "lots.py", "seeds.py", "arrays.py", "release.py"),
+    *("experiment.py", "federation.py", "seeds.py", "arrays.py", "release.py"),
 )
 _CERTIFYING = ("accounting", "certificates")
 _ATTACKING = ("robustness", "attacks/attack.py", "attacks/units.py", "attacks/model_replacement.py")

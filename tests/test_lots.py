@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from fedproof.lots import Lots, Purpose, _mixed, draw_cohorts, scattered
 from fedproof.mechanisms import Everyone, Poisson
 from fedproof.rounds.randomness import draw
+from fedproof.seeds import Lots, Purpose, _mixed, draw_cohorts, scattered
 
 FALSE_ALARM = 1e-6
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedproof.accounting import account
 from fedproof.accounting.ledger import load_ledger
-from fedproof.attacks.registry import build_series
+from fedproof.attacks import build_series
 from fedproof.certificates import verify
 from fedproof.config import parse_config
 from fedproof.ensemble import train_replicas

@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedproof import experiment, lots, seeds
+from fedproof import experiment, seeds
 from fedproof.certificates import verify
 from fedproof.cli.training import show
 from fedproof.config import load_config, parse_config
 from fedproof.experiment import SharedWork, make_task, run
 from fedproof.folder import UNCOVERED, RunFolder, read_config
 from fedproof.integrations import server
-from fedproof.lots import Purpose, draw_cohorts
 from fedproof.mechanisms import FixedSize, Poisson, UserFedAvg
 from fedproof.pilot import pilot
 from fedproof.report import write_report
 from fedproof.rounds import randomness
 from fedproof.rounds.local import Augment
+from fedproof.seeds import Purpose, draw_cohorts
 from fedproof.serving import predict
 from fedproof.sweep import compare, points, sweep
 from paper import load_studies
@@ -237,13 +237,13 @@ def test_the_seed_is_on_the_disk_before_anything_is_trained(tmp_path, monkeypatc
 def test_short_seeds_give_what_they_always_gave():
     for seed in (0, 7, 2**63, 2**64 - 1):
         expected = np.random.SeedSequence(seed, spawn_key=(3, 5)).generate_state(8)
-        np.testing.assert_array_equal(seeds.sequence(seed, 3, 5).generate_state(8), expected)
+        np.testing.assert_array_equal(seeds.keyed(seed, 3, 5).generate_state(8), expected)
 
 
 def test_one_stream_of_a_secret_seed_says_nothing_about_it():
     secret = seeds.fresh_seed()
     keys = [(0,), (1, 0, 0), (2, 0), (2, 1), (2, 11), (21, 1), (2, 1, 1), (3, 0)]
-    found = [seeds.sequence(secret, *key) for key in keys]
+    found = [seeds.keyed(secret, *key) for key in keys]
     assert len({one.entropy for one in found}) == len(keys)
     assert all(one.spawn_key == () and not leaks(repr(one).encode(), secret) for one in found)
 
@@ -273,7 +273,7 @@ def opened(monkeypatch):
         return made
 
     monkeypatch.setattr(randomness, "sequence", recorded)
-    monkeypatch.setattr(lots, "sequence", recorded)
+    monkeypatch.setattr(seeds, "sequence", recorded)
     return found
 
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from fedproof.ensemble import (
     shares_first_round,
     train_ensemble,
 )
-from fedproof.ensemble.engines import check_engine
+from fedproof.ensemble.engines import Ensemble, check_engine
 from fedproof.ensemble.task import caveats_of, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
@@ -95,22 +96,16 @@ def run(
             if task.mechanism.releases is Releases.MODEL:
                 scores = _released(config, task, folder, engine)
             else:
-                first = shared.first_updates(config, task)
-                if task.mechanism.one_release:
-                    first = torch.from_numpy(load_centre(_made_once(config, task, folder)).total)
                 ensemble = train_ensemble(
                     task,
                     wanted,
                     folder.parts,
                     engine=engine,
-                    first_updates=first,
+                    first_updates=_first(config, task, folder, shared),
                     part_size=config.ensemble.part_size,
-                    progress=lambda done, total: progress("train", done, total),
+                    progress=partial(progress, "train"),
                 )
-                _save_ledger(config, task, wanted, folder.path)
-                scores = folder.write_scores(ensemble.score_parts(), _shape(task, wanted))
-                if not task.mechanism.one_release:  # of which nothing is known but the sum
-                    replace_rows(folder.path / ROUNDS, ensemble.round_rows())
+                scores = _kept(config, task, folder, ensemble)
         with _timed(seconds, "certify"):
             progress("certify", 0, 1)
             certificate, curves = _certify(config, task, scores)
@@ -249,6 +244,22 @@ def _released(config: Config, task: Task, folder: RunFolder, engine: str) -> NDA
     return folder.write_scores([scores], scores.shape, "<f8")
 
 
+def _first(config: Config, task: Task, folder: RunFolder, shared: SharedWork) -> Tensor | None:
+    """What all replicas share: the release they are drawn around, or everybody's first updates."""
+    if task.mechanism.one_release:
+        return torch.from_numpy(load_centre(_made_once(config, task, folder)).total)
+    return shared.first_updates(config, task)
+
+
+def _kept(config: Config, task: Task, folder: RunFolder, ensemble: Ensemble) -> NDArray[np.floating]:
+    """Scores of all replicas; what they cost, and what happened in their rounds, is written too."""
+    _save_ledger(config, task, ensemble.num_replicas, folder.path)
+    if not task.mechanism.one_release:  # of which nothing is known but the sum
+        replace_rows(folder.path / ROUNDS, ensemble.round_rows())
+    shape = (ensemble.num_replicas, len(task.federation.test_labels), task.federation.num_classes)
+    return folder.write_scores(ensemble.score_parts(), shape)
+
+
 def _made_once(config: Config, task: Task, folder: RunFolder) -> Path:
     """The file of the run's release, which is made once: noise is never used again."""
     section, known = config.certificate, task.federation
@@ -262,10 +273,6 @@ def _made_once(config: Config, task: Task, folder: RunFolder) -> Path:
     path = folder.path / RELEASE
     one_round.make_once(task, path, folder.path / MADE_OF, before, observe=section.observed)
     return path
-
-
-def _shape(task: Task, num_replicas: int) -> tuple[int, int, int]:
-    return num_replicas, len(task.federation.test_labels), task.federation.num_classes
 
 
 def _certify(
@@ -360,6 +367,7 @@ def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve,
     if not is_private(mechanism):
         return {}
     relation = natural_relation(mechanism)
+    one_sum = mechanism.releases is Releases.MODEL or mechanism.one_release
     paper = [curve.accuracy for curve in curves if curve.method == "paper"]  # of replicas: exact, and sure
     sure = {str(size): share for size, share in enumerate(paper[1])} if paper else None
     return {
@@ -367,9 +375,7 @@ def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve,
         "ensemble_epsilon": ensemble_account(mechanism, delta, num_replicas),
         "delta": delta,
         "epsilon_relation": relation.value,
-        "epsilon_if_replaced": replaced_epsilon(mechanism, delta)
-        if mechanism.releases is Releases.MODEL or mechanism.one_release
-        else None,
+        "epsilon_if_replaced": replaced_epsilon(mechanism, delta) if one_sum else None,
         "epsilon_of_sum": sum_epsilon(mechanism, delta) if isinstance(mechanism, Local) else None,
         "epsilon_reasons": (*sentences(mechanism.caveats(relation)), *sentences(caveats_of(task, relation))),
         "paper_largest_size": len(paper[0]) - 2 if paper else None,
@@ -378,10 +384,7 @@ def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve,
 
 
 def _write(
-    folder: Path,
-    certificate: Certificate | None,
-    curves: tuple[Curve, ...],
-    summary: RunSummary,
+    folder: Path, certificate: Certificate | None, curves: tuple[Curve, ...], summary: RunSummary
 ) -> None:
     if certificate is not None:
         replace_file(folder / "certificate.json", dumps(certificate).encode())

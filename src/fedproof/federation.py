@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check
-from fedproof.lots import scattered
+from fedproof.seeds import scattered
 
 _PLACE_BITS = 24  # of an identity made from a user's and a place: more instances than one user holds
 
@@ -23,7 +23,7 @@ class EncodedBy:
         public: public instances, which belong to no user.
         public_from: the other data set that these come from; None: they were set aside.
         project: coordinates that features were projected onto; None: no projection.
-        projection: where these come from, see `fedproof.encoders.load`.
+        projection: where these come from, see `fedproof.encoders`.
     """
 
     name: str | None = None
@@ -202,15 +202,6 @@ class Federation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UserRow:
-    """One user: number of instances, in all and of each class."""
-
-    user: int
-    num_instances: int
-    class_counts: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Summary:
     """A federation in a few numbers.
 
@@ -255,19 +246,6 @@ def class_counts(federation: Federation) -> NDArray[np.int64]:
     return counts.reshape(federation.num_users, federation.num_classes).astype(np.int64)
 
 
-def user_rows(federation: Federation) -> tuple[UserRow, ...]:
-    """One row for each user, in order.
-
-    >>> from fedproof.data import load
-    >>> user_rows(load("digits", classes=[0, 1], users=96))[0]
-    UserRow(user=0, num_instances=3, class_counts=(1, 2))
-    """
-    return tuple(
-        UserRow(user=user, num_instances=sum(counts), class_counts=tuple(counts))
-        for user, counts in enumerate(class_counts(federation).tolist())
-    )
-
-
 def summarise(federation: Federation) -> Summary:
     """The federation in a few numbers.
 
@@ -304,12 +282,8 @@ def show(federation: Federation) -> list[dict[str, int]]:
     """
     columns = [f"class {name}" for name in federation.class_names]
     return [
-        {
-            "user": row.user,
-            "instances": row.num_instances,
-            **dict(zip(columns, row.class_counts, strict=True)),
-        }
-        for row in user_rows(federation)
+        {"user": user, "instances": sum(counts), **dict(zip(columns, counts, strict=True))}
+        for user, counts in enumerate(class_counts(federation).tolist())
     ]
 
 

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from fedproof import check
 from fedproof.arrays import Floats, Integers
 from fedproof.files import read_npz, replacing
-from fedproof.lots import Numbers
 from fedproof.mechanisms import Local, Mechanism, OneRound, Smoothed, UploadedOnce
 from fedproof.mechanisms.codec import describe, restore
 from fedproof.mechanisms.uploads import GRID, MOST_UNITS, Sent, on_grid
+from fedproof.seeds import Numbers
 
 ERROR = 2.0**-20
 """How far computed scores may be from exact ones, in units."""

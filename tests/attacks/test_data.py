@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fedproof.attacks import Backdoor, DistributedBackdoor, Instances, LabelFlip
-from fedproof.attacks.backdoor import brightest, triangle
-from fedproof.attacks.distributed_backdoor import split
+from fedproof.attacks.backdoor import brightest, split, triangle
 from fedproof.attacks.units import rows_of
 from fedproof.robustness.poisoned import poisoned
 from tests.attacks.conftest import random_federation

@@ -21,8 +21,8 @@ from fedproof.ensemble import first_updates, train_replicas
 from fedproof.mechanisms import Flat, PerLayer, Poisson, Quantile
 from fedproof.models import build
 from fedproof.robustness.poisoned import attacked_first_updates, under_attack
-from fedproof.lots import cohorts_of
 from fedproof.rounds.state import State
+from fedproof.seeds import cohorts_of
 from tests.attacks.conftest import demo_task, random_federation
 
 ADVERSARIES = (1, 3, 4, 8, 11)

@@ -21,7 +21,6 @@ from fedproof.accounting import tradeoff
 from fedproof.audit import audit, dependence, noise_rows
 from fedproof.certificates.confidence import binomial_lower
 from fedproof.ensemble import train
-from fedproof.lots import Purpose
 from fedproof.mechanisms import (
     CohortOnce,
     Everyone,
@@ -33,8 +32,9 @@ from fedproof.mechanisms import (
     Poisson,
     UserFedAvg,
 )
-from fedproof.rounds import cohort_once, instance, randomness, user_fedavg
+from fedproof.rounds import instance, members, randomness, user_fedavg
 from fedproof.rounds.randomness import Stream
+from fedproof.seeds import Purpose
 from fedproof.threat import Relation, ThreatModel
 
 FALSE_ALARM = 1e-6
@@ -94,7 +94,7 @@ def small_noise_in(module, monkeypatch):
 
 
 small_noise_of_users = partial(small_noise_in, user_fedavg)
-small_noise_of_drawn_instances = partial(small_noise_in, cohort_once)
+small_noise_of_drawn_instances = partial(small_noise_in, members)
 
 
 def small_noise_of_instances(monkeypatch):
@@ -103,12 +103,12 @@ def small_noise_of_instances(monkeypatch):
 
 
 def drawn_instances_clipped_to_twice_the_norm(monkeypatch):
-    real = cohort_once.clipped_sums
+    real = members.clipped_sums
 
     def longer(*given, clip_norm, **public):
         return real(*given, clip_norm=2 * clip_norm, **public)
 
-    monkeypatch.setattr(cohort_once, "clipped_sums", longer)
+    monkeypatch.setattr(members, "clipped_sums", longer)
 
 
 def clipping_after_summing(monkeypatch):
@@ -232,7 +232,7 @@ MISTAKES = {
         settings={"crowd": -1.0, "num_users": 20},
     ),
     "division by the drawn instances": Mistake(
-        plant=partial(division_by_the_realised_cohort, module=cohort_once),
+        plant=partial(division_by_the_realised_cohort, module=members),
         laws=(averaged(-1), averaged(1)),
         mechanism=replace(HYBRID, noise_multiplier=0.5, sampling=Poisson(probability=0.5)),
         settings={"crowd": -1.0, "num_users": 20},

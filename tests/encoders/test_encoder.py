@@ -151,7 +151,7 @@ def test_all_inputs_have_the_same_number_of_features(module):
 
 def test_an_unknown_name_is_refused():
     with pytest.raises(
-        ValueError, match="encoder = 'resnet' must be one of hog, glove-mean, efficientnet-lite0"
+        ValueError, match="encoder = 'resnet' must be one of hog, glove-mean, glove-vader, efficientnet-lite0"
     ):
         load("digits", encoder="resnet")
 

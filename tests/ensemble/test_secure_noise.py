@@ -9,7 +9,6 @@ import torch
 
 from benchmarks.naive import train_one
 from fedproof.ensemble import fingerprint, first_updates, store, train, train_ensemble, train_replicas
-from fedproof.lots import Purpose, cohorts_of
 from fedproof.mechanisms import (
     Bagging,
     CohortOnce,
@@ -22,6 +21,7 @@ from fedproof.mechanisms import (
     UserFedAvg,
 )
 from fedproof.rounds.randomness import Stream
+from fedproof.seeds import Purpose, cohorts_of
 
 CPU = torch.device("cpu")
 POISSON, FIXED = Poisson(probability=0.5), FixedSize(cohort=3, users=6)

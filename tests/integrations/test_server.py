@@ -12,12 +12,12 @@ from scipy.stats import chi2
 from fedproof.aggregation import mean
 from fedproof.integrations import server
 from fedproof.integrations.server import Plan
-from fedproof.lots import Purpose, draw_cohorts
 from fedproof.mechanisms import Everyone, FixedSize, Flat, Median, PerLayer, Poisson, Quantile, UserFedAvg
 from fedproof.rounds import clipping as engine_clipping
 from fedproof.rounds.clipping import add_noise
 from fedproof.rounds.randomness import Stream
 from fedproof.rounds.state import contributions_of
+from fedproof.seeds import Purpose, draw_cohorts
 
 FALSE_ALARM = 1e-6
 SAMPLINGS = [Poisson(probability=0.3), FixedSize(cohort=4, users=10), Everyone()]

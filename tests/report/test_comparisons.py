@@ -23,7 +23,7 @@ from fedproof.report import (
 from fedproof.report.chart import Band, Line, Points
 from fedproof.report.comparisons import verdict
 from fedproof.report.sweep_page import best, shown_sizes
-from fedproof.robustness.rows import document, read_rows
+from fedproof.robustness import document, read_rows
 from fedproof.threat import Relation
 
 

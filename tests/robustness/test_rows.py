@@ -5,8 +5,7 @@ import json
 import pytest
 
 from fedproof.mechanisms import Caveat
-from fedproof.robustness import AttackRow, read_rows, write_rows
-from fedproof.robustness.rows import document
+from fedproof.robustness import AttackRow, document, read_rows, write_rows
 
 MEASURED = {
     "attack": "label-flip",

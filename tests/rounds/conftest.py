@@ -4,13 +4,13 @@ import torch
 
 from fedproof.aggregation import mean
 from fedproof.federation import Federation
-from fedproof.lots import Lots, Purpose, draw_cohorts
 from fedproof.mechanisms import LocalTraining
 from fedproof.models import build
 from fedproof.rounds import Setting, State, Streams
 from fedproof.rounds.randomness import Stream
 from fedproof.rounds.stacking import Stacking
 from fedproof.rounds.state import users_on
+from fedproof.seeds import Lots, Purpose, draw_cohorts
 
 CPU = torch.device("cpu")
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from fedproof.lots import Lots, Purpose
 from fedproof.mechanisms import InstanceFedAvg
 from fedproof.rounds.instance import PrivateTraining, _draws, _Rows
 from fedproof.rounds.state import cohort_of
+from fedproof.seeds import Lots, Purpose
 
 FALSE_ALARM = 1e-6
 

@@ -20,7 +20,6 @@ from fedproof.aggregation import build_rule
 from fedproof.ensemble import Task, train_replicas
 from fedproof.ensemble.memory import Sizes
 from fedproof.federation import Federation
-from fedproof.lots import Lots, Purpose, cohorts_of
 from fedproof.mechanisms import (
     Bagging,
     CohortOnce,
@@ -38,6 +37,7 @@ from fedproof.mechanisms import (
 )
 from fedproof.models import build
 from fedproof.models.module import from_module
+from fedproof.seeds import Lots, Purpose, cohorts_of
 from fedproof.threat import Unit
 
 EXAMPLES = int(os.environ.get("FEDPROOF_ISOLATION_EXAMPLES", "15"))  # drawn for each case

@@ -12,11 +12,10 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from fedproof import lots
+from fedproof import seeds
 from fedproof.attacks import attack
 from fedproof.audit import dependence
 from fedproof.ensemble import Task, train_replicas
-from fedproof.lots import Purpose, draw_cohorts
 from fedproof.mechanisms import (
     Bagging,
     CohortOnce,
@@ -32,6 +31,7 @@ from fedproof.mechanisms import (
 from fedproof.models import build
 from fedproof.rounds import randomness
 from fedproof.rounds.randomness import Stream, data_order
+from fedproof.seeds import Purpose, draw_cohorts
 
 FALSE_ALARM = 1e-6
 CPU = torch.device("cpu")
@@ -112,7 +112,7 @@ def test_a_training_opens_every_secret_stream_once(federation, monkeypatch, mech
         return np.random.SeedSequence(seed, spawn_key=(int(purpose), *path))
 
     monkeypatch.setattr(randomness, "sequence", recorded)
-    monkeypatch.setattr(lots, "sequence", recorded)
+    monkeypatch.setattr(seeds, "sequence", recorded)
     task = Task(
         federation=federation,
         model=build("linear", federation),

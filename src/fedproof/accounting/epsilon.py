@@ -182,6 +182,8 @@ def _wang_bound(order: int, probability: float, noise_multiplier: float) -> floa
     return float(logsumexp(terms) / (order - 1))
 
 
+# --- privacy-loss distributions, and all accountants beside each other --------------------------------------
+
 # ε is rounded up to the next of these, so that a printed number is never below the computed one.
 _DIGITS = 10
 

@@ -7,12 +7,8 @@ from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
 
-from fedproof.aggregation.bulyan import bulyan
-from fedproof.aggregation.bulyan import least_cohort as bulyan_cohort
-from fedproof.aggregation.geometric_median import geometric_median
-from fedproof.aggregation.krum import krum, multi_krum
-from fedproof.aggregation.krum import least_cohort as krum_cohort
-from fedproof.aggregation.median import median, trimmed_mean
+from fedproof.aggregation.krum import bulyan, bulyan_cohort, krum, krum_cohort, multi_krum
+from fedproof.aggregation.median import geometric_median, median, trimmed_mean
 from fedproof.aggregation.rule import Aggregation, Contributions, Function, Rule, majority, mean
 from fedproof.functions import load_function
 

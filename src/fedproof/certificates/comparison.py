@@ -1,6 +1,6 @@
 """The same scores certified several ways, as rows: what a report draws and a reader compares."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -74,74 +74,63 @@ def compare(
     The paper's bounds are Hoeffding's, each at the full failure probability; ours are betting bounds that
     share it soundly. The groups of a partition elect by `rule`.
     """
+    drawn = partial(_drawn, labels=labels, max_size=max_size)
     if mechanism.releases is Releases.GROUPS:
-        return _counted(scores, labels, mechanism, max_size, rule)
+        return tuple(_counted(scores, mechanism, max_size, rule, drawn))
     if mechanism.releases is Releases.MODEL:
-        return _exact(scores, labels, max_size)
+        found = (
+            (relation, exact_sizes(scores[0], relation)) for relation in (Relation.REPLACE, Relation.JOIN)
+        )
+        return tuple(
+            drawn("exact", relation, top, np.minimum(sizes, max_size)) for relation, (top, sizes) in found
+        )
     exact = exact_bounds(scores.mean(axis=0, dtype=np.float64), rounded=False)  # as if O were infinite
     num_classes = scores.shape[2]
     sure = class_bounds(scores, Bound.BETTING, share(failure_probability, num_classes, Spending.SOUND))
-
-    def tight(bounds: ClassBounds, relation: Relation) -> Integers:
-        threat = ThreatModel(unit=mechanism.unit, relation=relation)
-        curve = partial(tradeoff, mechanism, threat)
-        return mean_sizes(bounds.top_lower, bounds.rival_upper, curve, max_size)
-
-    def drawn(sizes: Integers, bounds: ClassBounds) -> tuple[float, ...]:
-        return _accuracies(np.where(bounds.top == labels, sizes, -1), max_size)
-
     curves = []
     if is_private(mechanism) and not mechanism.one_release:  # which has an ε, but not of each replica
         epsilon = account(mechanism, delta, ["paper"])["paper"]
         whole = share(failure_probability, num_classes, Spending.PAPER)
         hoeffding = class_bounds(scores, Bound.HOEFFDING, whole)
         curves += [
-            Curve(
-                method="paper",
-                relation=None,
-                failure_probability=chance,
-                accuracy=drawn(_paper(bounds, epsilon, delta, max_size), bounds),
-            )
+            drawn("paper", None, bounds.top, _paper(bounds, epsilon, delta, max_size), chance=chance)
             for bounds, chance in ((exact, None), (hoeffding, failure_probability))
         ]
-    curves += [
-        Curve(
-            method="mean",
-            relation=relation,
-            failure_probability=chance,
-            accuracy=drawn(tight(bounds, relation), bounds),
-        )
-        for relation in relations_of(mechanism)
-        for bounds, chance in ((exact, None), (sure, failure_probability))
-    ]
+    for relation in relations_of(mechanism):
+        curve = partial(tradeoff, mechanism, ThreatModel(unit=mechanism.unit, relation=relation))
+        for bounds, chance in ((exact, None), (sure, failure_probability)):
+            sizes = mean_sizes(bounds.top_lower, bounds.rival_upper, curve, max_size)
+            curves.append(drawn("mean", relation, bounds.top, sizes, chance=chance))
     return tuple(curves)
 
 
-def _accuracies(correct: Integers, max_size: int) -> tuple[float, ...]:
-    """Certified accuracy at sizes 0, 1, … up to the first that is zero, from sizes (-1: wrong)."""
-    top = max(0, int(correct.max()))
-    return tuple(float(np.mean(correct >= size)) for size in range(min(top + 1, max_size) + 1))
+def _drawn(
+    method: str,
+    relation: Relation | None,
+    top: Integers,
+    sizes: Integers,
+    *,
+    labels: Integers,
+    max_size: int,
+    chance: float | None = None,
+) -> Curve:
+    """The curve of certified `sizes`: accuracy at sizes 0, 1, … up to the first that is zero."""
+    correct = np.where(top == labels, sizes, -1)
+    shown = range(min(max(0, int(correct.max())) + 1, max_size) + 1)
+    accuracy = tuple(float(np.mean(correct >= size)) for size in shown)
+    return Curve(method=method, relation=relation, failure_probability=chance, accuracy=accuracy)
 
 
 def _counted(
-    scores: Array, labels: Integers, mechanism: Mechanism, max_size: int, rule: Rule
-) -> tuple[Curve, ...]:
+    scores: Array, mechanism: Mechanism, max_size: int, rule: Rule, drawn: Callable[..., Curve]
+) -> Iterator[Curve]:
     """One curve, and one more where units that come or go matter less than those that are replaced."""
-    curves = []
     for relation in (Relation.REPLACE, Relation.JOIN)[: 1 + mechanism.apart]:
-        top, sizes = counted_sizes(rule, scores, max_size, own_vote=relation is Relation.JOIN)
-        accuracy = _accuracies(np.where(top == labels, sizes, -1), max_size)
-        curves.append(Curve(method="vote", relation=relation, failure_probability=None, accuracy=accuracy))
-    return tuple(curves)
-
-
-def _exact(scores: Array, labels: Integers, max_size: int) -> tuple[Curve, ...]:
-    curves = []
-    for relation in (Relation.REPLACE, Relation.JOIN):
-        top, sizes = exact_sizes(scores[0], relation)
-        accuracy = _accuracies(np.where(top == labels, np.minimum(sizes, max_size), -1), max_size)
-        curves.append(Curve(method="exact", relation=relation, failure_probability=None, accuracy=accuracy))
-    return tuple(curves)
+        yield drawn(
+            "vote",
+            relation,
+            *counted_sizes(rule, scores, max_size, own_vote=relation is Relation.JOIN),
+        )
 
 
 def observed(
@@ -149,8 +138,7 @@ def observed(
 ) -> Curve:
     """The curve of a release against replaced units, by what each was seen to add; not private."""
     top, sizes = observed_sizes(release, added, features, max_size)
-    accuracy = _accuracies(np.where(top == labels, sizes, -1), max_size)
-    return Curve(method="observed", relation=Relation.REPLACE, failure_probability=None, accuracy=accuracy)
+    return _drawn("observed", Relation.REPLACE, top, sizes, labels=labels, max_size=max_size)
 
 
 def _paper(bounds: ClassBounds, epsilon: float, delta: float, max_size: int) -> Integers:

@@ -146,8 +146,7 @@ def certify(
         kinds.append(Kind.UNBOUNDED if bound is Bound.NONE else Kind.BOUNDED)
     check_options("certify", given, kinds)
     check_relation(relation, kinds)
-    check_written("--out", out)
-    check_written("--page", page)
+    check_written(out=out, page=page)
     check.open_probability(**{"--failure-probability": failure_probability})
     check.open_probability(**({} if served is None else {"--served": served}))
     threat = ThreatModel(unit=options.unit, relation=relation)
@@ -168,13 +167,7 @@ def certify(
         **_as_argument(source, delta),
     )
     words = executed(source, threat, replicas=certificate.num_replicas)
-    if out is not None:
-        replace_file(out, dumps(certificate).encode())
-    command = _checking(out, scores, labels)
-    if page is not None:
-        from fedproof.report import write_certificate_page
-
-        write_certificate_page(certificate, page, command=command)
+    command = _written(certificate, out, page, scores, labels)
     if json:
         print_json(
             summary_of(certificate) | {"executed": words, "assumptions": list(certificate.assumptions)}
@@ -187,10 +180,19 @@ def certify(
         say(f"the page to look at is {page}")
 
 
-def _checking(out: Path | None, scores: Path, labels: Path | None) -> str:
-    """The command that derives the certificate again."""
+def _written(
+    certificate: Certificate, out: Path | None, page: Path | None, scores: Path, labels: Path | None
+) -> str:
+    """Write the files that are asked for; the command that derives the certificate again."""
     with_labels = "" if labels is None else f" --labels {labels}"
-    return f"fedproof verify {out or 'certificate.json'} --scores {scores}{with_labels}"
+    command = f"fedproof verify {out or 'certificate.json'} --scores {scores}{with_labels}"
+    if out is not None:
+        replace_file(out, dumps(certificate).encode())
+    if page is not None:
+        from fedproof.report import write_certificate_page
+
+        write_certificate_page(certificate, page, command=command)
+    return command
 
 
 def _guarantee_kinds(options: MechanismOptions, given: Given, method: Method | CostMethod) -> list[Kind]:
@@ -332,8 +334,7 @@ def inefficacy(
     kinds = _guarantee_kinds(options, given, chosen)
     check_options("inefficacy", given, kinds)
     check_relation(relation, kinds)
-    check_written("--out", out)
-    check_written("--page", page)
+    check_written(out=out, page=page)
     threat = ThreatModel(unit=options.unit, relation=relation)
     source = _source_of_guarantee(options, kinds, epsilon, delta, epsilon_relation)
     result = certify_costs(

@@ -89,12 +89,13 @@ def need_checkout(package: str, command: str) -> None:
     raise ValueError(f"fedproof {command} needs a checkout of the repository: run it in its root folder")
 
 
-def check_written(option: str, path: Path | None) -> None:
-    """Refuse a file that could not be written, before anything is computed for it."""
-    if path is not None and path.is_dir():
-        raise ValueError(f"{option} {path} is a folder, must be a file")
-    if path is not None and not path.parent.is_dir():
-        raise ValueError(f"{option} {path}: there is no folder {path.parent}")
+def check_written(**paths: Path | None) -> None:
+    """Refuse files, by their options, that could not be written, before anything is computed for them."""
+    for option, path in paths.items():
+        if path is not None and path.is_dir():
+            raise ValueError(f"--{option} {path} is a folder, must be a file")
+        if path is not None and not path.parent.is_dir():
+            raise ValueError(f"--{option} {path}: there is no folder {path.parent}")
 
 
 def sizes_of(text: str, option: str = "--sizes") -> list[int]:

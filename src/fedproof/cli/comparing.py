@@ -165,8 +165,8 @@ def attack(
     training()
     from fedproof.report import write_attack_page
     from fedproof.report.comparisons import saturated
+    from fedproof.robustness import document, write_rows
     from fedproof.robustness.evaluate import attack as run_attacks
-    from fedproof.robustness.rows import document, write_rows
 
     loaded = load_config(config, changes or ())
     chosen = kinds or ([loaded.attack.kind] if loaded.attack.kind != "none" else [])

@@ -1,15 +1,36 @@
-"""Data sets in their publishers' formats, and their partition into users."""
+"""Data sets in their publishers' formats, and their partition into users: a name in, users with data out."""
 
-from fedproof.data.arrays import Arrays
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproof import check
+from fedproof.data import cifar, digits, leaf, mnist, sent140, text
+from fedproof.data import partition as ways
+from fedproof.data.arrays import (
+    Arrays,
+    Scaling,
+    as_federation,
+    choose_classes,
+    chosen,
+    encoded,
+    limit_test,
+    read_only,
+)
 from fedproof.data.fetch import fetch
 from fedproof.data.files import data_folder
-from fedproof.data.load import default_users, even_share, load, load_arrays
-from fedproof.federation import Summary, UserRow, show, summarise, user_rows
+from fedproof.federation import EncodedBy, Federation, Summary, show, summarise
+from fedproof.functions import called, load_function
 
 __all__ = [
     "Arrays",
     "Summary",
-    "UserRow",
     "data_folder",
     "default_users",
     "even_share",
@@ -18,5 +39,333 @@ __all__ = [
     "load_arrays",
     "show",
     "summarise",
-    "user_rows",
 ]
+
+
+FOLDERS = ("mnist", *cifar.VERSIONS, "leaf", "sent140", "sent140-pseudo")  # in the folder of all data
+NAMES = ("digits", *FOLDERS, "leaf/FOLDER", "idx/FOLDER", "module:function")
+Source = TypeVar("Source", Arrays, Federation)
+MAX_CLASSES = 100_000  # labels beyond are account numbers or prices, and each class costs memory
+USERS = {"digits": 96, "mnist": 200, "cifar10": 200, "sent140-pseudo": 805}  # the demo's and the paper's
+
+PathLike = str | os.PathLike[str]
+_LOG = logging.getLogger("fedproof")  # a line on standard error, unless the program arranges otherwise
+
+
+class Encode(Protocol):
+    """Gives the same instances with other features."""
+
+    def __call__(self, source: Source, /) -> Source:
+        """Features of a whole data set, or of a federation that somebody made herself."""
+        ...
+
+
+def load(
+    name: str,
+    *,
+    classes: Sequence[int | str] | None = None,
+    users: int | None = None,
+    partition: str | None = None,
+    dirichlet_alpha: float = 0.5,
+    degree: float = 0.5,
+    minimum: int = 1,
+    most_instances: int | None = None,
+    seed: int = 0,
+    data_dir: PathLike | None = None,
+    test_limit: int | None = None,
+    vectors: PathLike | None = None,
+    length: int = text.LENGTH,
+    public: int | str | None = None,
+    encode: Encode | None = None,
+) -> Federation:
+    """Users with their training instances, and the test inputs nobody trains on; all arrays are read-only.
+
+    `fedproof.load` does the same, knows encoders by their names, and says what the arguments are; `encode`
+    makes features of inputs before anything is dealt out, in the order of the data.
+
+    >>> federation = load("digits", classes=[0, 1], users=96)
+    >>> federation.features.shape, federation.test_features.shape, int(federation.sizes.max())
+    ((288, 64), (72, 64), 3)
+    """
+    check.not_negative_count(seed=seed)
+    if test_limit is not None:
+        check.count(test_limit=test_limit)
+    source = _read(name, data_dir, vectors, length)
+    if isinstance(source, Federation):
+        own = _as_it_is(source, name, classes, users, partition, most_instances, public)
+        return own if encode is None else encode(own)
+    elsewhere = None
+    if isinstance(public, str):
+        elsewhere, public = _elsewhere(public, name, data_dir, vectors, length, encode), None
+    arrays = choose_classes(source, classes)
+    if partition is None:
+        partition = "iid" if arrays.owners is None else "natural"
+    aside, left = _set_aside(arrays, public, partition, seed)
+    if users is None and partition != "natural":
+        users = _default_users(name, arrays)
+    if aside is not None and partition != "natural":
+        _check_enough(len(aside), len(left), users, minimum if partition == "dirichlet" else 1)
+    generator = np.random.default_rng(seed)
+    split = _partition(arrays, left, partition, users, dirichlet_alpha, degree, minimum, generator)
+    if encode is not None:
+        arrays = encode(arrays)
+    if partition == "natural":
+        arrays = _tests_of_users(arrays, split)
+    federation = as_federation(
+        limit_test(arrays, test_limit),
+        split.order,
+        split.offsets,
+        natural=partition == "natural",
+        most_instances=most_instances,
+        public=aside,
+    )
+    return federation if elsewhere is None else _with_public(federation, elsewhere)
+
+
+def load_arrays(
+    name: str,
+    *,
+    classes: Sequence[int | str] | None = None,
+    data_dir: PathLike | None = None,
+    vectors: PathLike | None = None,
+    length: int = text.LENGTH,
+) -> Arrays:
+    """Training and test arrays without a partition, for ordinary training on public data.
+
+    >>> load_arrays("digits", classes=[2, 3]).class_names
+    ('2', '3')
+    """
+    source = _read(name, data_dir, vectors, length)
+    if isinstance(source, Federation):
+        raise ValueError(f"{name} returns a Federation; for plain arrays it must return fedproof.data.Arrays")
+    return read_only(encoded(choose_classes(source, classes)))
+
+
+def _read(name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int) -> Arrays | Federation:
+    if ":" in name:
+        return _custom(name)
+    arrays = _published(name, data_dir, vectors, length)
+    # What is published stays as it is: the place of an instance in its file is an identity.
+    return replace(arrays, ids=np.arange(len(arrays.labels)))
+
+
+def _published(name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int) -> Arrays:
+    if name == "digits":
+        return digits.read()
+    first, _, rest = name.partition("/")
+    if first == "idx" and rest:
+        return mnist.read_folder(data_folder(data_dir) / rest, name=name)
+    if first not in FOLDERS or (rest and first != "leaf"):
+        raise ValueError(f"name = {name!r} is no data set; known: {', '.join(NAMES)}")
+    folder = data_folder(data_dir)
+    if name == "mnist":
+        return mnist.read(folder)
+    if name in cifar.VERSIONS:
+        return cifar.read(folder, cifar.VERSIONS[name])
+    find = partial(text.find_encoding, folder, vectors, length)
+    if first == "leaf":
+        return leaf.read(folder / name if rest else folder, name=name, find_encoding=find)
+    return (sent140.read if name == "sent140" else sent140.read_pseudo)(folder, encoding=find())
+
+
+def _as_it_is(
+    federation: Federation,
+    name: str,
+    classes: Sequence[int | str] | None,
+    users: int | None,
+    partition: str | None,
+    most_instances: int | None,
+    public: int | str | None,
+) -> Federation:
+    """A Federation made by a user's function, unless the caller asks for something else."""
+    if classes is not None or users not in (None, federation.num_users) or partition not in (None, "natural"):
+        raise ValueError(
+            f"{name} returns a Federation of {federation.num_users} users, which is used as it is; "
+            "leave out classes, users and partition"
+        )
+    if public is not None:
+        raise ValueError(
+            f"public = {public}: {name} returns a Federation, which is used as it is; leave out public, and "
+            "give the Federation public_features"
+        )
+    if most_instances is None:
+        return federation
+    return replace(federation, most_instances=most_instances)
+
+
+def even_share(federation: Federation, name: str, partition: str | None) -> int | None:
+    """The most that anybody got where instances were dealt out evenly; None where they were not.
+
+    It follows from the size of what is published and from the number of users, and from nobody's data.
+    """
+    dealt = partition == "iid" or (partition is None and name in USERS)
+    return -(-len(federation.labels) // federation.num_users) if dealt else None
+
+
+def default_users(name: str, partition: str | None) -> int | None:
+    """How many users a data set is dealt out to if nobody says; None if it comes with users of its own."""
+    return USERS.get(name) if partition != "natural" else None
+
+
+def _default_users(name: str, arrays: Arrays) -> int:
+    if arrays.owners is not None:
+        return len(np.unique(arrays.owners))
+    if name in USERS:
+        return USERS[name]
+    raise ValueError(f"{name} comes without users; say how many are to hold it (users = None)")
+
+
+def _set_aside(
+    arrays: Arrays, public: int | None, partition: str, seed: int
+) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
+    """Public instances, and those that are left for users; drawn by random numbers of their own."""
+    if public is None:
+        return None, np.arange(len(arrays.labels))
+    generator = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
+    owners = arrays.owners if partition == "natural" else None
+    return ways.set_aside(public, instances=len(arrays.labels), owners=owners, generator=generator)
+
+
+def _check_enough(public: int, left: int, users: int | None, minimum: int) -> None:
+    if users is not None and users * minimum > left:
+        raise ValueError(
+            f"public = {public} leaves {left} instances, too few for users = {users} with at least {minimum} "
+            "each; lower one of them"
+        )
+
+
+def _elsewhere(
+    public: str,
+    name: str,
+    data_dir: PathLike | None,
+    vectors: PathLike | None,
+    length: int,
+    encode: Encode | None,
+) -> Arrays:
+    """All training instances of another data set, as the users' become, but with nobody's data."""
+    if public == name:
+        raise ValueError(f"public = {public!r} is what users hold: name other data, or a number to set aside")
+    other = _read(public, data_dir, vectors, length)
+    if isinstance(other, Federation):
+        raise ValueError(f"public = {public!r} returns a Federation; it must return fedproof.data.Arrays")
+    if encode is None and isinstance(other.encoding, text.Encoding):
+        raise ValueError(f"public = {public!r} holds texts: choose an encoder, which makes numbers of them")
+    other = chosen(other, test_rows=slice(1))  # nobody asks for the others, and encoders are slow
+    return read_only(encoded(other if encode is None else encode(other)))
+
+
+def _with_public(federation: Federation, other: Arrays) -> Federation:
+    shape, found = federation.features.shape[1:], other.features.shape[1:]
+    if found != shape:
+        raise ValueError(f"public = {other.name!r} has inputs of shape {found}, {federation.name} of {shape}")
+    by = replace(federation.encoded_by or EncodedBy(), public=len(other.features), public_from=other.name)
+    return replace(federation, public_features=other.features, encoded_by=by)
+
+
+def _partition(
+    arrays: Arrays,
+    left: NDArray[np.int64],
+    kind: str,
+    users: int | None,
+    alpha: float,
+    degree: float,
+    minimum: int,
+    generator: np.random.Generator,
+) -> ways.Partition:
+    if kind == "natural":
+        if arrays.owners is None:
+            raise ValueError(
+                f"partition = 'natural': {arrays.name} comes without users; use iid or dirichlet"
+            )
+        split = ways.natural(arrays.owners[left], users=users, minimum=minimum, generator=generator)
+        return ways.Partition(order=left[split.order], offsets=split.offsets)
+    assert users is not None
+    labels = arrays.labels[left]
+    if kind == "iid":
+        split = ways.iid(labels, users=users, generator=generator)
+    elif kind == "dirichlet":
+        split = ways.dirichlet(labels, users=users, alpha=alpha, minimum=minimum, generator=generator)
+    elif kind == "degree":
+        split = ways.degree(labels, users=users, share=degree, generator=generator)
+    else:
+        raise ValueError(f"partition = {kind!r} must be one of {', '.join(ways.KINDS)}")
+    return ways.Partition(order=left[split.order], offsets=split.offsets)
+
+
+def _tests_of_users(arrays: Arrays, split: ways.Partition) -> Arrays:
+    """Test inputs of the users who were kept, and those that belong to no training user."""
+    assert arrays.owners is not None
+    if arrays.test_owners is None:
+        return arrays
+    users = np.append(np.unique(arrays.owners[split.order]), -1)
+    kept = np.isin(arrays.test_owners, users)
+    return chosen(arrays, test_rows=kept)
+
+
+# --- a user's own data --------------------------------------------------------------------------------------
+
+
+def _custom(name: str) -> Arrays | Federation:
+    """What the function of this name returns when it is called without arguments.
+
+    It may return a Federation (used as it is), `Arrays`, or `(features, labels, test_features,
+    test_labels)`, whose classes are the labels 0 to the largest one.
+    """
+    result = called(name, load_function("name", name))
+    if isinstance(result, Federation | Arrays):
+        return result
+    if isinstance(result, tuple | list) and len(result) == 4:
+        return _from_arrays(name, *result)
+    raise ValueError(
+        f"{name} returned {type(result).__name__}; it must return a fedproof.federation.Federation, "
+        "fedproof.data.Arrays, or (features, labels, test_features, test_labels)"
+    )
+
+
+def _from_arrays(name: str, features: Any, labels: Any, test_features: Any, test_labels: Any) -> Arrays:
+    numbers, test_numbers = _own_labels(name, labels), _own_labels(name, test_labels)
+    classes = 1 + int(max(numbers.max(initial=0), test_numbers.max(initial=0)))
+    if classes > MAX_CLASSES:
+        raise ValueError(f"{name}: label {classes - 1} is no class; number the classes from 0")
+    inputs, test_inputs = _own_features(name, features), _own_features(name, test_features)
+    if inputs.dtype != test_inputs.dtype:
+        raise ValueError(
+            f"{name}: training features are {inputs.dtype}, test features {test_inputs.dtype}: only uint8 is "
+            "read as pixels, give both alike"
+        )
+    pixels = inputs.dtype == np.uint8
+    if pixels:
+        _LOG.warning("%s: uint8 features are read as pixels, and divided by 255", name)
+    return Arrays(
+        features=inputs,
+        labels=numbers,
+        test_features=test_inputs,
+        test_labels=test_numbers,
+        class_names=tuple(str(label) for label in range(classes)),
+        name=name,
+        encoding=Scaling() if pixels else None,
+    )
+
+
+def _own_features(name: str, values: Any) -> NDArray[np.float32] | NDArray[np.uint8]:
+    """Numbers as float32; bytes stay, they are pixels."""
+    try:
+        array = np.asarray(values)
+        array = array if array.dtype == np.uint8 else array.astype(np.float32)
+    except (ValueError, TypeError):
+        raise ValueError(f"{name}: features must be an array of numbers, one row for each instance") from None
+    if array.ndim < 2 or not np.isfinite(array).all():
+        raise ValueError(f"{name}: features must be finite numbers, one row for each instance")
+    return array
+
+
+def _own_labels(name: str, values: Any) -> NDArray[np.int64]:
+    array = np.asarray(values)
+    whole = array.dtype.kind in "iub" or (array.dtype.kind == "f" and bool(np.all(array == np.trunc(array))))
+    if array.ndim != 1 or not whole:
+        raise ValueError(
+            f"{name}: labels must be one row of integers from 0, found {array.dtype} {array.shape}"
+        )
+    if len(array) and array.min() < 0:
+        raise ValueError(f"{name}: labels must be integers from 0, the smallest is {array.min()}")
+    return array.astype(np.int64)

@@ -17,7 +17,7 @@ PADDING, UNKNOWN = 0, 1
 LENGTH = 25  # words of a tweet that are kept, as in FedProx (arXiv:1812.06127) and LEAF
 MAX_ENTRY = 1e6  # vectors are of order one; not a number is not below this either
 REMEDY = "remove it and run `fedproof data fetch glove`"
-NO_WORD = re.compile(r"https?://\S+|www\.\S+|@\w+")
+NO_WORD = re.compile(r"https?://\S+|www\.\S+|@\w+", re.IGNORECASE)
 TOKEN = re.compile(r"[^\W_]+|'[^\W_]+|[^\w\s]")
 
 

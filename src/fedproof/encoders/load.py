@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check, data
-from fedproof.data import text
+from fedproof.data import PathLike, text
 from fedproof.data.arrays import Arrays, Scaling
-from fedproof.data.load import PathLike
 from fedproof.encoders.encoder import Cache, Inputs, cache_beside, encode
 from fedproof.encoders.named import encoder_named
 from fedproof.encoders.projection import Neighbourhood, Projection, neighbourhood_of, projection_of

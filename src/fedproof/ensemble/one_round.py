@@ -13,12 +13,12 @@ from fedproof.arrays import Floats, Integers
 from fedproof.ensemble.task import Task, fingerprint
 from fedproof.ensemble.train import released, train_replicas
 from fedproof.files import replace_file
-from fedproof.lots import Purpose, private_numbers
 from fedproof.mechanisms import Local, Partition, UploadedOnce
 from fedproof.mechanisms.uploads import Sent
 from fedproof.release import Centre, Release, noised, summed
 from fedproof.rounds import State, Tampering
 from fedproof.rounds.heads import heads
+from fedproof.seeds import Purpose, private_numbers
 
 _CELLS = 1 << 23  # numbers of uploads that are held at once
 

@@ -242,16 +242,8 @@ def engine_version() -> str:
     """
     digest = hashlib.sha256(repr((torch.__version__, np.__version__)).encode())
     package = Path(fedproof.__file__).parent
-    for room in (
-        "aggregation",
-        "rounds",
-        "models",
-        "mechanisms",
-        "lots.py",
-        "seeds.py",
-        "release.py",
-        "ensemble/train.py",
-    ):
+    rooms = ("aggregation", "rounds", "models", "mechanisms", "seeds.py", "release.py", "ensemble/train.py")
+    for room in rooms:
         path = package / room
         for file in [path] if path.suffix else sorted(path.rglob("*.py")):
             digest.update(file.read_bytes())

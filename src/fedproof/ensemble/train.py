@@ -17,7 +17,6 @@ from fedproof.ensemble.task import (
     shares_first_round,
     start_of,
 )
-from fedproof.lots import Lots, Purpose, cohorts_of, private_numbers
 from fedproof.models import Layout, Model
 from fedproof.models.model import as_inputs
 from fedproof.models.precision import all_digits
@@ -25,6 +24,7 @@ from fedproof.rounds import RoundReport, Setting, State, Streams, play, smoothed
 from fedproof.rounds.randomness import Stream
 from fedproof.rounds.stacking import Stacking, free_cores, on_cores
 from fedproof.rounds.state import users_on
+from fedproof.seeds import Lots, Purpose, cohorts_of, private_numbers
 
 _WIDTH = 512  # test inputs at once, for as many replicas as fit
 _PROBES = 256  # test inputs on which the accuracy after each round is watched

@@ -12,10 +12,10 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof import check, lots
+from fedproof import check, seeds
 from fedproof.arrays import Floats
-from fedproof.lots import Numbers, Purpose, private_numbers
 from fedproof.mechanisms import Mechanism, Releases
+from fedproof.seeds import Numbers, Purpose, private_numbers
 from fedproof.threat import Unit
 
 Params = NDArray[np.floating]
@@ -161,7 +161,7 @@ def draw_newcomer(plan: Plan, user: int) -> NDArray[np.bool_]:
 
 
 def _drawn(plan: Plan, users: NDArray[np.int64]) -> NDArray[np.bool_]:
-    return lots.cohorts_of(plan.mechanism, users, plan.seed or 0, plan.replicas, secure=plan.seed is None)
+    return seeds.cohorts_of(plan.mechanism, users, plan.seed or 0, plan.replicas, secure=plan.seed is None)
 
 
 # --- one round --------------------------------------------------------------------------------------------

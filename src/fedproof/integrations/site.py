@@ -16,7 +16,7 @@ from pydantic import Field
 
 from fedproof.accounting.ledger import Ledger, load_site_ledger, save_site_ledger
 from fedproof.arrays import Floats
-from fedproof.config.experiment import validated
+from fedproof.config import validated
 from fedproof.config.sections import Open, Positive, Section
 from fedproof.files import locked
 from fedproof.mechanisms import Everyone, Query

@@ -14,7 +14,7 @@ from fedproof.mechanisms.contract import Mechanism, Query, Releases, is_certifie
 from fedproof.mechanisms.instance import InstanceFedAvg, InstanceFedSGD
 from fedproof.mechanisms.local import Local
 from fedproof.mechanisms.local_training import LocalTraining
-from fedproof.mechanisms.one_round import OneRound, UploadedOnce
+from fedproof.mechanisms.one_round import OneRound, Smoothed, UploadedOnce
 from fedproof.mechanisms.partition import NoisyPartition, Partition
 from fedproof.mechanisms.queries import Queries
 from fedproof.mechanisms.sampling import (
@@ -26,7 +26,6 @@ from fedproof.mechanisms.sampling import (
     Sampling,
     SamplingKind,
 )
-from fedproof.mechanisms.smoothed import Smoothed
 from fedproof.mechanisms.user_fedavg import FedAvg, UserFedAvg
 
 __all__ = [

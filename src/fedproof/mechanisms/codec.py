@@ -15,11 +15,10 @@ from fedproof.mechanisms.cohort_once import Bagging, CohortOnce, bagging_of
 from fedproof.mechanisms.contract import Mechanism, Query
 from fedproof.mechanisms.instance import InstanceFedAvg, InstanceFedSGD
 from fedproof.mechanisms.local import Local
-from fedproof.mechanisms.one_round import OneRound
+from fedproof.mechanisms.one_round import OneRound, Smoothed
 from fedproof.mechanisms.partition import NoisyPartition, Partition
 from fedproof.mechanisms.queries import Queries
 from fedproof.mechanisms.sampling import Everyone, FixedSize, Poisson
-from fedproof.mechanisms.smoothed import Smoothed
 from fedproof.mechanisms.uploads import UPLOADS
 from fedproof.mechanisms.user_fedavg import FedAvg, UserFedAvg
 from fedproof.threat import ThreatModel

@@ -125,7 +125,7 @@ class CohortOnce(Mechanism):
     unit: Unit = Unit.USER
     population: int | None = None
     kind: ClassVar[str] = "cohort-once"
-    executor: ClassVar[str] = "fedproof.rounds.cohort_once"
+    executor: ClassVar[str] = "fedproof.rounds.members"
     once: ClassVar[bool] = True
 
     def __new__(cls, **fields: Any) -> Any:

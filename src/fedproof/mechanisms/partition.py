@@ -141,7 +141,7 @@ class NoisyPartition(Mechanism):
     population: int | None = None
     kind: ClassVar[str] = "noisy-partition"
     releases: ClassVar[Releases] = Releases.GROUPS
-    executor: ClassVar[str] = "fedproof.rounds.cohort_once"
+    executor: ClassVar[str] = "fedproof.rounds.members"
     once: ClassVar[bool] = True
     rule = "mean"
 

@@ -209,6 +209,8 @@ def _cifar_forward(weights: Weights, inputs: Tensor, tape: Tape | None) -> Tenso
     return layer(weights, "fc", average_relu(hidden, weights["net.9.bias"]), tape)
 
 
+# --- an LSTM of two layers over frozen word vectors ---------------------------------------------------------
+
 NUM_LAYERS = 2
 _KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # as torch.lstm takes them
 
@@ -221,7 +223,7 @@ def lstm(vectors: NDArray[np.float32], num_classes: int, hidden: int = 64) -> St
     """
     frozen = torch.tensor(vectors, dtype=torch.float32)
     factory = partial(PlainLSTM, frozen, num_classes, hidden)
-    return replace(stacked(factory, _forward, num_classes, frozen={"vectors": frozen}), apart=True)
+    return replace(stacked(factory, _lstm_forward, num_classes, frozen={"vectors": frozen}), apart=True)
 
 
 class PlainLSTM(nn.Module):
@@ -242,7 +244,7 @@ class PlainLSTM(nn.Module):
         return logits
 
 
-def _forward(weights: Weights, inputs: Tensor, tape: Tape | None) -> Tensor:
+def _lstm_forward(weights: Weights, inputs: Tensor, tape: Tape | None) -> Tensor:
     if tape is None and not inputs.is_cuda:
         return layer(weights, "fc", _last_states(weights, inputs), tape)
     states = weights["vectors"][inputs]

@@ -12,7 +12,7 @@ from fedproof.report.certificate_page import (
 )
 from fedproof.report.chart import draw_federation, write_charts
 from fedproof.report.comparisons import attack_charts, compare_charts, write_attack_page, write_compare_page
-from fedproof.report.run_charts import write_figures
+from fedproof.report.run_data import write_figures
 from fedproof.report.run_page import write_report
 from fedproof.report.sweep_page import sweep_chart, write_sweep_page
 

@@ -21,8 +21,7 @@ from fedproof.report.page import (
     write_page,
     write_simple_page,
 )
-from fedproof.report.run_charts import accuracy_chart, sizes_chart
-from fedproof.report.run_data import read_certificate
+from fedproof.report.run_data import accuracy_chart, read_certificate, sizes_chart
 from fedproof.report.run_page import (
     accuracy,
     checks,

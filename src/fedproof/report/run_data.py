@@ -1,16 +1,23 @@
-"""What a report is made from: the files of a run directory, read once."""
+"""What a report is made from: the files of a run directory, read once, and the figures of their rows."""
 
 import csv
 import statistics
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedproof import data
-from fedproof.certificates import Certificate, loads
+from fedproof.accounting import account
+from fedproof.certificates import Certificate, Method, loads
 from fedproof.config import Config
 from fedproof.federation import Federation
 from fedproof.folder import ROUNDS, read_config
+from fedproof.mechanisms import Releases, is_private
+from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, numbers, write_charts
+from fedproof.report.words import chosen_size, how_sure, percent, plural
 from fedproof.summary import RunSummary, read_summary
+from fedproof.threat import Relation
 
 Row = dict[str, str]
 
@@ -149,3 +156,204 @@ def class_rows(certificate: Certificate, names: tuple[str, ...], size: int) -> l
             )
         )
     return rows
+
+
+# --- figures: on the page, and as files of their own --------------------------------------------------------
+
+_FEWEST_ROUNDS = 4
+_MOST_ROUNDS = 12  # ε after each of so many rounds; of more, evenly spaced ones
+
+_Key = tuple[str, str, str]
+
+
+def write_figures(folder: Path, destination: Path) -> tuple[Path, ...]:
+    """Every figure of a finished run as PNG, PDF, SVG and CSV in `destination`; return the files.
+
+    Raises:
+        ValueError: not the directory of a finished run, or nothing is certified there.
+    """
+    charts = list(run_charts(read_run(folder, pictures=False)))
+    if not charts:
+        raise ValueError(f"{folder}: there is no certificate, so there are no figures")
+    return write_charts(charts, destination)
+
+
+def run_charts(run: RunData) -> Iterator[Chart]:
+    """Every figure of a run, in the order of the page."""
+    if run.certificate is None:
+        return
+    if run.certificate.labels is not None:
+        yield accuracy_chart(run.certificate, run.metrics)
+    yield sizes_chart(run.certificate)
+    rounds = rounds_chart(run, spent_after(run, run.certificate))
+    if rounds is not None:
+        yield rounds
+
+
+# --- certified accuracy -------------------------------------------------------------------------------------
+
+
+def accuracy_chart(certificate: Certificate, metrics: tuple[Row, ...] = ()) -> Chart:
+    """Certified accuracy over the number of poisoned units, for every way of certifying in `metrics`."""
+    curve, unit = certificate.curve or (), certificate.threat.unit
+    lines = [_own_line(certificate), *_other_lines(metrics, certificate)]
+    size = chosen_size(certificate.headline["certified_accuracy"])
+    return Chart(
+        name="certified-accuracy",
+        title="Certified accuracy",
+        description=(
+            f"Share of test inputs that keep their correct label, over the number k of poisoned {unit}s. "
+            f"The certificate begins with {percent(curve[0])} at k = 0 and has {percent(curve[-1])} at "
+            f"k = {len(curve) - 1}."
+        ),
+        x_label=f"poisoned {unit}s k",
+        y_label="certified accuracy (share of the test inputs)",
+        series=tuple(lines),
+        marks=(Mark(x=size, label=f"k = {size}"),) if size else (),
+        shares=True,
+    )
+
+
+def _own_line(certificate: Certificate) -> Line:
+    settings = certificate.settings
+    found = certificate.curve or ()
+    ended = len(found) <= settings.max_size  # beyond `max_size` nothing was examined: no zero is claimed
+    curve = [*found, 0.0] if ended else found
+    return Line(
+        label=f"this certificate, {how_sure(settings.failure_probability)}",
+        short="this certificate",
+        xs=numbers(range(len(curve))),
+        ys=numbers(curve),
+        tone=_tone(settings.method, settings.threat.relation),
+        strong=True,
+    )
+
+
+def _tone(method: str, relation: str) -> Tone:
+    """A colour for each way of certifying; those that `metrics.csv` does not compare have that of text."""
+    if method not in (Method.PAPER, Method.MEAN):
+        return Tone.INK
+    return (
+        Tone.VERMILLION if method == Method.PAPER else Tone.GREEN if relation == Relation.JOIN else Tone.BLUE
+    )
+
+
+def _other_lines(metrics: tuple[Row, ...], certificate: Certificate) -> Iterator[Line]:
+    """The other curves of `metrics.csv`, without the one that is the certificate's own."""
+    settings = certificate.settings
+    failure = "" if settings.certain else str(settings.failure_probability)
+    own = (str(settings.method), str(settings.threat.relation), failure)
+    # The paper's relation is not written down; its curve uses Hoeffding's bound.
+    own_paper = ("paper", "", own[2])
+    for key, rows in _grouped(metrics).items():
+        if (key == own and not settings.unusual) or (settings.method is Method.PAPER and key == own_paper):
+            continue
+        twin = own[0] == key[0] and (own[1] == key[1] or key[0] == "paper")
+        yield _line(key, rows, settings.threat.unit, named=not key[2] and not twin)
+
+
+def _line(key: _Key, rows: list[Row], unit: str, *, named: bool) -> Line:
+    """A curve of `metrics.csv`; the outer one of each pair bears their name."""
+    method, relation, failure = key
+    words = {"join": f"{unit}s join", "replace": f"{unit}s replaced"}
+    sure = how_sure(float(failure)) if failure else "exact means"
+    sure = how_sure(0.0) if method in (Method.EXACT, Method.VOTE) else sure
+    name = "the paper" if method == "paper" else words[relation]
+    return Line(
+        label=f"{name}, {sure}",
+        short=name if named else "",
+        xs=numbers([float(row["size"]) for row in rows]),
+        ys=numbers([float(row["certified_accuracy"]) for row in rows]),
+        tone=_tone(method, relation),
+        dashed=not failure,
+    )
+
+
+def _grouped(metrics: tuple[Row, ...]) -> dict[_Key, list[Row]]:
+    """Rows by method, relation and failure probability; curves with confidence first."""
+    groups: dict[_Key, list[Row]] = {}
+    for row in metrics:
+        key = (row["method"], row["relation"], row["failure_probability"])
+        groups.setdefault(key, []).append(row)
+    return dict(sorted(groups.items(), key=lambda group: not group[0][2]))
+
+
+# --- certified sizes ----------------------------------------------------------------------------------------
+
+
+def sizes_chart(certificate: Certificate) -> Chart:
+    """How many inputs are certified for each size, right and wrong predictions apart."""
+    unit = certificate.threat.unit
+    labels = certificate.labels or certificate.prediction
+    rows = list(zip(certificate.prediction, certificate.certified_size, labels, strict=True))
+    right = Counter(size for top, size, label in rows if size is not None and top == label)
+    wrong = Counter(size for top, size, label in rows if size is not None and top != label)
+    sizes = range(max([*right, *wrong], default=0) + 1)
+    abstained = sum(size is None for _, size, _ in rows)
+    series: list[Series] = [
+        _bars("correct label" if certificate.labels else "inputs", right, sizes, Tone.BLUE)
+    ]
+    if wrong:
+        series.append(_bars("wrong label", wrong, sizes, Tone.VERMILLION))
+    return Chart(
+        name="certified-sizes",
+        title="Distribution of certified sizes",
+        description=(
+            f"Number of test inputs by the largest number of poisoned {unit}s they provably tolerate; "
+            f"the ensemble abstains on {plural(abstained, 'input')}."
+        ),
+        x_label=f"certified size (poisoned {unit}s)",
+        y_label="number of test inputs",
+        series=tuple(series),
+    )
+
+
+def _bars(label: str, counts: Counter[int], sizes: range, tone: Tone) -> Bars:
+    return Bars(label=label, xs=numbers(sizes), ys=numbers([counts[size] for size in sizes]), tone=tone)
+
+
+# --- round by round -----------------------------------------------------------------------------------------
+
+
+def spent_after(run: RunData, certificate: Certificate) -> dict[int, dict[str, float]]:
+    """ε of one model after some of its rounds, the last among them, by accountant; empty if not known."""
+    mechanism, delta = certificate.mechanism, run.config.mechanism.delta
+    if mechanism is None or mechanism.executor is None or not is_private(mechanism):
+        return {}
+    if mechanism.releases is Releases.MODEL or mechanism.one_release:  # nothing to see before it
+        return {}
+    return {
+        count: account(mechanism.altered(rounds=count), delta, ["pld", "paper"])
+        for count in _spaced(mechanism.rounds)
+    }
+
+
+def rounds_chart(run: RunData, spent: dict[int, dict[str, float]]) -> Chart | None:
+    """ε of one model after each round; None if there are too few rounds for a curve."""
+    if len(spent) < _FEWEST_ROUNDS:
+        return None
+    delta = run.config.mechanism.delta
+    lines = [
+        Line(
+            label=f"ε ({name})",
+            short=name,
+            xs=numbers(list(spent)),
+            ys=numbers([epsilon[name] for epsilon in spent.values()]),
+            tone=tone,
+        )
+        for name, tone in (("pld", Tone.BLUE), ("paper", Tone.VERMILLION))
+    ]
+    return Chart(
+        name="epsilon-per-round",
+        title="Privacy spent, round by round",
+        description=f"ε of one model at δ = {delta:g} after each round, by two accountants.",
+        x_label="rounds",
+        y_label="ε of one model",
+        series=tuple(lines),
+    )
+
+
+def _spaced(rounds: int) -> list[int]:
+    if rounds <= _MOST_ROUNDS:
+        return list(range(1, rounds + 1))
+    return sorted({1 + round(index * (rounds - 1) / (_MOST_ROUNDS - 1)) for index in range(_MOST_ROUNDS)})

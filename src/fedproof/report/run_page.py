@@ -13,8 +13,15 @@ from fedproof.report import words
 from fedproof.report.gallery import gallery
 from fedproof.report.page import Markup, details, join, section, soundness_box, table, tag, write_page
 from fedproof.report.planner import make_plan, planner_section
-from fedproof.report.run_charts import accuracy_chart, sizes_chart, spent_after
-from fedproof.report.run_data import Row, RunData, class_rows, read_run
+from fedproof.report.run_data import (
+    Row,
+    RunData,
+    accuracy_chart,
+    class_rows,
+    read_run,
+    sizes_chart,
+    spent_after,
+)
 from fedproof.report.sections import advice, privacy
 from fedproof.report.svg import figure
 from fedproof.report.words import duration, number, percent, plural, rounded_up

@@ -10,8 +10,7 @@ from fedproof.arrays import votes_of
 from fedproof.certificates import Method
 from fedproof.mechanisms import Local, Releases
 from fedproof.report.page import Markup, join, section, table, tag
-from fedproof.report.run_charts import rounds_chart
-from fedproof.report.run_data import RunData
+from fedproof.report.run_data import RunData, rounds_chart
 from fedproof.report.svg import figure
 from fedproof.report.words import percent, plural, rounded_up
 from fedproof.summary import RunSummary
@@ -130,6 +129,8 @@ def _once(run: RunData) -> Iterator[str]:
         "--set mechanism.solver=ridge."
     )
 
+
+# --- what a run costs in privacy, under every accountant, and what that ε is for ----------------------------
 
 _ACCOUNTANTS = {
     "pld": "Loss distributions (tightest)",

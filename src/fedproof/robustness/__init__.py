@@ -1,8 +1,133 @@
 """Attacks set beside their bounds: what they achieve, and whether certificates survive them.
 
-Only rows are imported here: pages are drawn from them where there is no torch.
+One attack beside the bounds is a row, which `fedproof attack` writes. Nothing more is imported here: pages
+are drawn from rows where there is no torch.
 """
 
-from fedproof.robustness.rows import AttackRow, read_rows, write_rows
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedproof.files import replace_rows
+from fedproof.mechanisms import Caveat
+from fedproof.mechanisms.caveats import sentences
 
 __all__ = ["AttackRow", "read_rows", "write_rows"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackRow:
+    """One attack beside the bounds; what belongs to a certificate is None where there is none.
+
+    Attributes:
+        attack: its name.
+        adversaries: number of poisoned units, users or instances.
+        replicas: of the attacked ensemble.
+        clean_replica_accuracy, replica_accuracy: of one replica without and with the attack, on average.
+        clean_accuracy, accuracy: of the ensemble predictor without and with the attack, as in `summary.json`.
+        clean_success, success: share of the attacker's inputs, those with a trigger where there is one, that
+            the ensemble answers as the attacker wants; None where it was not measured.
+        clean_cost, cost: the attacker's cost J(D) and J(D').
+        clipped_share: share of the attacked losses that were clipped to the cost bound.
+        certified_accuracy: share of inputs that are predicted correctly and certified for this size.
+        certified_inputs: number of inputs certified for this size, whatever their label.
+        kept_on_certified: share of those that keep their prediction; None if there is none.
+        holds_on_certified: no certified prediction was changed beyond Monte-Carlo error.
+        certified_lower, certified_upper: tight bounds on J(D').
+        paper_lower, paper_upper: the paper's.
+        holds_on_cost: J(D') is within the tight bounds up to Monte-Carlo error.
+        sound: the certificate covers this attack and all conditions of its theorem are met.
+        caveats: why not.
+    """
+
+    attack: str
+    adversaries: int
+    replicas: int
+    clean_replica_accuracy: float
+    replica_accuracy: float
+    clean_accuracy: float
+    accuracy: float
+    clean_cost: float
+    cost: float
+    clipped_share: float
+    clean_success: float | None = None
+    success: float | None = None
+    certified_accuracy: float | None = None
+    certified_inputs: int | None = None
+    kept_on_certified: float | None = None
+    holds_on_certified: bool | None = None
+    certified_lower: float | None = None
+    certified_upper: float | None = None
+    paper_lower: float | None = None
+    paper_upper: float | None = None
+    holds_on_cost: bool | None = None
+    sound: bool = False
+    caveats: tuple[Caveat, ...] = ()
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is no proof, in sentences."""
+        return sentences(self.caveats)
+
+    @property
+    def certified_cost(self) -> tuple[float, float] | None:
+        """The tight bounds on J(D'); None where nothing is certified."""
+        if self.certified_lower is None or self.certified_upper is None:
+            return None
+        return self.certified_lower, self.certified_upper
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the attack stayed within what is certified; None where nothing is."""
+        return self.holds_on_certified and self.holds_on_cost
+
+    def values(self) -> dict[str, Any]:
+        """The row as it is written, by column."""
+        columns = {name: value for name, value in asdict(self).items() if name != "caveats"}
+        return columns | {"reasons": "; ".join(self.reasons)}
+
+
+def write_rows(rows: Sequence[AttackRow], path: Path) -> None:
+    """Write the rows as the whole of a CSV file."""
+    replace_rows(path, [row.values() for row in rows])
+
+
+def document(rows: Sequence[AttackRow]) -> dict[str, Any]:
+    """The rows as `fedproof attack --json` prints them."""
+    return {"rows": [row.values() | {"empirical": row.cost} for row in rows]}
+
+
+def read_rows(path: Path) -> list[AttackRow]:
+    """The rows of a file that `write_rows` wrote or, if its name ends in `.json`, that holds a `document`.
+
+    Raises:
+        ValueError: the file holds something else.
+    """
+    text = path.read_text(encoding="utf-8")
+    try:
+        found = (
+            json.loads(text)["rows"]
+            if path.suffix == ".json"
+            else csv.DictReader(io.StringIO(text, newline=""))
+        )
+        rows = [dict(values) for values in found]
+    except (ValueError, TypeError, KeyError, csv.Error) as error:
+        raise ValueError(f"{path} holds no rows of attacks: {error}") from error
+    return [_row(values, f"{path}: rows[{place}]") for place, values in enumerate(rows)]
+
+
+def _row(values: Mapping[str, Any], where: str) -> AttackRow:
+    given = {name: value for name, value in values.items() if value not in ("", None)}
+    why = given.pop("reasons", "").split("; ")
+    given["caveats"] = [{"code": "stated", "sentence": reason} for reason in why if reason]
+    try:
+        return TypeAdapter(AttackRow).validate_python(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{where}.{first['loc'][0]}: {first['msg']}") from error

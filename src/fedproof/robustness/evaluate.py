@@ -25,6 +25,7 @@ from fedproof.ensemble import (
 from fedproof.experiment import certify_scores, ensemble_size, make_task
 from fedproof.mechanisms import Caveat, is_certified, is_private
 from fedproof.progress import Progress, silent
+from fedproof.robustness import AttackRow
 from fedproof.robustness.outcome import (
     AttackOutcome,
     answer_costs,
@@ -35,7 +36,6 @@ from fedproof.robustness.outcome import (
     train,
     verdict,
 )
-from fedproof.robustness.rows import AttackRow
 from fedproof.threat import Relation
 
 Certifier = Callable[[NDArray[np.float32]], Certificate | None]

@@ -195,6 +195,9 @@ def costs(losses: NDArray[np.float64], cost_bound: float) -> NDArray[np.float64]
     return np.clip(losses, 0.0, cost_bound)
 
 
+# --- whether an attacked ensemble contradicts what is certified, beyond Monte-Carlo error -------------------
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """What became of the predictions that are certified against an attack's size.

@@ -1,4 +1,4 @@
-"""Members drawn once, or disjoint groups, without noise: the same in every round, averaged or pooled."""
+"""Members drawn once, or disjoint groups, without noise or with it: the same in every round."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -9,22 +9,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.mechanisms import Mechanism
-from fedproof.rounds.clipping import unbounded
+from fedproof.rounds import user_fedavg
+from fedproof.rounds.clipping import add_noise, unbounded
 from fedproof.rounds.heads import head_of
-from fedproof.rounds.local import Augment, Batch, descent, steps_of
+from fedproof.rounds.instance import Draw, Tally, clipped_sums
+from fedproof.rounds.local import Augment, Batch, descend, descent, steps_of
 from fedproof.rounds.randomness import Stream
 from fedproof.rounds.stacking import on_cores, taken
 from fedproof.rounds.state import RoundReport, Setting, State, Streams, report
-from fedproof.rounds.user_fedavg import gather_updates
 
 
 def play(
     mechanism: Mechanism, setting: Setting, state: State, streams: Streams, shared: Tensor | None
 ) -> tuple[State, RoundReport]:
-    """The state after one round among the members of each replica: their mean, or training on their data.
+    """The state after one round among the members of each replica, their cohort or group.
 
-    Guarantee: nobody else has any influence. Nothing is claimed about a single member.
+    Guarantee: nobody else has any influence. Without noise the round is the members' mean, or training on
+    their data, and nothing is claimed about a single member. With noise it is that of `UserFedAvg`, or one
+    step on the drawn instances: a Gaussian mechanism whose sum is divided by the expected cohort.
     """
+    if mechanism.noise_multiplier:
+        if mechanism.pooled:
+            return _noisy_step(mechanism, setting, state, streams)
+        return user_fedavg.play(mechanism, setting, state, streams, shared)
     if setting.local.solver != "sgd":
         params = _fitted(setting, state, streams)
         happened = _report(streams.cohorts[:, state.round], params - state.params)
@@ -32,7 +39,7 @@ def play(
     if mechanism.pooled:
         update, happened = _pooled(setting, state, streams)
     else:
-        plain = unbounded(gather_updates(setting, state, streams, shared))
+        plain = unbounded(user_fedavg.gather_updates(setting, state, streams, shared))
         members = plain.contributions.present.sum(1).clamp(min=1).unsqueeze(1)
         update, happened = setting.aggregation(plain.contributions) / members, report(plain)
     return replace(state, round=state.round + 1, params=state.params + update), happened
@@ -132,3 +139,36 @@ def _report(chosen: NDArray[np.bool_], update: Tensor) -> RoundReport:
         non_finite=(~norms.isfinite()).double(),
         clip_norm=torch.full_like(norms, torch.inf),
     )
+
+
+# --- with noise ---------------------------------------------------------------------------------------------
+
+
+def _noisy_step(
+    mechanism: Mechanism, setting: Setting, state: State, streams: Streams
+) -> tuple[State, RoundReport]:
+    chosen = streams.cohorts[:, state.round]
+    tally = Tally(len(chosen), state.params)
+    total = clipped_sums(
+        setting,
+        state.params,
+        _drawn(chosen, state.params.device),
+        clip_norm=mechanism.clip_norm,
+        tally=tally,
+        lane=np.arange(len(chosen)),
+        pieces=(len(chosen), 0.0),
+        width=setting.local.batch_size,
+    )
+    noise_std = (mechanism.noise_multiplier * state.clip_norms).to(total.dtype).unsqueeze(1)
+    noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise)
+    gradient = noisy / mechanism.divisor(setting.users.num_users)  # which nobody's draw changes
+    params = state.params.clone()
+    descend(params, torch.zeros_like(params), gradient, setting.local)
+    after = replace(state, round=state.round + 1, params=params)
+    return after, tally.report(chosen.sum(axis=1), mechanism.clip_norm)
+
+
+def _drawn(chosen: NDArray[np.bool_], device: torch.device) -> Draw:
+    """The instances of each replica; units are instances here, so a unit's number is its row."""
+    arrays = (np.nonzero(chosen)[1], chosen.sum(axis=1))
+    return Draw.of(*(torch.from_numpy(array).to(device) for array in arrays))

@@ -1,4 +1,4 @@
-"""Where every random number comes from; who is drawn by them is in `fedproof.lots`.
+"""Where every random number comes from; who is drawn by them is in `fedproof.seeds`.
 
 All randomness is derived from the task's seed and a key, see `fedproof.seeds.sequence`:
 
@@ -19,7 +19,7 @@ A user, or an instance, stands in a key, or draws its number, by its identity: n
 on who else takes part. Local training is thus a function of the global model, the user and the round, and a
 replica's result does not depend on the replicas trained beside it. CPU streams are NumPy's PCG64. CUDA
 streams are Philox with a 64-bit seed from the same sequence: the numbers differ between the two kinds of
-device, not between two runs on one. Lots (`fedproof.lots`) are the same everywhere.
+device, not between two runs on one. Lots (`fedproof.seeds`) are the same everywhere.
 
 With `secure` what privacy rests on, cohorts, noise and batches, comes from the operating system instead
 (`fedproof.seeds`), and the seed decides the rest: what is public anyway. Such numbers are drawn on the host.
@@ -33,8 +33,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.lots import Lots, Numbers, Purpose, element, private_numbers, sequence
-from fedproof.seeds import SecureGenerator
+from fedproof.seeds import Lots, Numbers, Purpose, SecureGenerator, element, private_numbers, sequence
 
 
 class Stream:

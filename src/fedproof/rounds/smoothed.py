@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedproof.lots import Numbers
 from fedproof.mechanisms import Mechanism
 from fedproof.mechanisms.uploads import GRID, on_grid
 from fedproof.release import with_noise
 from fedproof.rounds.clipping import bound
 from fedproof.rounds.state import RoundReport, Setting, State, Streams, contributions_of
+from fedproof.seeds import Numbers
 
 _NUMBERS = 1 << 22  # of updates that are summed at once
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from fedproof.aggregation import Aggregation, Contributions
 from fedproof.federation import Federation
-from fedproof.lots import Lots
 from fedproof.mechanisms import LocalTraining
 from fedproof.models.model import Model, as_inputs, host_tensor
 from fedproof.rounds.clipping import Bounded
 from fedproof.rounds.randomness import Stream
 from fedproof.rounds.stacking import Stacking
+from fedproof.seeds import Lots
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,10 +18,10 @@ from fedproof.integrations.flower import files
 from fedproof.integrations.flower.arrays import CLASSES, UPLOAD, read_upload
 from fedproof.integrations.flower.federation import LOG, FederationStrategy
 from fedproof.integrations.flower.nodes import Fault, exchange, judged, wait_for_nodes
-from fedproof.lots import Purpose, private_numbers
 from fedproof.mechanisms import OneRound
 from fedproof.mechanisms.uploads import GRID, MOST_UNITS
 from fedproof.release import Release, add_noise, add_upload, load_release
+from fedproof.seeds import Purpose, private_numbers
 from fedproof.threat import Unit
 
 _GROUP = "one-round"

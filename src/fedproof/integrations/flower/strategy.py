@@ -27,9 +27,8 @@ from fedproof.integrations.flower.nodes import (
     receive,
     wait_for_nodes,
 )
-from fedproof.lots import Numbers
 from fedproof.mechanisms import Mechanism, Releases
-from fedproof.seeds import FRESH, KNOWN, NO_SEED
+from fedproof.seeds import FRESH, KNOWN, NO_SEED, Numbers
 
 _APART = (
     "what a corrupted user sends for one replica does not depend on what it is sent for another, though one "
