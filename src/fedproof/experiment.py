@@ -98,7 +98,7 @@ def run(
             else:
                 first = shared.first_updates(config, task)
                 if task.mechanism.one_release:
-                    first = torch.from_numpy(load_centre(_made_once(config, task, folder)).total)
+                    first = torch.from_numpy(load_centre(_made_once(config, task, folder, engine)).total)
                 ensemble = train_ensemble(
                     task,
                     wanted,
@@ -243,13 +243,12 @@ def _save_ledger(config: Config, task: Task, num_replicas: int, folder: Path) ->
 
 def _released(config: Config, task: Task, folder: RunFolder, engine: str) -> NDArray[np.floating]:
     """Scores of the one model of a single release."""
-    if engine != "local":
-        raise ValueError(f"engine = {engine!r} must be local for kind = '{task.mechanism.kind}', one release")
-    scores = load_release(_made_once(config, task, folder)).scores(task.federation.test_features)[None]
+    release = load_release(_made_once(config, task, folder, engine))
+    scores = release.scores(task.federation.test_features)[None]
     return folder.write_scores([scores], scores.shape, "<f8")
 
 
-def _made_once(config: Config, task: Task, folder: RunFolder) -> Path:
+def _made_once(config: Config, task: Task, folder: RunFolder, engine: str) -> Path:
     """The file of the run's release, which is made once: noise is never used again."""
     section, known = config.certificate, task.federation
 
@@ -260,7 +259,7 @@ def _made_once(config: Config, task: Task, folder: RunFolder) -> Path:
         _save_ledger(config, task, 1, folder.path)  # before the release: no crash makes it count too little
 
     path = folder.path / RELEASE
-    one_round.make_once(task, path, folder.path / MADE_OF, before, observe=section.observed)
+    one_round.make_once(task, path, folder.path / MADE_OF, before, observe=section.observed, engine=engine)
     return path
 
 
