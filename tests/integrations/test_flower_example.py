@@ -19,6 +19,7 @@ from fedproof.data import load
 from fedproof.ensemble import Task, train_replicas
 from fedproof.folder import kept_seed
 from fedproof.mechanisms import LocalTraining, Poisson, UserFedAvg
+from fedproof.mechanisms.caveats import attended_caveats, sentences
 from fedproof.models.networks import linear
 from fedproof.report import write_certificate_report
 from tests.integrations.conftest import use_example
@@ -27,6 +28,7 @@ from tests.patience import finished
 # One worker has the simulation and the deployment.
 FALSE_ALARM = 1e-6
 USERS, REPLICAS, SEED = 24, 200, 5
+TOGETHER = sentences(attended_caveats(2))  # why replicas in one message make a certificate heuristic
 MECHANISM = UserFedAvg(rounds=2, noise_multiplier=3.0, sampling=Poisson(probability=0.25))
 
 
@@ -74,7 +76,7 @@ def simulated(tmp_path_factory):
 @pytest.mark.slow
 def test_a_simulation_ends_in_a_certificate_that_can_be_checked(simulated):
     certificate = loads((simulated / "certificate.json").read_text())
-    assert certificate.sound
+    assert certificate.reasons == TOGETHER
     assert certificate.mechanism == MECHANISM
     assert certificate.num_replicas == REPLICAS
     assert not fp.verify((simulated / "certificate.json").read_text(), simulated / "scores.npy")
@@ -196,7 +198,7 @@ def states_of(out):
 def test_a_deployment_survives_a_killed_node(deployed):
     out = deployed[0] / "node"
     certificate = loads((out / "certificate.json").read_text())
-    assert certificate.sound
+    assert certificate.reasons == TOGETHER
     assert certificate.num_replicas == 48
     assert not fp.verify((out / "certificate.json").read_text(), out / "scores.npy")
     states = states_of(out)
@@ -224,7 +226,7 @@ def test_a_deployment_goes_on_after_its_superlink_was_killed(deployed):
     kept = np.load(out / "scores.npy")
     np.testing.assert_allclose(kept, scores, atol=2e-4)
     certificate = loads((out / "certificate.json").read_text())
-    assert certificate.sound
+    assert certificate.reasons == TOGETHER
     # From the kept scores: bets are ordered by a hash of their bits, which a local training does not share.
     assert certificate.prediction == fp.certify(kept, labels, mechanism=mechanism).prediction
     assert load_ledger(out / "ledger.json") == fp.Ledger.of(mechanism, 0.005).spend(24)

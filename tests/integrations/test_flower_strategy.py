@@ -435,12 +435,21 @@ def test_what_epsilon_does_not_cover_is_kept_apart(make_strategy, make_grid, nod
 def test_a_strategy_says_what_its_certificate_takes_for_granted(make_strategy):
     assert make_strategy().assumptions == (seeds.KNOWN,)
     assert make_strategy(seed=None).assumptions == (seeds.NO_SEED,)
-    together = make_strategy(seed=None, replicas=range(3)).assumptions
-    assert together[0] == seeds.NO_SEED
-    assert "does not depend on what it is sent for another" in together[1]
     scores = np.tile([[[0.9, 0.1]]], (100, 1, 1))
-    certificate = certify(scores, [0], mechanism=MECHANISM, assumptions=together)
-    assert certificate.settings.stated_assumptions == together
+    stated = make_strategy().assumptions
+    certificate = certify(scores, [0], mechanism=MECHANISM, assumptions=stated)
+    assert certificate.settings.stated_assumptions == stated
+
+
+def test_replicas_in_one_message_make_a_certificate_heuristic(make_strategy):
+    assert make_strategy(replicas=range(7, 8)).caveats == ()
+    (together,) = make_strategy(replicas=range(3)).caveats
+    assert together.code == "attended-together"
+    assert "one replica after the other" in together.remedy
+    scores = np.tile([[[0.9, 0.1]]], (100, 1, 1))
+    certificate = certify(scores, [0], mechanism=MECHANISM, caveats=[together.sentence])
+    assert not certificate.sound
+    assert certificate.reasons == (together.sentence,)
 
 
 # --- models and nodes -------------------------------------------------------------------------------------

@@ -49,3 +49,27 @@ def size_caveats() -> tuple[Caveat, ...]:
             remedy="Declare mechanism.batch_probability, or certify against instances that are replaced.",
         ),
     )
+
+
+def attended_caveats(replicas_in_message: int) -> tuple[Caveat, ...]:
+    """Corrupted users who see several replicas at once can make what these score depend on one another.
+
+    Each replica's law still lies in the band of its theorem, but the number of replicas that go wrong need
+    not concentrate: users who see all of them can let them go wrong together or not at all. Who attends one
+    after another cannot, see docs/theory.md, section 4.
+    """
+    if replicas_in_message < 2:
+        return ()
+    return (
+        Caveat(
+            code="attended-together",
+            sentence=(
+                "one message carries several replicas: what a corrupted user sends for one may depend on "
+                "another, and confidence bounds cover replicas that are independent or come one by one"
+            ),
+            remedy=(
+                "Train one replica after the other, and certify with method mean (bound betting or "
+                "hoeffding) or vote: these hold for users who remember earlier trainings."
+            ),
+        ),
+    )

@@ -31,15 +31,11 @@ from fedproof.integrations.flower.nodes import (
     wait_for_nodes,
 )
 from fedproof.lots import Numbers
-from fedproof.mechanisms import UserFedAvg
+from fedproof.mechanisms import Caveat, UserFedAvg
+from fedproof.mechanisms.caveats import attended_caveats
 from fedproof.seeds import KNOWN, NO_SEED
 
 _LOG = logging.getLogger("flwr")
-
-_APART = (
-    "what a corrupted user sends for one replica does not depend on what it is sent for another, though one "
-    "message carries several"
-)
 
 
 class UserFedAvgStrategy(Strategy):
@@ -53,7 +49,7 @@ class UserFedAvgStrategy(Strategy):
     without noise.
 
     Assumes: one node is one user (`--enable-supernode-auth` makes the operator register each), and nobody but
-    the server knows the seed, if there is one. `assumptions` has the sentences for a certificate.
+    the server knows the seed, if there is one. `assumptions` and `caveats` say so in a certificate.
 
     With several `replicas` one message carries a node's models of all replicas that have drawn it; its
     ClientApp needs `replicas_mod`. The result then has the replicas as the first axis of every array.
@@ -134,8 +130,12 @@ class UserFedAvgStrategy(Strategy):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What a certificate of the replicas takes for granted about secrets: give it to `certify`."""
-        secret = NO_SEED if self.plan.seed is None else KNOWN
-        return (secret, _APART) if len(self.plan.replicas) > 1 else (secret,)
+        return (NO_SEED if self.plan.seed is None else KNOWN,)
+
+    @property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """Why a certificate of the replicas is only heuristic: give their sentences to `certify`."""
+        return attended_caveats(len(self.plan.replicas))
 
     @property
     def ledger(self) -> Ledger:
