@@ -1,0 +1,36 @@
+"""Whoever is killed in a Flower deployment, it ends in the certificate of an undisturbed one."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.patience import finished
+
+pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedproof[flower]'")
+ROOT = Path(__file__).parents[2]
+COUNT = int(os.environ.get("FEDPROOF_KILLED_DEPLOYMENTS", "8"))
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0"}
+
+
+def deployments(count, folder, *planted):
+    command = [sys.executable, "-m", "tests.faults.deployments", count, folder, *planted]
+    done = finished(command, cwd=ROOT, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_killed_deployments_end_in_the_certificate_of_undisturbed_ones(tmp_path):
+    found = deployments(COUNT, tmp_path)
+    assert found["equal"] + found["refused"] == found["deployments"] == COUNT, found
+    assert found["counted_too_little"] == found["wrong"] == 0, found
+    assert found["servers_killed"] >= COUNT // 2
+    assert found["nodes_killed"] > 0
+
+
+@pytest.mark.slow
+def test_a_server_that_counts_after_it_has_shown_is_caught(tmp_path):
+    assert deployments(4, tmp_path, "uncounted")["counted_too_little"] > 0
