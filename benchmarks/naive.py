@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedproof.ensemble.task import Task, cohort_size, start_of
-from fedproof.lots import Lots, Purpose
+from fedproof.lots import Lots, Purpose, cohorts_of
 from fedproof.mechanisms import (
     InstanceFedAvg,
     InstanceFedSGD,
@@ -28,7 +28,7 @@ from fedproof.mechanisms import (
 from fedproof.models.model import as_inputs, load
 from fedproof.models.precision import all_digits
 from fedproof.rounds.local import Augment, at_epoch
-from fedproof.rounds.randomness import Stream, cohorts_of, data_order, draw
+from fedproof.rounds.randomness import Stream, data_order, draw
 from fedproof.rounds.state import class_balance
 
 

@@ -117,8 +117,8 @@ def test_nothing_that_is_loaded_can_run_code():
 LAYERS = [
     {"arrays", "check", "files", "functions", "progress", "seeds", "threat"},
     {"mechanisms"},
-    {"release", "summary"},
     {"lots"},
+    {"release", "summary"},
     {"accounting"},
     {"certificates"},
     {"federation"},

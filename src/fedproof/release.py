@@ -4,7 +4,6 @@ Scores are counted in units: one unit that joins or leaves moves the lead of one
 one, one that is replaced by at most two (`mechanisms.uploads`).
 """
 
-import io
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -17,7 +16,8 @@ from numpy.typing import NDArray
 
 from fedproof import check
 from fedproof.arrays import Floats, Integers
-from fedproof.files import read_npz, replace_file
+from fedproof.files import read_npz, replacing
+from fedproof.lots import Numbers
 from fedproof.mechanisms import OneRound, Smoothed
 from fedproof.mechanisms.codec import describe, restore
 from fedproof.mechanisms.uploads import GRID, MOST_UNITS, Sent, on_grid
@@ -31,6 +31,7 @@ SHARE_ERROR = 2.0**-30
 _INPUTS = 1024  # scored at once
 _SHARES = 1 << 20  # shares in scores that are held at once
 _UNITS = 256  # summed at once
+_ROWS = 1 << 14  # of a total that are added to at once
 
 
 Kind = TypeVar("Kind")
@@ -127,10 +128,9 @@ class Centre:
 
 
 def _save(path: Path, mechanism: OneRound | Smoothed, **arrays: NDArray[Any]) -> None:
-    stream = io.BytesIO()
     text = np.frombuffer(json.dumps(describe(mechanism)).encode(), dtype=np.uint8)
-    np.savez(stream, allow_pickle=False, mechanism=text, **arrays)
-    replace_file(path, stream.getvalue())
+    with replacing(path) as file:
+        np.savez(file, allow_pickle=False, mechanism=text, **arrays)
 
 
 def load_release(path: Path) -> Release:
@@ -182,6 +182,27 @@ def summed(mechanism: OneRound, sent: Sent, keep: list[Integers] | None = None) 
         if keep is not None:
             keep.append(vectors)
     return total
+
+
+def add_upload(mechanism: OneRound, total: Integers, sent: Sent) -> None:
+    """Add what one unit sent, put inside its set first, to `total` in place: `summed`, one unit at a time.
+
+    Beside the total and what was sent, one vector in float64 is held.
+    """
+    vector = mechanism.upload.inside(sent[None])[0]
+    for begin in range(0, len(total), _ROWS):
+        total[begin : begin + _ROWS] += on_grid(vector[begin : begin + _ROWS])
+
+
+def add_noise(mechanism: OneRound, total: Integers, numbers: Numbers) -> None:
+    """Add the noise of the release to `total` in place; the numbers are those that the engine would draw.
+
+    Make a release once, and show nobody the sum without it.
+    """
+    flat = total.reshape(-1)
+    for begin in range(0, len(flat) if mechanism.noise_multiplier else 0, _ROWS):
+        piece = flat[begin : begin + _ROWS]
+        piece[:] = noised(mechanism, piece, numbers.standard_normal(len(piece), dtype=np.float64))
 
 
 def noised(mechanism: OneRound, total: Integers, normal: Floats) -> Integers:

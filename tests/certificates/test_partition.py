@@ -10,8 +10,8 @@ from fedproof.accounting import account, tradeoff
 from fedproof.certificates import certify, certify_means, dumps, loads, verify
 from fedproof.certificates.comparison import compare
 from fedproof.certificates.tight import partition_costs, partition_sizes
+from fedproof.lots import groups_of
 from fedproof.mechanisms import Partition
-from fedproof.rounds.randomness import groups_of
 from fedproof.threat import ThreatModel
 
 

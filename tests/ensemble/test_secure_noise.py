@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.naive import train_one
 from fedproof.ensemble import fingerprint, first_updates, store, train, train_ensemble, train_replicas
-from fedproof.lots import Purpose
+from fedproof.lots import Purpose, cohorts_of
 from fedproof.mechanisms import (
     Bagging,
     CohortOnce,
@@ -21,7 +21,7 @@ from fedproof.mechanisms import (
     Quantile,
     UserFedAvg,
 )
-from fedproof.rounds.randomness import Stream, cohorts_of
+from fedproof.rounds.randomness import Stream
 
 CPU = torch.device("cpu")
 POISSON, FIXED = Poisson(probability=0.5), FixedSize(cohort=3, users=6)

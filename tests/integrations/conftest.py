@@ -1,6 +1,7 @@
 import os
 import sys
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def make_grid(flower, monkeypatch):
 
     class LoopGrid(Grid):
         def __init__(self, nodes):
-            self.nodes, self.sent = dict(nodes), []
+            self.nodes, self.sent, self.replies = dict(nodes), [], {}
 
         def set_run(self, run):
             raise NotImplementedError
@@ -61,10 +62,17 @@ def make_grid(flower, monkeypatch):
             raise NotImplementedError
 
         def push_messages(self, messages):
-            raise NotImplementedError
+            """Ids of the messages; none of those that will never be answered, so that nobody waits."""
+            self.sent.append(list(messages))
+            return [self.push(message) for message in self.sent[-1]]
+
+        def push(self, message):
+            message.metadata.__dict__["_message_id"] = name = str(uuid4())
+            self.replies[name] = self.nodes[message.metadata.dst_node_id](message)
+            return name if self.replies[name] else None
 
         def pull_messages(self, message_ids):
-            raise NotImplementedError
+            return [reply for name in message_ids for reply in self.replies.pop(name, ())]
 
         def get_node_ids(self):
             return list(self.nodes)

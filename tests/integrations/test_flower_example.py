@@ -28,7 +28,7 @@ from tests.patience import finished
 # One worker has the simulation and the deployment.
 FALSE_ALARM = 1e-6
 USERS, REPLICAS, SEED = 24, 200, 5
-TOGETHER = sentences(attended_caveats(2))  # why replicas in one message make a certificate heuristic
+TOGETHER = sentences(attended_caveats())  # why replicas in one message make a certificate heuristic
 MECHANISM = UserFedAvg(rounds=2, noise_multiplier=3.0, sampling=Poisson(probability=0.25))
 
 

@@ -9,7 +9,7 @@ from fedproof import certify, seeds
 from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.ledger import load_ledger
 from fedproof.integrations import server
-from fedproof.mechanisms import Everyone, FixedSize, PerLayer, Poisson, UserFedAvg
+from fedproof.mechanisms import Bagging, Everyone, FixedSize, PerLayer, Poisson, UserFedAvg
 
 MECHANISM = UserFedAvg(rounds=3, noise_multiplier=1.5, sampling=Poisson(probability=0.5), clip_norm=0.8)
 ALL = replace(MECHANISM, sampling=Everyone())
@@ -113,7 +113,7 @@ def test_epsilon_of_every_round_is_in_the_metrics(make_strategy, make_grid, node
 
 def test_epsilon_of_all_replicas(make_strategy):
     strategy = make_strategy(replicas=range(20))
-    assert strategy._cost(3, ensemble=True) == ensemble_account(MECHANISM, 0.01, 20)["pld"]
+    assert strategy._cost(3, 20) == ensemble_account(MECHANISM, 0.01, 20)["pld"]
 
 
 # --- nodes that misbehave ---------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def test_late_and_uninvited_replies_are_ignored(make_strategy, make_grid, nodes,
         return [honest(0.4)(m)[0], forged]
 
     strategy = make_strategy(ALL)
-    result = strategy.start(make_grid(nodes | {102: slow, 103: talkative}), initial)
+    result = strategy.start(make_grid(nodes | {102: slow, 103: talkative}), initial, timeout=0.2)
     np.testing.assert_allclose(
         vector(result), expected(strategy.plan, 3, lambda user: [0.1, 0.2, 0.0, 0.4][user]), atol=1e-6
     )
@@ -269,14 +269,14 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_happened(
 ):
     whole = make_strategy().start(make_grid(nodes), initial)
     grid = make_grid(nodes)
-    send = grid.send_and_receive
+    push = grid.push_messages
 
-    def fails_in_round_two(messages, *, timeout=None):
+    def fails_in_round_two(messages):
         if messages[0].metadata.group_id.endswith("-2"):
             raise PowerCutError
-        return send(messages, timeout=timeout)
+        return push(messages)
 
-    grid.send_and_receive = fails_in_round_two
+    grid.push_messages = fails_in_round_two
     with pytest.raises(PowerCutError):
         make_strategy(folder=tmp_path).start(grid, initial)
     assert load_ledger(tmp_path / "ledger.json").queries[0].count == 1
@@ -442,14 +442,21 @@ def test_a_strategy_says_what_its_certificate_takes_for_granted(make_strategy):
 
 
 def test_replicas_in_one_message_make_a_certificate_heuristic(make_strategy):
-    assert make_strategy(replicas=range(7, 8)).caveats == ()
-    (together,) = make_strategy(replicas=range(3)).caveats
+    assert make_strategy(replicas=range(7, 8)).caveats() == ()
+    (together,) = make_strategy(replicas=range(3)).caveats()
     assert together.code == "attended-together"
     assert "one replica after the other" in together.remedy
     scores = np.tile([[[0.9, 0.1]]], (100, 1, 1))
     certificate = certify(scores, [0], mechanism=MECHANISM, caveats=[together.sentence])
     assert not certificate.sound
     assert certificate.reasons == (together.sentence,)
+
+
+def test_without_noise_a_bound_that_rises_with_every_score_needs_no_independence(make_strategy):
+    bagging = Bagging(rounds=1, sampling=FixedSize(cohort=2, users=10))
+    strategy = make_strategy(bagging, delta=None, num_users=10, replicas=range(100))
+    assert strategy.caveats("levels") == strategy.caveats("hoeffding") == ()
+    assert [caveat.code for caveat in strategy.caveats()] == ["attended-together"]
 
 
 # --- models and nodes -------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ from scipy.stats import chi2
 
 from fedproof.ensemble import Task, train_replicas
 from fedproof.ensemble.task import start_of
+from fedproof.lots import cohorts_of, groups_of
 from fedproof.mechanisms import CohortOnce, FixedSize, LocalTraining, NoisyPartition, Poisson
 from fedproof.models import build
 from fedproof.rounds import play
-from fedproof.rounds.randomness import cohorts_of, groups_of
 
 FALSE_ALARM = 1e-6
 HYBRID = CohortOnce(

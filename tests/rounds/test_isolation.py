@@ -20,7 +20,7 @@ from fedproof.aggregation.registry import build_rule
 from fedproof.ensemble import Task, train_replicas
 from fedproof.ensemble.memory import Sizes
 from fedproof.federation import Federation
-from fedproof.lots import Lots, Purpose
+from fedproof.lots import Lots, Purpose, cohorts_of
 from fedproof.mechanisms import (
     Bagging,
     CohortOnce,
@@ -38,7 +38,6 @@ from fedproof.mechanisms import (
 )
 from fedproof.models import build
 from fedproof.models.module import from_module
-from fedproof.rounds.randomness import cohorts_of
 from fedproof.threat import Unit
 
 EXAMPLES = int(os.environ.get("FEDPROOF_ISOLATION_EXAMPLES", "0")) or 60  # of each case

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fedproof.ensemble import Task, train_replicas
+from fedproof.lots import cohorts_of, groups_of
 from fedproof.mechanisms import Bagging, CohortOnce, FixedSize, LocalTraining, Partition, Poisson
 from fedproof.models import build
 from fedproof.rounds import play
 from fedproof.rounds.heads import heads
-from fedproof.rounds.randomness import cohorts_of, groups_of
 
 FIXED = FixedSize(cohort=4, users=10)
 

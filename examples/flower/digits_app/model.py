@@ -30,7 +30,7 @@ def train(
     learning_rate: float,
 ) -> tuple[Floats, Floats]:
     """The model after `epochs` steps of gradient descent on all of a user's instances."""
-    truth = np.eye(len(CLASSES), dtype=np.float32)[labels]
+    truth = np.eye(len(bias), dtype=np.float32)[labels]
     for _ in range(epochs):
         error = (scores(weight, bias, features) - truth) / len(labels)
         weight = weight - learning_rate * error.T @ features

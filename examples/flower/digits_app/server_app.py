@@ -85,7 +85,7 @@ def run(grid: Grid, settings: Settings) -> Certificate:
         save_ledger(ledger, out / "ledger.json")  # before the part: a crash in it leaves no release uncounted
         strategy = strategy_of(settings, part, users)
         assumed |= dict.fromkeys(strategy.assumptions)
-        doubts |= dict.fromkeys(sentences(strategy.caveats))
+        doubts |= dict.fromkeys(sentences(strategy.caveats()))
         models = train_part(grid, settings, strategy)
         found.append(scores(models["fc0.weight"], models["fc0.bias"], np.asarray(test.test_features)))
     certificate = certify(

@@ -66,13 +66,14 @@ class Ledger:
         low, high = 0, wanted + 1  # invariant: `low` is affordable, `high` is not wanted or not affordable
         while high - low > 1:
             middle = (low + high) // 2
-            if self._cost(middle) <= max_epsilon:
+            if self.cost(middle) <= max_epsilon:
                 low = middle
             else:
                 high = middle
         return low
 
-    def _cost(self, replicas: int) -> float:
+    def cost(self, replicas: int) -> float:
+        """ε of so many replicas in all, by composed loss distributions."""
         paid = -(-replicas // self.parallel)
         repeated = tuple(replace(query, count=query.count * paid) for query in self.queries)
         return round_up(pld_epsilon(Queries(queries=repeated), self.delta))

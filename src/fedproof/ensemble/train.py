@@ -17,12 +17,12 @@ from fedproof.ensemble.task import (
     shares_first_round,
     start_of,
 )
-from fedproof.lots import Lots, Purpose, private_numbers
+from fedproof.lots import Lots, Purpose, cohorts_of, private_numbers
 from fedproof.models import Layout, Model
 from fedproof.models.model import StackedModel, as_inputs
 from fedproof.models.precision import all_digits
 from fedproof.rounds import RoundReport, Setting, State, Streams, play, smoothed, user_fedavg
-from fedproof.rounds.randomness import Stream, cohorts_of
+from fedproof.rounds.randomness import Stream
 from fedproof.rounds.stacking import Stacking, free_cores, on_cores
 from fedproof.rounds.state import users_on
 

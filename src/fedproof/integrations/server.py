@@ -1,12 +1,12 @@
-"""The server's half of user-level DP-FedAvg in NumPy, for any framework that delivers updates.
+"""The server's half of what trains in rounds, in NumPy, for any framework that delivers updates.
 
-It draws the same cohorts and the same noise as `fedproof.ensemble` does for the same seed and replica (see
-`mechanisms.randomness`), so the two can be compared replica by replica. Sums, norms and scales are float64;
-noise is drawn in the precision of the model.
+It draws the same cohorts, groups and noise as `fedproof.ensemble` does for the same seed and replica (see
+`rounds.randomness`), so the two can be compared replica by replica. Sums, norms and scales are float64; noise
+is drawn in the precision of the model.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from fedproof import check, lots
 from fedproof.arrays import Floats
 from fedproof.lots import Numbers, Purpose, private_numbers
-from fedproof.mechanisms import Quantile, Sampling, UserFedAvg
+from fedproof.mechanisms import Mechanism, Quantile, Releases
+from fedproof.threat import Unit
 
 Params = NDArray[np.floating]
 
@@ -36,7 +37,7 @@ class Plan:
     20.0
     """
 
-    mechanism: UserFedAvg
+    mechanism: Mechanism
     num_users: int
     seed: int | None = field(repr=False)
     replicas: range = range(1)
@@ -45,6 +46,7 @@ class Plan:
         check.count(num_users=self.num_users)
         if self.seed is not None:
             check.not_negative_count(seed=self.seed)
+        _check_among_users(self.mechanism)
         if not len(self.replicas) or self.replicas.start < 0 or self.replicas.step != 1:
             raise ValueError(f"replicas = {self.replicas!r} must be a range like range(0, 10)")
         sampling, clipping = self.mechanism.sampling, self.mechanism.clipping
@@ -54,6 +56,9 @@ class Plan:
                 f"clipping = {clipping!r} must be Flat, PerLayer or Quantile: a clip norm taken from the "
                 "cohort without noise has no guarantee"
             )
+        models = self.mechanism.models(self.num_users)
+        if models is not None and self.replicas != range(models):
+            raise ValueError(f"replicas = {self.replicas!r} must be range(0, {models}), one for each group")
 
     @property
     def divisor(self) -> float:
@@ -66,11 +71,19 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Where the replicas stand: rounds done, models `(replicas, dim)` and clip norms `(replicas,)`."""
+    """Where the replicas stand.
+
+    Attributes:
+        round: rounds done.
+        params: models `(replicas, dim)`.
+        clip_norms: `(replicas,)`.
+        heard: `(replicas,)`, whether an update of anybody has been counted; who was never heard has no vote.
+    """
 
     round: int
     params: Params
     clip_norms: Floats
+    heard: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +112,22 @@ def start(plan: Plan, initial: Params) -> State:
         round=0,
         params=np.tile(initial, (count, 1)),
         clip_norms=np.full(count, plan.mechanism.clip_norm, dtype=np.float64),
+        heard=np.zeros(count, dtype=np.bool_),
     )
+
+
+def _check_among_users(mechanism: Mechanism) -> None:
+    """Raise ValueError unless rounds among users who keep their instances to themselves are described."""
+    if mechanism.releases is Releases.MODEL or mechanism.one_release or mechanism.executor is None:
+        raise ValueError(f"kind = '{mechanism.kind}' must be one that trains in rounds")
+    if mechanism.unit is not Unit.USER:
+        raise ValueError(
+            f"unit = '{mechanism.unit}' must be 'user': a node is a user, and moves whole models"
+        )
+    if mechanism.pooled and not mechanism.apart:
+        raise ValueError("pooled = True must be False: users of a federation do not pool their instances")
+    if mechanism.rule not in (None, "mean"):
+        raise ValueError(f"rule = {mechanism.rule!r} must be 'mean': the server adds updates up as they come")
 
 
 def layer_sizes(names: Sequence[str], sizes: Sequence[int]) -> tuple[int, ...]:
@@ -117,7 +145,7 @@ def layer_sizes(names: Sequence[str], sizes: Sequence[int]) -> tuple[int, ...]:
 
 def draw_cohorts(plan: Plan) -> NDArray[np.bool_]:
     """Whether a user takes part, `(replicas, rounds, users)`."""
-    return lots.draw_cohorts(*_drawing(plan, np.arange(plan.num_users)), secure=plan.seed is None)
+    return _drawn(plan, np.arange(plan.num_users))
 
 
 def draw_newcomer(plan: Plan, user: int) -> NDArray[np.bool_]:
@@ -128,11 +156,11 @@ def draw_newcomer(plan: Plan, user: int) -> NDArray[np.bool_]:
     """
     if plan.mechanism.sampling.closed:
         return np.zeros((len(plan.replicas), plan.mechanism.rounds), dtype=np.bool_)
-    return lots.draw_cohorts(*_drawing(plan, np.array([user])), secure=plan.seed is None)[:, :, 0]
+    return _drawn(plan, np.array([user]))[:, :, 0]
 
 
-def _drawing(plan: Plan, users: NDArray[np.int64]) -> tuple[Sampling, NDArray[np.int64], int, int, range]:
-    return plan.mechanism.sampling, users, plan.mechanism.rounds, plan.seed or 0, plan.replicas
+def _drawn(plan: Plan, users: NDArray[np.int64]) -> NDArray[np.bool_]:
+    return lots.cohorts_of(plan.mechanism, users, plan.seed or 0, plan.replicas, secure=plan.seed is None)
 
 
 # --- one round --------------------------------------------------------------------------------------------
@@ -142,7 +170,7 @@ def bound(plan: Plan, updates: Floats, clip_norms: Floats, layers: tuple[int, ..
     """One user's `updates` (replicas, dim), scaled in place to at most `clip_norms` (replicas,).
 
     Guarantee: whatever is handed in, a row has at most its clip norm (times √layers where each layer is
-    clipped); a row that is not finite counts as zero.
+    clipped); a row that is not finite counts as zero. Where no noise is added nothing is clipped.
     """
     sizes = layers if plan.mechanism.clipping.num_layers is not None else (updates.shape[1],)
     parts = np.split(updates, np.cumsum(sizes)[:-1], axis=1)  # views
@@ -150,6 +178,8 @@ def bound(plan: Plan, updates: Floats, clip_norms: Floats, layers: tuple[int, ..
     finite: NDArray[np.bool_] = np.all(np.isfinite(norms), axis=1)
     if not finite.all():
         norms[~finite] = updates[~finite] = 0.0
+    if not plan.mechanism.noise_multiplier:
+        return Bounded(updates=updates, norms=norms, finite=finite, clipped=np.zeros_like(finite))
     bounds = clip_norms[:, None]
     clipped: NDArray[np.bool_] = np.any(norms > bounds, axis=1)
     # Quotient, product and sum may each round up: leave them room.
@@ -176,6 +206,7 @@ def release(
 
     Guarantee: given the models before it, a round is a Gaussian mechanism: noise of standard deviation
     `noise_multiplier * clip_norm` on the sum, whether or not anybody replied, and then a fixed divisor.
+    Without noise it is the mean of those who replied, and nobody else has any influence.
 
     Args:
         plan: what is accounted, hence what is executed.
@@ -186,6 +217,11 @@ def release(
         noise: one generator for each replica, see `noise_streams`.
     """
     mechanism, dtype = plan.mechanism, _noise_dtype(state.params)
+    heard = state.heard | (replied > 0)
+    if not mechanism.noise_multiplier:
+        return replace(
+            state, round=state.round + 1, params=_averaged(state.params, total, replied), heard=heard
+        )
     drawn = np.stack([stream.standard_normal(state.params.shape[1], dtype=dtype) for stream in noise])
     moved = drawn * (mechanism.noise_multiplier * state.clip_norms)[:, None]  # float64, and then in place
     moved += total
@@ -196,11 +232,21 @@ def release(
         bits = below - 0.5 * replied  # ±1/2 for each member that replied
         bit_noise = np.array([stream.standard_normal() for stream in noise])
         clip_norms = clip_norms * np.exp(mechanism.clipping.step(bits, bit_noise, plan.divisor))
-    return State(round=state.round + 1, params=moved.astype(state.params.dtype), clip_norms=clip_norms)
+    params = moved.astype(state.params.dtype)
+    return State(round=state.round + 1, params=params, clip_norms=clip_norms, heard=heard)
+
+
+def _averaged(params: Params, total: Floats, replied: NDArray[np.int64]) -> Params:
+    """The models after the mean of their members' updates; one whose members sent too much stays."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        moved = (params + total / np.maximum(replied, 1)[:, None]).astype(params.dtype)
+    return np.where(np.isfinite(moved).all(axis=1, keepdims=True), moved, params)
 
 
 def noise_streams(plan: Plan, state: State) -> Sequence[Numbers]:
     """A generator of noise for each replica, standing where `state.round` rounds have left it."""
+    if not plan.mechanism.noise_multiplier:
+        return ()
     streams = [_generator(plan, replica) for replica in plan.replicas]
     for stream in () if plan.seed is None else streams:
         for _ in range(state.round):

@@ -9,7 +9,7 @@ one vector, so that the answer is counted in units, as votes are.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,7 +163,7 @@ class Pairs(_Head):
     def inside(self, sent: Sent) -> Floats:
         """Centred over classes, and scaled until the two rows that differ most differ by norm one."""
         rows = _level(_finite(sent, self.shape), (1, 2))
-        rows = rows - rows.mean(axis=2, keepdims=True)  # no row is longer than the two that differ most
+        rows -= rows.mean(axis=2, keepdims=True)  # no row is longer than the two that differ most
         gram = np.einsum("uwa,uwb->uab", rows, rows)
         squares = np.einsum("uaa->ua", gram)
         apart = np.sqrt(np.maximum(squares[:, :, None] + squares[:, None] - 2 * gram, 0).max(axis=(1, 2)))
@@ -312,29 +312,46 @@ def on_grid(vectors: Floats) -> Integers:
     return np.trunc(vectors * (_INSIDE / GRID)).astype(np.int64)
 
 
-def _finite(sent: Sent, shape: tuple[int, int]) -> Floats:
-    vectors = np.asarray(sent, dtype=np.float64)
+def _finite(sent: Sent, shape: tuple[int, int]) -> NDArray[np.floating]:
+    """Vectors as they were sent, 0 where one is not finite."""
+    vectors: NDArray[Any] = np.asarray(sent)
+    if vectors.dtype.kind != "f":
+        vectors = vectors.astype(np.float64)
     if vectors.shape[1:] != shape:
         raise ValueError(f"vectors have shape {vectors.shape}, must be (units, {shape[0]}, {shape[1]})")
     known = np.asarray(np.isfinite(vectors)).all(axis=(1, 2), keepdims=True)
-    return np.asarray(np.where(known, vectors, 0.0))
+    return vectors if known.all() else np.where(known, vectors, vectors.dtype.type(0))
 
 
-def _scaled(vectors: Floats, axes: tuple[int, ...]) -> Floats:
-    """Vectors whose norm over some axes is one; those that are 0 stay."""
-    level = _level(vectors, axes)
-    return _over(level, np.sqrt(np.square(level).sum(axis=axes, keepdims=True)))
+def _scaled(vectors: NDArray[np.floating], axes: tuple[int, ...]) -> Floats:
+    """Vectors whose norm over some axes is one; those that are 0 stay.
+
+    Of all numbers one copy in float64 is held, for a server that has room for a few models only.
+    """
+    largest = _largest(vectors, axes)
+    level = _over(vectors, largest)
+    norms = np.sqrt(np.square(level, out=level).sum(axis=axes, keepdims=True))
+    return _over(_over(vectors, largest, out=level), norms, out=level)
 
 
-def _level(vectors: Floats, axes: tuple[int, ...]) -> Floats:
+def _level(vectors: NDArray[np.floating], axes: tuple[int, ...]) -> Floats:
     """Vectors whose largest entry is one: squares of huge numbers are not finite, those of tiny ones zero."""
-    return _over(vectors, np.abs(vectors).max(axis=axes, keepdims=True))
+    return _over(vectors, _largest(vectors, axes))
+
+
+def _largest(vectors: NDArray[np.floating], axes: tuple[int, ...]) -> Floats:
+    """The largest absolute value over some axes."""
+    above, below = (extreme(vectors, axis=axes, keepdims=True) for extreme in (np.max, np.min))
+    return np.asarray(np.maximum(above, -below), dtype=np.float64)
 
 
 def _unit(rows: Floats) -> Floats:
     return _scaled(np.where(np.isfinite(rows), rows, 0.0), axes=(1,))
 
 
-def _over(vectors: Floats, divisor: Floats) -> Floats:
-    """The quotient, 0 where the divisor is."""
-    return np.asarray(np.divide(vectors, divisor, out=np.zeros_like(vectors), where=divisor > 0))
+def _over(vectors: NDArray[np.floating], divisor: Floats, out: Floats | None = None) -> Floats:
+    """The quotient in float64, 0 where the divisor is; `out` may be `vectors`."""
+    if out is None:
+        out = np.zeros(vectors.shape)
+    np.divide(vectors, divisor, out=out, where=divisor > 0)
+    return out

@@ -1,4 +1,4 @@
-"""Where every random number comes from, and who is drawn by it.
+"""Where every random number comes from; who is drawn by them is in `fedproof.lots`.
 
 All randomness is derived from the task's seed and a key, see `fedproof.seeds.sequence`:
 
@@ -33,8 +33,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.lots import Lots, Numbers, Purpose, draw_cohorts, element, private_numbers, sequence
-from fedproof.mechanisms import Groups, Mechanism
+from fedproof.lots import Lots, Numbers, Purpose, element, private_numbers, sequence
 from fedproof.seeds import SecureGenerator
 
 
@@ -108,54 +107,3 @@ def data_order(
         generator = np.random.default_rng(sequence(seed, Purpose.ORDER, round, user))
         generator.permuted(order[:, start:stop], axis=1, out=order[:, start:stop])
     return order
-
-
-# --- who takes part -----------------------------------------------------------------------------------------
-
-
-def cohorts_of(
-    mechanism: Mechanism, ids: NDArray[np.int64], seed: int, replicas: range, *, secure: bool = False
-) -> NDArray[np.bool_]:
-    """Who of the units with identities `ids` takes part in which round, `(replicas, rounds, units)`.
-
-    The groups of a partition follow from the seed even where all that is secret is `secure`: all replicas
-    must agree on them, and nothing rests on their being unknown.
-
-    Guarantee: the same units in every round of a replica where the cohort is drawn once, else anew in each.
-    Except where cohorts have a fixed size, whether a unit takes part depends on its identity alone.
-    """
-    sampling, rounds = mechanism.sampling, 1 if mechanism.once else mechanism.rounds
-    if isinstance(sampling, Groups):
-        drawn = _members(sampling.count, ids, seed, replicas)
-    else:
-        drawn = draw_cohorts(sampling, ids, rounds, seed, replicas, secure=secure)
-    # A view where they are drawn once: with many instances and rounds a copy would fill the memory.
-    return np.broadcast_to(drawn, (len(drawn), mechanism.rounds, len(ids)))
-
-
-def _members(groups: int | None, ids: NDArray[np.int64], seed: int, replicas: range) -> NDArray[np.bool_]:
-    """Who is in the group of each replica, `(replicas, 1, units)`."""
-    count = len(ids) if groups is None else groups
-    if replicas.stop > count:
-        raise ValueError(f"replica {replicas.stop - 1} must be below groups = {count}")
-    wanted = np.arange(replicas.start, replicas.stop)[:, None, None]
-    own = np.arange(count) if groups is None else groups_of(groups, ids, seed)
-    return np.asarray(own == wanted)
-
-
-def groups_of(groups: int, ids: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """The group of each unit (user or instance).
-
-    Guarantee: a unit's group depends on its identity and the seed alone: each block of `groups` consecutive
-    identities is spread over all groups in a random order of its own. Where identities count from zero, the
-    sizes of groups differ by at most one and no group is empty.
-
-    >>> bool((groups_of(3, np.arange(7), seed=0)[3:] == groups_of(3, np.arange(3, 100), seed=0)[:4]).all())
-    True
-    """
-    Groups(count=groups).check_units(len(ids))
-    blocks, places = np.divmod(ids, groups)
-    known, block = np.unique(blocks, return_inverse=True)
-    generators = (np.random.default_rng(sequence(seed, Purpose.GROUP, number)) for number in known.tolist())
-    orders = np.stack([generator.permutation(groups) for generator in generators])
-    return np.asarray(orders[block, places])

@@ -1,4 +1,4 @@
-"""User-level DP-FedAvg for Flower 1.41 (Message API), executed exactly as it is accounted and certified.
+"""Certified mechanisms for Flower 1.41 (Message API), executed exactly as they are accounted and certified.
 
 Names are imported when they are first used: a node's app is started anew for every message, and needs
 nothing of what the server accounts and certifies with.
@@ -11,36 +11,52 @@ from fedproof.integrations import require_flower
 
 if TYPE_CHECKING:
     from fedproof.integrations.flower.arrays import stacked_arrays
+    from fedproof.integrations.flower.files import write_certificate
     from fedproof.integrations.flower.nodes import (
         Fault,
         answer_partition,
         ask_partitions,
         replicas_mod,
+        upload_reply,
         wait_for_nodes,
     )
+    from fedproof.integrations.flower.one_round import OneRoundStrategy
     from fedproof.integrations.flower.recognise import Recognised, mechanism_of
-    from fedproof.integrations.flower.strategy import UserFedAvgStrategy
+    from fedproof.integrations.flower.strategy import RoundsStrategy, UserFedAvgStrategy
 
 require_flower()
 
 _HOME = {
     "arrays": ("stacked_arrays",),
-    "nodes": ("Fault", "answer_partition", "ask_partitions", "replicas_mod", "wait_for_nodes"),
+    "files": ("write_certificate",),
+    "nodes": (
+        "Fault",
+        "answer_partition",
+        "ask_partitions",
+        "replicas_mod",
+        "upload_reply",
+        "wait_for_nodes",
+    ),
+    "one_round": ("OneRoundStrategy",),
     "recognise": ("Recognised", "mechanism_of"),
-    "strategy": ("UserFedAvgStrategy",),
+    "strategy": ("RoundsStrategy", "UserFedAvgStrategy"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "Fault",
+    "OneRoundStrategy",
     "Recognised",
+    "RoundsStrategy",
     "UserFedAvgStrategy",
     "answer_partition",
     "ask_partitions",
     "mechanism_of",
     "replicas_mod",
     "stacked_arrays",
+    "upload_reply",
     "wait_for_nodes",
+    "write_certificate",
 ]
 
 

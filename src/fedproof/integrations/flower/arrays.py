@@ -9,11 +9,15 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedproof.arrays import Floats
 from fedproof.integrations.server import Params, layer_sizes
+from fedproof.mechanisms.uploads import Upload
+
+UPLOAD, LABELS, CLASSES = "upload", "labels", "classes"
+"""Where a message holds an upload, its labels, and the number of classes."""
 
 _TRAINED = ("float16", "float32", "float64")
 
@@ -113,6 +117,28 @@ def decode(record: ArrayRecord, layout: Layout, replicas: int, *, stacked: bool)
         rows[:, begin : begin + size] = found.reshape(replicas, size)
         begin += size
     return rows
+
+
+def read_upload(content: RecordDict, upload: Upload) -> NDArray[Any] | None:
+    """What a node sent, once: a head `(width, classes)` or labels `(anchors,)`; None if it is neither.
+
+    Labels are bytes of a known number. Nothing that a node wrote is interpreted here either.
+    """
+    arrays, configs = list(content.array_records.values()), list(content.config_records.values())
+    if upload.labels:
+        kind = label_type(upload.classes)
+        data = configs[0].get(LABELS) if len(configs) == 1 and not arrays else None
+        if not isinstance(data, bytes) or len(data) != upload.shape[0] * kind.itemsize:
+            return None
+        return np.frombuffer(data, dtype=kind)
+    if len(arrays) != 1 or set(arrays[0]) != {UPLOAD}:
+        return None
+    return _read(arrays[0][UPLOAD].data, upload.shape)
+
+
+def label_type(classes: int) -> np.dtype[Any]:
+    """The type of a label on its way, in which one value at least is no class, and abstains."""
+    return np.dtype("u1" if classes <= 255 else "<u2")
 
 
 def _read(data: bytes, shape: tuple[int, ...]) -> NDArray[Any] | None:

@@ -1,32 +1,42 @@
-"""A training's folder: its state after every round, whole or as it was before, and its ledger.
+"""A federation's folder: its state after every round, or its one release; its ledger; its certificate.
 
 What ε does not cover, metrics of rounds and who is who, lies in `private`.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedproof.accounting.ledger import Ledger, load_ledger, save_ledger
 from fedproof.arrays import Floats
+from fedproof.certificates import Certificate, dumps
 from fedproof.files import locked, replace_file, replacing
-from fedproof.folder import NOTICE, PRIVATE
-from fedproof.integrations.server import Params, Plan, State
+from fedproof.folder import NOTICE, PRIVATE, RELEASE
+from fedproof.integrations.server import Params, State
+from fedproof.release import Release
 
+CERTIFICATE, MODELS = "certificate.json", "models.npz"
 _RECORD = f"{PRIVATE}/state.json"
+_PENDING = f"{PRIVATE}/{RELEASE}"
 _LEDGER = "ledger.json"
-_NOTE = """\
+_ROUNDS = 10_000  # that a ledger is looked for among
+_COVERED = """\
 Keep {secrets} to yourself; models and ledger.json may be published.
 
 ε covers the models. It does not cover private/state.json: how many took part, replied and were clipped in
 every round, which no noise hides, and which node is which user.
 """
+_UNCOVERED = "No noise was added, so no ε covers anything here; in any case keep private/ to yourself.\n"
+
+Counted = Callable[[int], Ledger | None]
+"""The ledger after so many rounds; None where there is nothing to count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,18 +54,19 @@ class Saved:
     metrics: list[dict[str, Any]]
 
 
-def fingerprint(plan: Plan, delta: float, initial: Params) -> str:
-    """SHA-256 over all that decides a training except the nodes."""
-    digest = hashlib.sha256(repr((plan, plan.seed, delta, initial.dtype.str, initial.shape)).encode())
+def fingerprint(*decisive: object, initial: NDArray[Any]) -> str:
+    """SHA-256 over all that decides a training except the nodes; `initial` is what it starts from."""
+    digest = hashlib.sha256(repr((*decisive, initial.dtype.str, initial.shape)).encode())
     digest.update(np.ascontiguousarray(initial).data)
     return digest.hexdigest()
 
 
-def say_what_is_private(folder: Path, plan: Plan) -> None:
+def say_what_is_private(folder: Path, *, covered: bool, seed: int | None) -> None:
     """Leave a note in the folder on what of it may be published."""
     folder.mkdir(parents=True, exist_ok=True)
-    secrets = f"{PRIVATE}/" if plan.seed is None else f"{PRIVATE}/ and the seed"
-    replace_file(folder / NOTICE, _NOTE.format(secrets=secrets).encode())
+    secrets = f"{PRIVATE}/" if seed is None else f"{PRIVATE}/ and the seed"
+    note = _COVERED.format(secrets=secrets) if covered else _UNCOVERED
+    replace_file(folder / NOTICE, note.encode())
 
 
 @contextmanager
@@ -69,42 +80,153 @@ def alone_in(folder: Path | None) -> Iterator[None]:
         yield
 
 
-def save(folder: Path, mark: str, saved: Saved, ledger: Ledger) -> None:
+# --- a training in rounds -----------------------------------------------------------------------------------
+
+
+def save(folder: Path, mark: str, saved: Saved, ledger: Ledger | None) -> None:
     """Write the ledger, then the models, then the record that makes them count.
 
     A crash in between leaves a ledger that counts one round more than the record. That round was shown to
     nobody, so it may be played again.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    save_ledger(ledger, folder / _LEDGER)
-    models = folder / f"models-{saved.state.round:05d}.npz"
+    if ledger is not None:
+        save_ledger(ledger, folder / _LEDGER)
+    state, models = saved.state, folder / f"models-{saved.state.round:05d}.npz"
     with replacing(models) as file:
-        np.savez(file, params=saved.state.params, clip_norms=saved.state.clip_norms)
-    record = {
-        "training": mark,
-        "round": saved.state.round,
-        "models": models.name,
-        "sha256": _digest(models),
-        "users": {str(node): number for node, number in saved.users.items()},
-        "metrics": saved.metrics,
-    }
-    (folder / PRIVATE).mkdir(mode=0o700, exist_ok=True)
-    replace_file(folder / _RECORD, (json.dumps(record, indent=1) + "\n").encode(), mode=0o600)
+        np.savez(file, params=state.params, clip_norms=state.clip_norms, heard=state.heard)
+    _write_record(folder, mark, models, saved.users, saved.metrics, round=state.round)
     for old in folder.glob("models-*.npz"):
         if old != models:
             old.unlink()
 
 
-def load(folder: Path, mark: str) -> Saved | None:
+def load(folder: Path, mark: str, counted: Counted) -> Saved | None:
     """What `folder` holds of this training, None if nothing.
 
     Raises:
         ValueError: it holds another training, or a file was altered or is missing.
     """
+    record = _read_record(folder, mark)
+    if record is None:
+        _check_counted(folder, 0, counted)
+        return None
+    done, models = int(record["round"]), folder / record["models"]
+    if not _is_whole(models, record):
+        raise ValueError(f"folder = {folder}: {models.name} is missing or was altered")
+    _check_counted(folder, done, counted)
+    with np.load(models, allow_pickle=False) as file:
+        params: Params = file["params"]
+        clip_norms: Floats = file["clip_norms"]
+        heard = file["heard"] if "heard" in file else np.ones(len(params), dtype=np.bool_)
+    return Saved(
+        state=State(round=done, params=params, clip_norms=clip_norms, heard=heard),
+        users={int(node): int(number) for node, number in record["users"].items()},
+        metrics=record["metrics"],
+    )
+
+
+def _check_counted(folder: Path, done: int, counted: Counted) -> None:
+    """Refuse a state that is older than what was released: its rounds would be played again.
+
+    The noise of a round is decided by the seed, so two releases of it would give the updates away.
+    """
+    path = folder / _LEDGER
+    found = load_ledger(path) if path.exists() else None
+    if found is None or found in map(counted, range(1, done + 2)):
+        return
+    later = next((number for number in range(done + 2, done + _ROUNDS) if counted(number) == found), None)
+    if later is None:
+        raise ValueError(f"folder = {folder}: {_LEDGER} counts another mechanism or δ; choose another")
+    raise ValueError(
+        f"folder = {folder}: the ledger counts {later} rounds, the state holds {done}: models that were "
+        "released are missing, and must not be trained again with the same noise; choose another"
+    )
+
+
+# --- one release --------------------------------------------------------------------------------------------
+
+
+def save_release(
+    folder: Path, mark: str, release: Release, users: Mapping[int, int], metrics: list[dict[str, Any]]
+) -> None:
+    """Keep a release where nobody sees it, and the record by which no other is ever made here."""
+    (folder / PRIVATE).mkdir(mode=0o700, parents=True, exist_ok=True)
+    release.save(folder / _PENDING)
+    _write_record(folder, mark, folder / _PENDING, users, metrics, round=1)
+
+
+def publish(folder: Path, mark: str, ledger: Ledger | None) -> list[dict[str, Any]] | None:
+    """Count the release that `folder` keeps, then put it in its place: its metrics, None if there is none.
+
+    Guarantee: noise is used for one release. Once the record is written, this release or none at all is
+    what the folder gives; before, nobody has seen anything that the noise was added to.
+
+    Raises:
+        ValueError: the folder holds another training, or its release was altered or is missing.
+    """
+    record, public, kept = _read_record(folder, mark), folder / RELEASE, folder / _PENDING
+    lost = (
+        f"folder = {folder}: the release that was made is missing or was altered, and must not be made again"
+    )
+    if record is None:
+        if (folder / _LEDGER).exists() or public.exists():
+            raise ValueError(f"{lost}; choose another")
+        return None
+    if not _is_whole(public, record):
+        if not _is_whole(kept, record):
+            raise ValueError(f"{lost}; choose another")
+        if ledger is not None:
+            save_ledger(ledger, folder / _LEDGER)
+        kept.replace(public)
+    found: list[dict[str, Any]] = record["metrics"]
+    return found
+
+
+# --- the certificate ----------------------------------------------------------------------------------------
+
+
+def write_certificate(
+    folder: Path,
+    certificate: Certificate,
+    scores: NDArray[np.floating],
+    labels: NDArray[np.integer[Any]] | None = None,
+    models: Mapping[str, NDArray[Any]] | None = None,
+) -> None:
+    """The certificate, the scores and labels it follows from, and the `models` that answer new inputs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, array in (("scores", scores), ("labels", labels)):
+        if array is not None:
+            with replacing(folder / f"{name}.npy") as file:
+                np.save(file, array)
+    if models is not None:
+        with replacing(folder / MODELS) as file:
+            np.savez(file, allow_pickle=False, **models)
+    replace_file(folder / CERTIFICATE, dumps(certificate).encode())
+
+
+# --- the record ---------------------------------------------------------------------------------------------
+
+
+def _write_record(
+    folder: Path, mark: str, models: Path, users: Mapping[int, int], metrics: list[dict[str, Any]], round: int
+) -> None:
+    record = {
+        "training": mark,
+        "round": round,
+        "models": models.name,
+        "sha256": _digest(models),
+        "users": {str(node): number for node, number in users.items()},
+        "metrics": metrics,
+    }
+    (folder / PRIVATE).mkdir(mode=0o700, exist_ok=True)
+    replace_file(folder / _RECORD, (json.dumps(record, indent=1) + "\n").encode(), mode=0o600)
+
+
+def _read_record(folder: Path, mark: str) -> dict[str, Any] | None:
     try:
-        record = json.loads((folder / _RECORD).read_text())
+        record: dict[str, Any] = json.loads((folder / _RECORD).read_text())
     except FileNotFoundError:
-        _check_counted(folder, 0)
         return None
     except ValueError as error:
         raise ValueError(f"folder = {folder}: {_RECORD} is not JSON: {error}") from error
@@ -113,32 +235,11 @@ def load(folder: Path, mark: str) -> Saved | None:
             f"folder = {folder}: holds another training (mechanism, users, seed, replicas, delta or initial "
             "model differ); choose another"
         )
-    models = folder / record["models"]
-    if not models.exists() or _digest(models) != record["sha256"]:
-        raise ValueError(f"folder = {folder}: {models.name} is missing or was altered")
-    _check_counted(folder, int(record["round"]))
-    with np.load(models, allow_pickle=False) as file:
-        params: Params = file["params"]
-        clip_norms: Floats = file["clip_norms"]
-    return Saved(
-        state=State(round=int(record["round"]), params=params, clip_norms=clip_norms),
-        users={int(node): int(number) for node, number in record["users"].items()},
-        metrics=record["metrics"],
-    )
+    return record
 
 
-def _check_counted(folder: Path, done: int) -> None:
-    """Refuse a state that is older than what was released: its rounds would be played again.
-
-    The noise of a round is decided by the seed, so two releases of it would give the updates away.
-    """
-    ledger = folder / _LEDGER
-    counted = load_ledger(ledger).queries[0].count if ledger.exists() else 0
-    if counted > done + 1:
-        raise ValueError(
-            f"folder = {folder}: the ledger counts {counted} rounds, the state holds {done}: models that "
-            "were released are missing, and must not be trained again with the same noise; choose another"
-        )
+def _is_whole(path: Path, record: Mapping[str, Any]) -> bool:
+    return path.exists() and _digest(path) == record["sha256"]
 
 
 def _digest(path: Path) -> str:

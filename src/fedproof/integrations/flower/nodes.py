@@ -4,7 +4,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, cast
@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedproof.arrays import Floats
-from fedproof.integrations.flower.arrays import Layout, decode
+from fedproof.integrations.flower.arrays import CLASSES, LABELS, UPLOAD, Layout, decode, label_type
 from fedproof.integrations.server import Bounded, Plan, State, bound
 
 REPLICAS = "fedproof-replicas"  # key of the ConfigRecord: which replicas a message holds the models of
@@ -24,7 +24,8 @@ REPLICA = "replica"
 PARTITION = "partition-id"  # Flower's own name, in the node's configuration
 
 _LOG = logging.getLogger("flwr")
-_POLL = 0.5  # seconds between two looks
+_POLL = 0.5  # seconds between two looks at who is there
+_PAUSE = 0.1  # seconds between two looks for replies
 
 
 def replicas_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -58,12 +59,28 @@ def _stack(records: list[ArrayRecord]) -> ArrayRecord:
     )
 
 
+def upload_reply(message: Message, sent: NDArray[np.generic]) -> Message:
+    """A node's one upload in reply to `OneRoundStrategy`: a head `(width, classes)`, or labels `(anchors,)`.
+
+    A head is sent in its own precision. Labels of the public inputs take a byte each, or two where there are
+    more than 255 classes; a negative one abstains.
+    """
+    if sent.ndim != 1:
+        return Message(RecordDict({UPLOAD: ArrayRecord({UPLOAD: Array(sent)})}), reply_to=message)
+    classes = next(config[CLASSES] for config in message.content.config_records.values() if CLASSES in config)
+    numbers = sent.astype(np.int64)
+    labels = np.where(numbers < 0, classes, numbers).astype(label_type(int(cast(int, classes))))
+    return Message(RecordDict({UPLOAD: ConfigRecord({LABELS: labels.tobytes()})}), reply_to=message)
+
+
 # --- who is there -------------------------------------------------------------------------------------------
 
 
 def answer_partition(message: Message, context: Context) -> Message:
     """A node's answer to `ask_partitions`: register it with `@app.query()`."""
     number = context.node_config.get(PARTITION)
+    if number is None:
+        _LOG.warning("this node has no %s in its --node-config: it cannot say which user it is", PARTITION)
     content: dict[str, Any] = {} if number is None else {PARTITION: number}
     return Message(RecordDict({"config": ConfigRecord(content)}), reply_to=message)
 
@@ -83,6 +100,8 @@ def ask_partitions(grid: Grid, *, timeout: float = 60.0) -> dict[int, int]:
         number = next(iter(reply.content.config_records.values())).get(PARTITION)
         if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
             claims[reply.metadata.src_node_id] = number
+        else:
+            _LOG.warning("node %s names no %s: it has no identity", reply.metadata.src_node_id, PARTITION)
     often = Counter(claims.values())
     for node, number in claims.items():
         if often[number] > 1:
@@ -104,6 +123,29 @@ def wait_for_nodes(grid: Grid, count: int, *, timeout: float) -> list[int]:
 # --- what comes back ----------------------------------------------------------------------------------------
 
 
+def exchange(grid: Grid, messages: Sequence[Message], *, timeout: float, room: int) -> Iterator[Message]:
+    """Replies one by one as they arrive, about `room` of them held at a time.
+
+    `Grid.send_and_receive` holds all replies until the last is there. Here every message is pushed at once,
+    so nodes work side by side, and replies are pulled for some messages at a time: for few while replies
+    keep coming, for ever more while none does.
+    """
+    waiting = dict.fromkeys(identity for identity in grid.push_messages(messages) if identity)
+    end, asked = time.monotonic() + timeout, room
+    while waiting and time.monotonic() < end:
+        left, silent = list(waiting), True
+        while left:
+            some, left = left[:asked], left[asked:]
+            found = list(grid.pull_messages(some))
+            asked = 2 * asked if not found else room if len(found) > room else asked
+            silent = silent and not found
+            for reply in found:
+                waiting.pop(reply.metadata.reply_to_message_id, None)
+                yield reply
+        if silent:
+            time.sleep(min(_PAUSE, max(0.0, end - time.monotonic())))
+
+
 class Fault(StrEnum):
     """Why a reply, or a part of it, counts as zero."""
 
@@ -114,6 +156,7 @@ class Fault(StrEnum):
     TWICE = "twice"  # another reply of the node has been counted
     LATE = "late"  # belongs to an earlier round
     UNINVITED = "uninvited"  # not in the cohort
+    NAMELESS = "nameless"  # connected, but without an identity of its own: not asked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +181,7 @@ class Received:
         replied: `(replicas,)`, how many updates there were.
         below: `(replicas,)`, how many of them were not longer than the clip norm.
         clipped: `(replicas,)`, how many were.
+        bytes: of the models that were received.
         faults: which nodes sent what is counted as zero, and why.
     """
 
@@ -145,13 +189,44 @@ class Received:
     replied: NDArray[np.int64]
     below: NDArray[np.int64]
     clipped: NDArray[np.int64]
+    bytes: int
     faults: tuple[tuple[int, Fault], ...]
 
 
+def judged(
+    invited: Collection[int], group: str, replies: Iterable[Message]
+) -> Iterator[tuple[int, Message | Fault]]:
+    """What each invited node sent, or why there is nothing of it that counts.
+
+    Guarantee: at most one message of each invited node, its first of this group, whoever sends how often.
+    """
+    waiting = set(invited)
+    for reply in replies:
+        node = reply.metadata.src_node_id
+        if node not in invited:
+            if not reply.has_error():  # errors come from the SuperLink, about a node that stays silent
+                yield node, Fault.UNINVITED
+        elif reply.metadata.group_id != group and not reply.has_error():
+            yield node, Fault.LATE
+        elif node not in waiting:
+            yield node, Fault.TWICE
+        else:
+            waiting.discard(node)
+            yield node, Fault.ERROR if reply.has_error() else reply
+    for node in sorted(waiting):
+        yield node, Fault.SILENT
+
+
 def receive(
-    plan: Plan, state: State, layout: Layout, invitation: Invitation, replies: Iterable[Message]
+    plan: Plan,
+    state: State,
+    layout: Layout,
+    invitation: Invitation,
+    replies: Iterable[Message],
+    *,
+    stacked: bool,
 ) -> Received:
-    """The sum of what the invited nodes sent, each update bounded.
+    """The sum of what the invited nodes sent, each update bounded; `stacked`: as several models in one.
 
     Guarantee: a node moves the sum of a replica by at most one bounded update, and only if it was drawn.
     """
@@ -159,11 +234,19 @@ def receive(
     total = np.zeros(state.params.shape)
     replied, below, clipped = (np.zeros(len(state.params), dtype=np.int64) for _ in range(3))
     faults: list[tuple[int, Fault]] = []
-    for node, found in _judged(plan, state, layout, invitation, replies):
+    size = 0
+    for node, reply in judged(invitation.rows, invitation.group, replies):
+        if isinstance(reply, Fault):
+            faults.append((node, reply))
+            continue
+        rows = invitation.rows[node]
+        found = _bounded(plan, state, layout, rows, reply, stacked=stacked)
         if isinstance(found, Fault):
             faults.append((node, found))
             continue
-        rows = invitation.rows[node]
+        size += sum(
+            len(array.data) for sent in reply.content.array_records.values() for array in sent.values()
+        )
         if not found.finite.all():
             faults.append((node, Fault.NOT_FINITE))
         if len(rows) == len(total):
@@ -173,38 +256,18 @@ def receive(
         replied[rows] += found.finite
         clipped[rows] += found.clipped
         below[rows] += found.finite & ~found.clipped
-    return Received(total=total, replied=replied, below=below, clipped=clipped, faults=tuple(faults))
-
-
-def _judged(
-    plan: Plan, state: State, layout: Layout, invitation: Invitation, replies: Iterable[Message]
-) -> Iterator[tuple[int, Bounded | Fault]]:
-    waiting = set(invitation.rows)
-    for reply in replies:
-        node = reply.metadata.src_node_id
-        if node not in invitation.rows:
-            if not reply.has_error():  # errors come from the SuperLink, about a node that stays silent
-                yield node, Fault.UNINVITED
-        elif reply.metadata.group_id != invitation.group and not reply.has_error():
-            yield node, Fault.LATE
-        elif node not in waiting:
-            yield node, Fault.TWICE
-        else:
-            waiting.discard(node)
-            yield node, _bounded(plan, state, layout, invitation.rows[node], reply)
-    for node in sorted(waiting):
-        yield node, Fault.SILENT
+    return Received(
+        total=total, replied=replied, below=below, clipped=clipped, bytes=size, faults=tuple(faults)
+    )
 
 
 def _bounded(
-    plan: Plan, state: State, layout: Layout, rows: NDArray[np.int64], reply: Message
+    plan: Plan, state: State, layout: Layout, rows: NDArray[np.int64], reply: Message, *, stacked: bool
 ) -> Bounded | Fault:
-    if reply.has_error():
-        return Fault.ERROR
     records = list(reply.content.array_records.values())
     if len(records) != 1:
         return Fault.MALFORMED
-    models = decode(records[0], layout, len(rows), stacked=len(plan.replicas) > 1)
+    models = decode(records[0], layout, len(rows), stacked=stacked)
     if models is None:
         return Fault.MALFORMED
     with np.errstate(over="ignore", invalid="ignore"):

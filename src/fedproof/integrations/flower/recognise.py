@@ -15,8 +15,8 @@ from flwr.serverapp.strategy import (
 )
 
 from fedproof import check
-from fedproof.integrations.flower.strategy import UserFedAvgStrategy
-from fedproof.mechanisms import Clipping, FixedSize, Flat, Quantile, Queries, UserFedAvg
+from fedproof.integrations.flower.strategy import RoundsStrategy
+from fedproof.mechanisms import Clipping, FixedSize, Flat, Mechanism, Quantile, Queries, UserFedAvg
 
 _FIXED = (DifferentialPrivacyServerSideFixedClipping, DifferentialPrivacyClientSideFixedClipping)
 _ADAPTIVE = (DifferentialPrivacyServerSideAdaptiveClipping, DifferentialPrivacyClientSideAdaptiveClipping)
@@ -47,11 +47,11 @@ class Recognised:
         reasons: where poisoned nodes can leave that description; empty if they cannot.
     """
 
-    mechanism: UserFedAvg
+    mechanism: Mechanism
     reasons: tuple[str, ...]
 
     @property
-    def described(self) -> UserFedAvg | Queries:
+    def described(self) -> Mechanism:
         """For `account` and `certify`: the mechanism, or its queries with the reasons why it is heuristic."""
         if not self.reasons:
             return self.mechanism
@@ -70,12 +70,12 @@ def mechanism_of(strategy: Strategy, *, rounds: int, num_users: int | None = Non
         UnsupportedEventError: no noise is added, or the strategy is none that is known.
     """
     check.count(rounds=rounds)
-    if isinstance(strategy, UserFedAvgStrategy):
+    if isinstance(strategy, RoundsStrategy):
         return _ours(strategy, rounds, num_users)
     if not isinstance(strategy, _FIXED + _ADAPTIVE):
         raise UnsupportedEventError(
             f"{type(strategy).__name__} adds no noise: wrap it into one of Flower's DifferentialPrivacy "
-            "strategies, or use fedproof's UserFedAvgStrategy"
+            "strategies, or use fedproof's RoundsStrategy"
         )
     if not strategy.noise_multiplier > 0:
         raise UnsupportedEventError("noise_multiplier = 0 gives no guarantee")
@@ -92,7 +92,7 @@ def mechanism_of(strategy: Strategy, *, rounds: int, num_users: int | None = Non
     return Recognised(mechanism=mechanism, reasons=_reasons(strategy))
 
 
-def _ours(strategy: UserFedAvgStrategy, rounds: int, num_users: int | None) -> Recognised:
+def _ours(strategy: RoundsStrategy, rounds: int, num_users: int | None) -> Recognised:
     plan = strategy.plan
     if num_users not in (None, plan.num_users) or rounds != plan.mechanism.rounds:
         raise ValueError(

@@ -1,10 +1,8 @@
 # mypy: disable-error-code="import-not-found"
 # mypy: allow-subclassing-any
-"""Flower strategy for user-level DP-FedAvg, of one model or of many replicas at once."""
+"""Flower strategy for everything that trains in rounds: one model, many replicas at once, or groups."""
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,56 +11,61 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import PrivacyBudgetExhausted
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 
 from fedproof import check
-from fedproof.accounting.epsilon import pld_epsilon, round_up
 from fedproof.accounting.ledger import Ledger
 from fedproof.integrations import server
 from fedproof.integrations.flower import files
 from fedproof.integrations.flower.arrays import Layout, flatten, layout_of, record_of
+from fedproof.integrations.flower.federation import LOG, FederationStrategy, seed_once
 from fedproof.integrations.flower.nodes import (
     REPLICAS,
-    Fault,
     Invitation,
     Received,
+    exchange,
     receive,
     wait_for_nodes,
 )
 from fedproof.lots import Numbers
-from fedproof.mechanisms import Caveat, UserFedAvg
+from fedproof.mechanisms import Caveat, Mechanism, Releases
 from fedproof.mechanisms.caveats import attended_caveats
-from fedproof.seeds import KNOWN, NO_SEED
+from fedproof.seeds import FRESH, KNOWN, NO_SEED
 
-_LOG = logging.getLogger("flwr")
+_ROOM = 1 << 20  # bytes of replies that are held at once, or one reply
 
 
-class UserFedAvgStrategy(Strategy):
-    """User-level DP-FedAvg over Flower's nodes: one node is one user.
+class RoundsStrategy(FederationStrategy):
+    """Rounds of a mechanism over Flower's nodes: one node is one user.
 
-    Guarantee: every round is a round of `mechanism` as it is accounted. Cohorts are drawn over all users;
-    each contributes at most one update, clipped here; a user that is away, silent or faulty contributes zero;
-    noise is added to the sum whoever replied; the divisor is the expected cohort. The guarantee holds for the
-    models. Other metrics and logs are the operator's, and ε does not cover them: `private` in the folder
-    holds them. Nodes' own metrics are never read, and there is no evaluation on nodes: it would be a release
-    without noise.
+    `UserFedAvg` draws cohorts in every round, `CohortOnce` and `Bagging` once for each replica, `Partition`
+    puts every user into one group; the mechanism says which, and what is clipped, noised and divided.
+
+    Guarantee: every round is a round of `mechanism` as it is described and accounted. Cohorts are drawn over
+    all users; each contributes at most one update. Where noise is added it is clipped here, a user that is
+    away, silent or faulty contributes zero, noise is added to the sum whoever replied, and the divisor is the
+    expected cohort. Without noise a round is the mean of those members who replied; a group that nobody has
+    replied in has no model, hence no vote. The guarantee holds for the models. Other metrics and logs are the
+    operator's, and ε does not cover them: `private` in the folder holds them. Nodes' own metrics are never
+    read, and there is no evaluation on nodes: it would be a release without noise.
 
     Assumes: one node is one user (`--enable-supernode-auth` makes the operator register each), and nobody but
     the server knows the seed, if there is one. `assumptions` and `caveats` say so in a certificate.
 
     With several `replicas` one message carries a node's models of all replicas that have drawn it; its
-    ClientApp needs `replicas_mod`. The result then has the replicas as the first axis of every array.
+    ClientApp needs `replicas_mod`. A node of a partition gets the one model of its group, as ever. The result
+    has the replicas, or the groups that have a model, as the first axis of every array.
     """
 
     def __init__(
         self,
-        mechanism: UserFedAvg,
+        mechanism: Mechanism,
         *,
         num_users: int,
-        delta: float,
+        delta: float | None = None,
         seed: int | None = None,
-        replicas: range = range(1),
+        replicas: range | None = None,
         max_epsilon: float | None = None,
         folder: Path | str | None = None,
         users: Mapping[int, int] | None = None,
@@ -75,43 +78,43 @@ class UserFedAvgStrategy(Strategy):
         Args:
             mechanism: what is executed and accounted.
             num_users: N of the divisor, and who may be drawn; users that are not connected count as silent.
-            delta: δ at which ε is stated.
-            seed: of cohorts and noise; a secret of the server, not to be used again with other data. None
-                takes them from the operating system: there is no secret to keep, and nothing can be repeated.
-            replicas: which replicas of the ensemble are trained.
+            delta: δ at which ε is stated; left out where no noise is added.
+            seed: of cohorts, groups and noise; a secret of the server, not to be used again with other data.
+                None takes them from the operating system: there is no secret to keep, and nothing can be
+                repeated. What is drawn once is kept in `folder`, or a crash would draw it again.
+            replicas: which replicas of the ensemble are trained; a partition knows by itself.
             max_epsilon: training stops before the ε of all `replicas` together would exceed it.
             folder: where the state and the ledger are kept after every round; a training that is found there
                 goes on. None keeps nothing.
             users: number of the user behind each node, see `ask_partitions`; None counts nodes as they come.
-                A number named here moves to its node even if `folder` knows it from another one.
+                A number named here moves to its node even if `folder` knows it from another one. Where users
+                are drawn once, or grouped, who is not named here is not asked.
             connect_timeout: seconds for which `start` waits for all users before it goes on without.
             arrayrecord_key: as in Flower's FedAvg.
             configrecord_key: as in Flower's FedAvg.
         """
-        check.open_probability(delta=delta)
-        check.not_negative(connect_timeout=connect_timeout)
-        if max_epsilon is not None:
-            check.positive(max_epsilon=max_epsilon)
+        super().__init__(
+            mechanism,
+            num_users=num_users,
+            delta=delta,
+            max_epsilon=max_epsilon,
+            folder=folder,
+            users=users,
+            connect_timeout=connect_timeout,
+            arrayrecord_key=arrayrecord_key,
+            configrecord_key=configrecord_key,
+        )
+        seed, self._fresh = seed_once(seed, folder, mechanism)
+        if replicas is None:
+            replicas = range(mechanism.models(num_users) or 1)
         self.plan = server.Plan(mechanism=mechanism, num_users=num_users, seed=seed, replicas=replicas)
-        self.delta = delta
-        self.max_epsilon = max_epsilon
-        self.folder = None if folder is None else Path(folder)
-        self.connect_timeout = connect_timeout
-        self.arrayrecord_key = arrayrecord_key
-        self.configrecord_key = configrecord_key
-        self.faults: list[tuple[int, int, Fault]] = []  # round, node, fault
-        self.metrics: list[dict[str, Any]] = []
-        self._numbers = dict(users or {})
-        self._users: dict[int, int] = {}
-        self._ttl: float | None = None
-        self._mark = ""
         self._layout: Layout | None = None
         self._state: server.State | None = None
         self._invitation: Invitation | None = None
         self._cohorts = server.draw_cohorts(self.plan)
         self._newcomers: dict[int, NDArray[np.bool_]] = {}
         self._noise: Sequence[Numbers] = ()
-        self._epsilon = lru_cache(maxsize=None)(self._compute_epsilon)
+        self._cost = lru_cache(maxsize=None)(self._compute_cost)
 
     # --- what has been done and what it cost --------------------------------------------------------------
 
@@ -121,28 +124,39 @@ class UserFedAvgStrategy(Strategy):
         return 0 if self._state is None else self._state.round
 
     @property
-    def executed(self) -> UserFedAvg:
+    def executed(self) -> Mechanism:
         """The mechanism with the rounds that were really played: what a certificate must name."""
         if not self.rounds_done:
             raise ValueError("no round has been played yet")
-        return replace(self.plan.mechanism, rounds=self.rounds_done)
+        return self.plan.mechanism.altered(rounds=self.rounds_done)
+
+    @property
+    def heard(self) -> NDArray[np.bool_]:
+        """Which replicas or groups `(replicas,)` have counted an update of anybody."""
+        assert self._state is not None
+        return self._state.heard
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What a certificate of the replicas takes for granted about secrets: give it to `certify`."""
-        return (NO_SEED if self.plan.seed is None else KNOWN,)
+        if not self._drawn_apart:
+            return ()
+        secret = NO_SEED if self.plan.seed is None else FRESH if self._fresh else KNOWN
+        return (secret,)
+
+    def caveats(self, bound: str | None = None) -> tuple[Caveat, ...]:
+        """Why a certificate of the replicas by this `bound` is only heuristic, see `attended_caveats`."""
+        noise = self.plan.mechanism.noise_multiplier > 0
+        return attended_caveats(bound, noise=noise) if self._stacked else ()
 
     @property
-    def caveats(self) -> tuple[Caveat, ...]:
-        """Why a certificate of the replicas is only heuristic: give their sentences to `certify`."""
-        return attended_caveats(len(self.plan.replicas))
+    def _usual(self) -> dict[str, Any]:
+        return {} if self.caveats("levels") or not self._stacked else {"bound": "levels"}
 
     @property
-    def ledger(self) -> Ledger:
-        """What the replicas have cost so far."""
-        if not self.rounds_done:
-            return Ledger.of(self.plan.mechanism, self.delta)
-        return Ledger.of(self.executed, self.delta).spend(len(self.plan.replicas))
+    def ledger(self) -> Ledger | None:
+        """What the replicas have cost so far; None where nothing bounds that."""
+        return self._ledger(self.rounds_done) or self._ledger_of(self.plan.mechanism, 0)
 
     @property
     def affordable_rounds(self) -> int:
@@ -150,14 +164,27 @@ class UserFedAvgStrategy(Strategy):
         rounds = self.plan.mechanism.rounds
         if self.max_epsilon is None:
             return rounds
-        budget = self.max_epsilon
-        return next((done for done in range(rounds) if self._cost(done + 1, ensemble=True) > budget), rounds)
+        budget, replicas = self.max_epsilon, len(self.plan.replicas)
+        return next((done for done in range(rounds) if self._cost(done + 1, replicas) > budget), rounds)
 
-    def _cost(self, rounds: int, *, ensemble: bool) -> float:
-        return self._epsilon(rounds * (len(self.plan.replicas) if ensemble else 1))
+    @property
+    def _drawn_apart(self) -> bool:
+        """Whether replicas are drawn each by itself, so that one node may be in many."""
+        return self.plan.mechanism.releases is Releases.REPLICAS
 
-    def _compute_epsilon(self, releases: int) -> float:
-        return round_up(pld_epsilon(replace(self.plan.mechanism, rounds=releases), self.delta))
+    @property
+    def _stacked(self) -> bool:
+        """Whether messages carry several models."""
+        return self._drawn_apart and len(self.plan.replicas) > 1
+
+    def _ledger(self, rounds: int) -> Ledger | None:
+        """What the replicas have cost after so many rounds; None after none."""
+        executed = self.plan.mechanism.altered(rounds=max(1, rounds))
+        return self._ledger_of(executed, len(self.plan.replicas)) if rounds else None
+
+    def _compute_cost(self, rounds: int, replicas: int) -> float:
+        empty = self._ledger_of(self.plan.mechanism.altered(rounds=rounds), 0)
+        return np.inf if empty is None else empty.cost(replicas)
 
     # --- Flower's interface -------------------------------------------------------------------------------
 
@@ -188,7 +215,7 @@ class UserFedAvgStrategy(Strategy):
             self._ttl = timeout
             for current in range(self.rounds_done + 1, last + 1):
                 messages = list(self.configure_train(current, result.arrays, config, grid))
-                replies = grid.send_and_receive(messages, timeout=timeout) if messages else []
+                replies = exchange(grid, messages, timeout=timeout, room=self._room) if messages else ()
                 result.arrays, metrics = self.aggregate_train(current, replies)
                 result.train_metrics_clientapp[current] = metrics
                 evaluated = evaluate_fn(current, result.arrays) if evaluate_fn else None
@@ -215,7 +242,7 @@ class UserFedAvgStrategy(Strategy):
         if server_round > self.affordable_rounds:
             raise PrivacyBudgetExhausted(
                 f"round {server_round} would exceed max_epsilon = {self.max_epsilon}: ε of all replicas is "
-                f"{self._cost(server_round, ensemble=True)} at δ = {self.delta}"
+                f"{self._cost(server_round, len(self.plan.replicas))} at δ = {self.delta}"
             )
         config["server-round"] = server_round
         group = f"{self.plan.replicas.start}-{server_round}"
@@ -229,7 +256,9 @@ class UserFedAvgStrategy(Strategy):
         """The new model, noised whoever replied, and the round's metrics; saved before it is returned."""
         if self._state is None or self._layout is None or self._invitation is None:
             raise ValueError(f"server_round = {server_round} has not been configured")
-        received = receive(self.plan, self._state, self._layout, self._invitation, replies)
+        received = receive(
+            self.plan, self._state, self._layout, self._invitation, replies, stacked=self._stacked
+        )
         clip_norm = float(self._state.clip_norms.mean())
         self._state = server.release(
             self.plan, self._state, received.total, received.below, received.replied, self._noise
@@ -241,27 +270,17 @@ class UserFedAvgStrategy(Strategy):
             files.save(self.folder, self._mark, saved, self.ledger)
         return self._arrays(), MetricRecord(dict(self.metrics[-1]))
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Nothing: metrics of nodes would be released without noise. Use `evaluate_fn`."""
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing, see `configure_evaluate`."""
-        return None
-
     def summary(self) -> None:
         """Log what is executed and what it will cost."""
         mechanism, replicas = self.plan.mechanism, len(self.plan.replicas)
         rounds = self.affordable_rounds
-        _LOG.info("\t├──> %s", mechanism)
-        _LOG.info("\t├──> %s users, cohorts are divided by %s", self.plan.num_users, self.plan.divisor)
+        LOG.info("\t├──> %s", mechanism)
+        LOG.info("\t├──> %s users, cohorts are divided by %s", self.plan.num_users, self.plan.divisor)
         if rounds < mechanism.rounds:
-            _LOG.warning("\t├──> max_epsilon = %s pays for %s rounds only", self.max_epsilon, rounds)
-        if rounds:
-            one, every = (self._cost(rounds, ensemble=ensemble) for ensemble in (False, True))
-            _LOG.info("\t└──> ε = %.4f at δ = %s; of all %s replicas %.4f", one, self.delta, replicas, every)
+            LOG.warning("\t├──> max_epsilon = %s pays for %s rounds only", self.max_epsilon, rounds)
+        if rounds and self.delta is not None:
+            one, every = self._cost(rounds, 1), self._cost(rounds, replicas)
+            LOG.info("\t└──> ε = %.4f at δ = %s; of all %s replicas %.4f", one, self.delta, replicas, every)
 
     # --- steps --------------------------------------------------------------------------------------------
 
@@ -286,41 +305,41 @@ class UserFedAvgStrategy(Strategy):
                 f"{len(self._layout.layers)} (arrays named module.weight, module.bias form one layer)"
             )
         flat = flatten(initial, self._layout)
-        self._mark = files.fingerprint(self.plan, self.delta, flat)
-        saved = None if self.folder is None else files.load(self.folder, self._mark)
+        self._mark = files.fingerprint(self.plan, self.plan.seed, self.delta, initial=flat)
+        saved = None if self.folder is None else files.load(self.folder, self._mark, self._ledger)
         if self.folder is not None:
-            files.say_what_is_private(self.folder, self.plan)
+            seed = None if self._fresh else self.plan.seed  # one that lies in `private` is named by that
+            files.say_what_is_private(self.folder, covered=self.delta is not None, seed=seed)
         if saved is None:
             self._state = server.start(self.plan, flat)
         else:
             self._state, self.metrics = saved.state, saved.metrics
             claimed = set(self._numbers.values())
             self._users = {node: user for node, user in saved.users.items() if user not in claimed}
-            _LOG.info("going on after round %s, found in %s", self._state.round, self.folder)
+            LOG.info("going on after round %s, found in %s", self._state.round, self.folder)
         self._noise = server.noise_streams(self.plan, self._state)
         return self._arrays()
 
     def _arrays(self) -> ArrayRecord:
         assert self._state is not None
         assert self._layout is not None
-        return record_of(self._state.params, self._layout, stacked=len(self.plan.replicas) > 1)
+        params = self._state.params if self._drawn_apart else self._state.params[self._state.heard]
+        return record_of(params, self._layout, stacked=len(self.plan.replicas) > 1)
+
+    @property
+    def _room(self) -> int:
+        """How many replies are held at once."""
+        assert self._invitation is not None
+        assert self._layout is not None
+        rows = max(len(drawn) for drawn in self._invitation.rows.values())
+        return max(1, _ROOM // (8 * self._layout.dim * rows))
 
     def _invited(self, nodes: list[int]) -> dict[int, NDArray[np.int64]]:
         """The rows of the replicas that have drawn each connected node, for those that any has drawn."""
         assert self._state is not None
-        taken = set(self._users.values()) | set(self._numbers.values())
-        rows: dict[int, NDArray[np.int64]] = {}
-        for node in nodes:
-            if node not in self._users:
-                wanted = self._numbers.get(node)
-                if wanted is None or wanted in self._users.values():
-                    wanted = next(number for number in range(len(taken) + 1) if number not in taken)
-                self._users[node] = wanted
-                taken.add(wanted)
-            drawn = np.flatnonzero(self._drawn(self._users[node])[:, self._state.round])
-            if len(drawn):
-                rows[node] = drawn
-        return rows
+        now = self._state.round
+        rows = {node: np.flatnonzero(self._drawn(self._users[node])[:, now]) for node in self._known(nodes)}
+        return {node: drawn for node, drawn in rows.items() if len(drawn)}
 
     def _drawn(self, user: int) -> NDArray[np.bool_]:
         if user < self.plan.num_users:
@@ -332,12 +351,15 @@ class UserFedAvgStrategy(Strategy):
     def _messages(self, invitation: Invitation, config: ConfigRecord) -> list[Message]:
         assert self._state is not None
         assert self._layout is not None
-        stacked = len(self.plan.replicas) > 1
-        arrays, own = self._arrays(), config  # one replica: the same for everybody
+        arrays, own = ArrayRecord(), config
+        common = len(self.plan.replicas) == 1 or (not self._state.round and not self._stacked)
+        if common:  # the same for everybody
+            arrays = record_of(self._state.params[:1], self._layout, stacked=False)
         messages = []
         for node, rows in invitation.rows.items():
-            if stacked:
-                arrays = record_of(self._state.params[rows], self._layout, stacked=True)
+            if not common:
+                arrays = record_of(self._state.params[rows], self._layout, stacked=self._stacked)
+            if self._stacked:
                 own = ConfigRecord(dict(config) | {REPLICAS: [self.plan.replicas[row] for row in rows]})
             content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: own})
             messages.append(
@@ -347,25 +369,28 @@ class UserFedAvgStrategy(Strategy):
 
     def _report(self, received: Received, invitation: Invitation, clip_norm: float) -> None:
         assert self._state is not None
-        done = self._state.round
-        self.faults += [(done, node, fault) for node, fault in received.faults]
-        for node, fault in received.faults:
-            _LOG.warning("round %s: node %s: %s, counts as zero", done, node, fault)
-        replicas = len(self.plan.replicas)
+        done, replicas = self._state.round, len(self.plan.replicas)
+        faults = self._blame(done, received.faults)
         drawn = sum(len(rows) for rows in invitation.rows.values())
         replied = int(received.replied.sum())
-        kinds = [fault for _, fault in received.faults]
+        spent = {
+            "epsilon": self._cost(done, 1),
+            "ensemble-epsilon": self._cost(done, replicas),
+            "delta": self.delta,
+        }
         self.metrics.append(
-            {
-                "epsilon": self._cost(done, ensemble=False),
-                "ensemble-epsilon": self._cost(done, ensemble=True),
-                "delta": self.delta,
+            (spent if self.delta is not None else {})
+            | {
                 "replicas": replicas,
                 "cohort": drawn / replicas,
                 "replied": replied / replicas,
                 "clipped-share": int(received.clipped.sum()) / max(1, replied),
                 "clip-norm": clip_norm,
-                "faults": len(kinds),
-                **{f"faults-{fault.value}": kinds.count(fault) for fault in Fault if fault in kinds},
+                "messages": len(invitation.rows),
+                "upload-bytes": received.bytes,
             }
+            | faults
         )
+
+
+UserFedAvgStrategy = RoundsStrategy  # by its first mechanism, which it was written for

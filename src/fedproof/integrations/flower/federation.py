@@ -1,0 +1,194 @@
+# mypy: disable-error-code="import-not-found"
+# mypy: allow-subclassing-any
+"""What all strategies share: who is who, who is asked, what is reported and spent, and the certificate."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
+
+from fedproof import check
+from fedproof.accounting.ledger import Ledger
+from fedproof.certificates import Certificate, certify
+from fedproof.certificates.certificate import ONLY_METHOD
+from fedproof.folder import common_seed
+from fedproof.integrations.flower import files
+from fedproof.integrations.flower.nodes import Fault
+from fedproof.mechanisms import Caveat, Mechanism, is_private
+from fedproof.mechanisms.caveats import sentences
+from fedproof.threat import Relation, ThreatModel
+
+LOG = logging.getLogger("flwr")
+
+
+class FederationStrategy(Strategy):
+    """A strategy whose nodes are users: one node is one user, and keeps its number.
+
+    Assumes: one node is one user (`--enable-supernode-auth` makes the operator register each). Where users
+    are drawn or counted once and for all, `num_users` is what the operator vouches for: more nodes than that
+    are refused before anybody is asked, and a node without an identity of its own is not asked.
+    """
+
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        *,
+        num_users: int,
+        delta: float | None,
+        max_epsilon: float | None,
+        folder: Path | str | None,
+        users: Mapping[int, int] | None,
+        connect_timeout: float,
+        arrayrecord_key: str,
+        configrecord_key: str,
+    ) -> None:
+        check.count(num_users=num_users)
+        check.not_negative(connect_timeout=connect_timeout)
+        if is_private(mechanism):
+            if delta is None:
+                raise ValueError("delta = None must be a number between 0 and 1, at which ε is stated")
+            check.open_probability(delta=delta)
+        elif delta is not None or max_epsilon is not None:
+            raise ValueError(f"delta and max_epsilon must be left out: {mechanism.unaccounted}")
+        if max_epsilon is not None:
+            check.positive(max_epsilon=max_epsilon)
+        self.num_users = num_users
+        self.delta = delta
+        self.max_epsilon = max_epsilon
+        self.folder = None if folder is None else Path(folder)
+        self.connect_timeout = connect_timeout
+        self.arrayrecord_key = arrayrecord_key
+        self.configrecord_key = configrecord_key
+        self.faults: list[tuple[int, int, Fault]] = []  # round, node, fault
+        self.metrics: list[dict[str, Any]] = []
+        self._described = mechanism
+        self._named = users is not None
+        self._numbers = dict(users or {})
+        self._users: dict[int, int] = {}
+        self._nameless: list[tuple[int, Fault]] = []
+        self._mark = ""
+        self._ttl: float | None = None
+
+    # --- what has been done and what it cost --------------------------------------------------------------
+
+    @property
+    def executed(self) -> Mechanism:
+        """The mechanism as it was really executed: what a certificate must name."""
+        raise NotImplementedError
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a certificate takes for granted about secrets: give it to `certify`."""
+        return ()
+
+    def caveats(self, bound: str | None = None) -> tuple[Caveat, ...]:
+        """Why a certificate by this confidence `bound` is only heuristic: `certify` says so."""
+        return ()
+
+    @property
+    def _usual(self) -> dict[str, Any]:
+        """Options of a certificate for which nobody has named a method."""
+        return {}
+
+    def certify(
+        self,
+        scores: NDArray[np.floating],
+        labels: NDArray[np.integer[Any]] | None = None,
+        *,
+        relation: Relation | str = Relation.REPLACE,
+        models: Mapping[str, NDArray[Any]] | None = None,
+        **options: Any,
+    ) -> Certificate:
+        """The certificate of what was trained, from its `scores` (models, inputs, classes) on test inputs.
+
+        In `folder` it leaves `certificate.json`, the scores and the labels for `fedproof verify`, and the
+        named `models` of a linear layer for `fedproof predict`; a release is there already. `options` are
+        those of `fedproof.certify`.
+        """
+        only = ONLY_METHOD.get(self.executed.releases)
+        usual = {"method": only} if only else {} if "method" in options else self._usual
+        options = usual | options
+        options["assumptions"] = (*self.assumptions, *options.get("assumptions", ()))
+        found = sentences(self.caveats(options.get("bound")))
+        options["caveats"] = (*found, *options.get("caveats", ()))
+        threat = ThreatModel(relation=Relation(relation))
+        certificate = certify(scores, labels, mechanism=self.executed, threat=threat, **options)
+        if self.folder is not None:
+            files.write_certificate(self.folder, certificate, scores, labels, models)
+        return certificate
+
+    def _ledger_of(self, mechanism: Mechanism, releases: int) -> Ledger | None:
+        """What so many models of a mechanism cost; None where nothing bounds that."""
+        if not is_private(mechanism):
+            return None
+        assert self.delta is not None
+        return Ledger.of(mechanism, self.delta).spend(releases)
+
+    # --- who is who ---------------------------------------------------------------------------------------
+
+    def _known(self, nodes: Sequence[int]) -> list[int]:
+        """The connected nodes that have a number, in `_users`; newcomers get one.
+
+        Raises:
+            ValueError: there are more of them than users were declared.
+        """
+        closed = self._described.once
+        taken = set(self._users.values()) | set(self._numbers.values())
+        known, self._nameless = [], []
+        for node in nodes:
+            if node not in self._users:
+                wanted = self._numbers.get(node)
+                if wanted is None and closed and self._named:
+                    self._nameless.append((node, Fault.NAMELESS))
+                    continue
+                if wanted is None or wanted in self._users.values():
+                    wanted = next(number for number in range(len(taken) + 1) if number not in taken)
+                if closed and wanted >= self.num_users:
+                    raise ValueError(
+                        f"num_users = {self.num_users} must be at least the number of nodes: node {node} "
+                        f"would be user {wanted}, counted from 0; nobody was asked"
+                    )
+                self._users[node] = wanted
+                taken.add(wanted)
+            known.append(node)
+        return known
+
+    def _blame(self, round: int, faults: Iterable[tuple[int, Fault]]) -> dict[str, int]:
+        """Report nodes whose contribution does not count; the numbers for the round's metrics."""
+        found = [*self._nameless, *faults]
+        for node, fault in found:
+            self.faults.append((round, node, fault))
+            LOG.warning("round %s: node %s: %s, counts as zero", round, node, fault)
+        kinds = [fault for _, fault in found]
+        each = {f"faults-{fault.value}": kinds.count(fault) for fault in Fault if fault in kinds}
+        return {"faults": len(kinds)} | each
+
+    # --- no evaluation on nodes ---------------------------------------------------------------------------
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Nothing: metrics of nodes would be released without noise. Use `evaluate_fn`."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing, see `configure_evaluate`."""
+        return None
+
+
+def seed_once(seed: int | None, folder: Path | str | None, mechanism: Mechanism) -> tuple[int | None, bool]:
+    """The seed of a training, and whether the operating system drew it once for the folder.
+
+    A cohort that is drawn once must be the same after a crash. Where nobody names a seed, the folder keeps
+    one that nobody knows.
+    """
+    if seed is not None or folder is None or not mechanism.once:
+        return seed, False
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return common_seed(Path(folder)), True

@@ -1,0 +1,257 @@
+# mypy: disable-error-code="import-not-found"
+# mypy: allow-subclassing-any
+"""Flower strategy for one upload from every user and one release."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.exception import PrivacyBudgetExhausted
+from flwr.serverapp.strategy import Result
+from numpy.typing import NDArray
+
+from fedproof.arrays import Floats, Integers
+from fedproof.folder import RELEASE
+from fedproof.integrations.flower import files
+from fedproof.integrations.flower.arrays import CLASSES, UPLOAD, read_upload
+from fedproof.integrations.flower.federation import LOG, FederationStrategy
+from fedproof.integrations.flower.nodes import Fault, exchange, judged, wait_for_nodes
+from fedproof.lots import Purpose, private_numbers
+from fedproof.mechanisms import OneRound
+from fedproof.mechanisms.uploads import GRID, MOST_UNITS
+from fedproof.release import Release, add_noise, add_upload, load_release
+from fedproof.threat import Unit
+
+_GROUP = "one-round"
+_ROOM = 1 << 20  # bytes of uploads that are held at once, or one upload
+
+
+class OneRoundStrategy(FederationStrategy):
+    """One message to every node, one upload from each, and one release of their noisy sum.
+
+    Nodes are sent `initial_arrays`, public data or nothing at all, and reply with `upload_reply`: a head, or
+    labels of the public inputs, which any model of any framework may have given. Uploads enter the sum as
+    they arrive and are not kept: the server holds the sum, one upload, and one vector that it works in.
+
+    Guarantee: that of `OneRound`. Whatever a node sends is put inside the set; it is counted once; who is
+    away, silent or sends what is no upload is absent; what is not finite is 0. Sums are exact, so who comes
+    first changes nothing. Noise is drawn once, whoever replied: a release that was made is kept where nobody
+    sees it before it is counted, and counted before it is published; a server that is killed before that asks
+    again and has shown nothing, one that is killed later publishes what it made.
+
+    Assumes: one node is one user; nobody but the server knows the seed, if there is one.
+    """
+
+    def __init__(
+        self,
+        mechanism: OneRound,
+        *,
+        num_users: int,
+        delta: float | None = None,
+        seed: int | None = None,
+        anchors: NDArray[np.floating] | None = None,
+        max_epsilon: float | None = None,
+        folder: Path | str | None = None,
+        users: Mapping[int, int] | None = None,
+        connect_timeout: float = 60.0,
+        arrayrecord_key: str = "arrays",
+        configrecord_key: str = "config",
+    ) -> None:
+        """A strategy for a release that has not been made.
+
+        Args:
+            mechanism: what is executed and accounted.
+            num_users: how many nodes there may be; users that are not connected count as absent.
+            delta: δ at which ε is stated; left out where no noise is added.
+            seed: of the noise; a secret of the server, not to be used again with other data. None takes it
+                from the operating system.
+            anchors: features `(anchors, features)` of the public inputs that others are compared with, for
+                uploads `anchors` and `non-negative`.
+            max_epsilon: nobody is asked if the release would cost more.
+            folder: where release and ledger are kept; a release that is found there is not made again.
+            users: number of the user behind each node, see `ask_partitions`: who is not named is not asked.
+                None counts nodes as they come.
+            connect_timeout: seconds for which `start` waits for all users before it goes on without.
+            arrayrecord_key: as in Flower's FedAvg.
+            configrecord_key: as in Flower's FedAvg.
+        """
+        super().__init__(
+            mechanism,
+            num_users=num_users,
+            delta=delta,
+            max_epsilon=max_epsilon,
+            folder=folder,
+            users=users,
+            connect_timeout=connect_timeout,
+            arrayrecord_key=arrayrecord_key,
+            configrecord_key=configrecord_key,
+        )
+        if mechanism.unit is not Unit.USER:
+            raise ValueError(
+                f"unit = '{mechanism.unit}' must be 'user': a node is a user, and sends one upload"
+            )
+        if num_users > MOST_UNITS:
+            raise ValueError(f"num_users = {num_users} must be at most {MOST_UNITS}: sums have 64 bits")
+        self.mechanism = mechanism
+        self.anchors = None if anchors is None else np.ascontiguousarray(anchors, dtype=np.float32)
+        Release(mechanism=mechanism, total=_zeros(mechanism), anchors=self.anchors)  # or says what is missing
+        self._seed = seed
+        self._release: Release | None = None
+        self._invited: tuple[int, ...] | None = None
+
+    @property
+    def release(self) -> Release:
+        """What is published, once it has been made."""
+        if self._release is None:
+            raise ValueError("nothing has been released yet")
+        return self._release
+
+    @property
+    def executed(self) -> OneRound:
+        """The mechanism, once its release has been made."""
+        return self.release.mechanism
+
+    def scores(self, features: NDArray[np.generic]) -> Floats:
+        """Scores `(1, inputs, classes)` of the release on inputs: what `certify` takes."""
+        return self.release.scores(features)[None]
+
+    # --- Flower's interface -------------------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 1,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """The released sum, in single precision, as the array `upload`; `release` has it as it is certified.
+
+        A release found in `folder` is taken as it is. `evaluate_config` is not used.
+        """
+        if num_rounds != 1:
+            raise ValueError(f"num_rounds = {num_rounds} must be 1: everybody is asked once")
+        with files.alone_in(self.folder):
+            self.summary()
+            self._begin()
+            if self._release is None:
+                wait_for_nodes(grid, self.num_users, timeout=self.connect_timeout)
+                self._ttl = timeout
+                messages = self.configure_train(
+                    1, initial_arrays or ArrayRecord(), train_config or ConfigRecord(), grid
+                )
+                room = max(1, _ROOM // self.mechanism.upload.bytes)
+                replies = exchange(grid, messages, timeout=timeout, room=room) if messages else ()
+                self.aggregate_train(1, replies)
+        result = Result(arrays=self._arrays())
+        result.train_metrics_clientapp[1] = MetricRecord(dict(self.metrics[-1]))
+        evaluated = evaluate_fn(1, result.arrays) if evaluate_fn else None
+        if evaluated is not None:
+            result.evaluate_metrics_serverapp[1] = evaluated
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """One message to each connected node, the same for all.
+
+        Raises:
+            PrivacyBudgetExhausted: the release would exceed `max_epsilon`.
+            ValueError: it has been made, or there are more nodes than users.
+        """
+        self._begin()
+        if server_round != 1 or self._release is not None:
+            raise ValueError(f"server_round = {server_round}: everybody is asked once, in round 1")
+        spent = self._epsilon
+        if self.max_epsilon is not None and spent["epsilon"] > self.max_epsilon:
+            raise PrivacyBudgetExhausted(
+                f"ε = {spent['epsilon']} would exceed max_epsilon = {self.max_epsilon}"
+            )
+        config["server-round"] = server_round
+        config[UPLOAD], config[CLASSES] = self.mechanism.upload.kind, self.mechanism.upload.classes
+        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
+        self._invited = tuple(self._known(sorted(grid.get_node_ids())))
+        return [
+            Message(content, node, MessageType.TRAIN, ttl=self._ttl, group_id=_GROUP)
+            for node in self._invited
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """The release, noised whoever replied, and its metrics; counted before it is returned."""
+        if self._invited is None:
+            raise ValueError(f"server_round = {server_round} has not been configured")
+        total, replied, size, faults = self._sum(self._invited, replies)
+        self.metrics = [
+            self._epsilon
+            | {"messages": len(self._invited), "replied": replied, "upload-bytes": size}
+            | self._blame(1, faults)
+        ]
+        self._invited = None
+        add_noise(
+            self.mechanism,
+            total,
+            private_numbers(self._seed or 0, Purpose.NOISE, 0, secure=self._seed is None),
+        )
+        self._release = Release(mechanism=self.mechanism, total=total, anchors=self.anchors)
+        if self.folder is not None:
+            files.save_release(self.folder, self._mark, self._release, self._users, self.metrics)
+            files.publish(self.folder, self._mark, self._ledger_of(self.mechanism, 1))
+        return self._arrays(), MetricRecord(dict(self.metrics[-1]))
+
+    def summary(self) -> None:
+        """Log what is executed and what it costs."""
+        for words in self.mechanism.in_words():
+            LOG.info("\t├──> %s", words)
+        LOG.info("\t└──> %s users; ε: %s", self.num_users, self._epsilon or "none, as no noise is added")
+
+    # --- steps --------------------------------------------------------------------------------------------
+
+    @property
+    def _epsilon(self) -> dict[str, float]:
+        ledger = self._ledger_of(self.mechanism, 1)
+        return {} if ledger is None else {"epsilon": ledger.epsilon["pld"], "delta": ledger.delta}
+
+    def _begin(self) -> None:
+        """Take over the release that the folder holds, and publish it if that was not done."""
+        if self.folder is None or self._mark:
+            return
+        decisive = (self.mechanism, self.num_users, self._seed, self.delta)
+        public = np.zeros(0, np.float32) if self.anchors is None else self.anchors
+        self._mark = files.fingerprint(*decisive, initial=public)
+        metrics = files.publish(self.folder, self._mark, self._ledger_of(self.mechanism, 1))
+        if metrics is not None and self._release is None:
+            self._release, self.metrics = load_release(self.folder / RELEASE), metrics
+            LOG.info("the release was made before, and is taken from %s", self.folder)
+        files.say_what_is_private(self.folder, covered=self.delta is not None, seed=self._seed)
+
+    def _sum(
+        self, invited: tuple[int, ...], replies: Iterable[Message]
+    ) -> tuple[Integers, int, int, list[tuple[int, Fault]]]:
+        """The exact sum of what arrived, of how many, how many bytes, and who is not in it."""
+        total, faults = _zeros(self.mechanism), []
+        replied = size = 0
+        for node, reply in judged(frozenset(invited), _GROUP, replies):
+            sent = reply if isinstance(reply, Fault) else read_upload(reply.content, self.mechanism.upload)
+            if sent is None or isinstance(sent, Fault):
+                faults.append((node, sent or Fault.MALFORMED))
+                continue
+            replied, size = replied + 1, size + sent.nbytes
+            if not np.isfinite(sent).all():
+                faults.append((node, Fault.NOT_FINITE))
+            add_upload(self.mechanism, total, sent)
+        return total, replied, size, faults
+
+    def _arrays(self) -> ArrayRecord:
+        total = self.release.total
+        single = np.multiply(total, GRID, out=np.empty(total.shape, np.float32), casting="unsafe")
+        return ArrayRecord({UPLOAD: Array(single)})
+
+
+def _zeros(mechanism: OneRound) -> Integers:
+    return np.zeros(mechanism.upload.shape, dtype=np.int64)

@@ -1,0 +1,548 @@
+"""Every certifying mechanism over a grid of functions, against the local engine and against hostile nodes."""
+
+import itertools
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedproof as fp
+from fedproof.accounting.ledger import load_ledger
+from fedproof.data import load
+from fedproof.ensemble import Task, one_round, train_replicas
+from fedproof.integrations import server
+from fedproof.mechanisms import (
+    Bagging,
+    CohortOnce,
+    FixedSize,
+    LocalTraining,
+    OneRound,
+    Partition,
+    Poisson,
+    Releases,
+)
+from fedproof.mechanisms.caveats import attended_caveats, sentences
+from fedproof.mechanisms.uploads import Anchors, Ball, NonNegative, Pairs, Rows
+from fedproof.models.networks import linear
+from fedproof.release import load_release
+
+files = pytest.importorskip(
+    "fedproof.integrations.flower.files",
+    reason="flwr is not installed: pip install 'fedproof[flower]'",
+    exc_type=ImportError,
+)
+
+USERS, SEED, ANCHORS = 9, 5, 16
+HEAD, NEAR = {"features": 64, "classes": 3}, {"anchors": ANCHORS, "classes": 3}
+UPLOADS = [Rows(**HEAD), Ball(**HEAD), Pairs(**HEAD), NonNegative(**NEAR), Anchors(**NEAR)]
+
+
+@pytest.fixture(scope="module")
+def federation():
+    found = load("digits", classes=[0, 1, 2], users=USERS)
+    public = np.random.default_rng(0).permutation(found.test_features)[:ANCHORS]
+    return replace(found, public_features=public.astype(np.float32))
+
+
+def once(upload, **changes):
+    return OneRound(**{"upload": upload, "noise_multiplier": 1.0} | changes)
+
+
+def task_of(federation, mechanism, local=None):
+    model = linear((64,), 3)
+    return Task(
+        federation=federation,
+        model=replace(model, start=torch.zeros(model.layout.dim)),
+        mechanism=mechanism,
+        local=local or LocalTraining(solver="ridge", penalty=1.0),
+        seed=SEED,
+    )
+
+
+@pytest.fixture
+def sender(flower):
+    """`sender(sent)`: a node that sends this upload, whatever it is told."""
+    return lambda sent: lambda message: [flower.upload_reply(message, np.asarray(sent))]
+
+
+@pytest.fixture
+def make_once(flower, federation):
+    def make(upload=UPLOADS[0], **changes):
+        mechanism = changes.pop("mechanism", once(upload))
+        public = federation.public_features[:ANCHORS] if upload.bumps else None
+        arguments = {
+            "num_users": USERS,
+            "delta": 0.01,
+            "seed": SEED,
+            "anchors": public,
+            "connect_timeout": 0.0,
+        }
+        return flower.OneRoundStrategy(mechanism, **arguments | changes)
+
+    return make
+
+
+@pytest.fixture
+def uploads(federation):
+    return lambda upload: np.concatenate(list(one_round.uploads_of(task_of(federation, once(upload)))))
+
+
+@pytest.fixture
+def nodes(sender, uploads):
+    return lambda upload=UPLOADS[0]: {100 + user: sender(sent) for user, sent in enumerate(uploads(upload))}
+
+
+# --- one round --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("upload", UPLOADS, ids=lambda upload: upload.kind)
+def test_a_release_is_that_of_the_local_engine_bit_for_bit(
+    make_once, make_grid, nodes, federation, upload, tmp_path
+):
+    task = task_of(federation, once(upload))
+    want = one_round.release(task)
+    strategy, grid = make_once(upload, folder=tmp_path), make_grid(nodes(upload))
+    result = strategy.start(grid)
+    np.testing.assert_array_equal(strategy.release.total, want.total)
+    np.testing.assert_array_equal(load_release(tmp_path / "release.npz").total, want.total)
+    assert len(grid.sent) == 1
+    assert len(grid.sent[0]) == strategy.metrics[0]["messages"] == strategy.metrics[0]["replied"] == USERS
+    assert result.arrays["upload"].numpy() == pytest.approx(want.total * 2.0**-32, rel=1e-6)
+    certificate = strategy.certify(strategy.scores(federation.test_features), federation.test_labels)
+    local = fp.train(task).certify()
+    assert certificate.certified_size == local.certified_size
+    assert certificate.sound
+    text = (tmp_path / "certificate.json").read_text()
+    assert not fp.verify(text, tmp_path / "scores.npy", tmp_path / "labels.npy")
+    ledger = load_ledger(tmp_path / "ledger.json")
+    assert ledger.epsilon["pld"] == strategy.metrics[0]["epsilon"] == fp.account(once(upload), 0.01)["pld"]
+
+
+def test_an_upload_of_labels_takes_a_few_hundred_bytes(flower, make_once, make_grid, sender):
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+    taken = []
+
+    def node(message):
+        reply = flower.upload_reply(message, np.arange(256) % 3)
+        taken.append(sum(len(part.deflate()) for part in get_all_nested_objects(reply).values()))
+        return [reply]
+
+    upload = Anchors(anchors=256, classes=3)
+    strategy = make_once(upload, anchors=np.eye(256), num_users=1)
+    strategy.start(make_grid({1: node}))
+    assert strategy.metrics[0]["upload-bytes"] == upload.bytes == 256
+    assert taken[0] < 700
+
+
+def test_labels_of_many_classes_take_two_bytes_and_who_cannot_tell_abstains(
+    flower, make_once, make_grid, sender
+):
+    upload = Anchors(anchors=3, classes=300)
+    strategy = make_once(upload, mechanism=once(upload, noise_multiplier=0.0), anchors=np.eye(3), num_users=1,
+                         delta=None)  # fmt: skip
+    strategy.start(make_grid({1: sender([299, -1, 255])}))
+    total = strategy.release.total
+    assert total.argmax(axis=1)[[0, 2]].tolist() == [299, 255]
+    assert not total[1].any()
+    assert strategy.metrics[0]["upload-bytes"] == 6
+
+
+def hostile(flower, reply_with):
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+
+    def raw(**records):
+        return lambda message: [Message(RecordDict(records), reply_to=message)]
+
+    broken = Array(dtype="float64", shape=(64, 3), stype="numpy.ndarray", data=b"\x93NUMPY\x01\x00garbage")
+    return {
+        "malformed": [
+            raw(),
+            raw(a=ArrayRecord({"upload": broken})),
+            raw(a=ArrayRecord({"other": Array(np.zeros((64, 3)))})),
+            raw(a=ArrayRecord({"upload": Array(np.zeros((3, 64)))})),
+            raw(a=ArrayRecord({"upload": Array(np.zeros((64, 3), dtype=np.int64))})),
+            raw(a=ConfigRecord({"labels": bytes(16)})),
+            raw(a=ConfigRecord({"labels": "x" * 16})),
+        ],
+        "not-finite": [
+            raw(a=ArrayRecord({"upload": Array(np.full((64, 3), bad))})) for bad in (np.nan, np.inf, -np.inf)
+        ],
+        "error": [lambda message: [Message(Error(code=1, reason="out of memory"), reply_to=message)]],
+        "silent": [lambda message: []],
+    }
+
+
+@pytest.mark.parametrize("fault", ["malformed", "not-finite", "error", "silent"])
+def test_a_node_without_an_upload_is_absent(flower, reply_with, make_once, make_grid, nodes, uploads, fault):
+    honest = nodes()
+    without = make_once()
+    without.start(make_grid({node: app for node, app in honest.items() if node != 104}))
+    for bad in hostile(flower, reply_with)[fault]:
+        strategy = make_once()
+        strategy.start(make_grid(honest | {104: bad}))
+        np.testing.assert_array_equal(strategy.release.total, without.release.total)
+        assert strategy.faults == [(1, 104, fault)]
+        assert strategy.metrics[0][f"faults-{fault}"] == 1
+
+
+@pytest.mark.parametrize("upload", UPLOADS, ids=lambda upload: upload.kind)
+def test_one_node_moves_a_release_by_one_vector_of_the_set(
+    flower, make_once, make_grid, nodes, sender, upload
+):
+    before = make_once(upload)
+    before.start(make_grid(nodes(upload)))
+    huge = np.zeros(ANCHORS, np.int64) if upload.labels else np.full(upload.shape, 1e300)
+    after = make_once(upload)
+    # One node sends the largest upload that there is three times, and another one in its name.
+    after.start(make_grid(nodes(upload) | {104: lambda message: 3 * sender(huge)(message)}))
+    moved = (after.release.total - before.release.total) * 2.0**-32
+    assert 0 < np.linalg.norm(moved) <= upload.distance
+    assert {fault for _, _, fault in after.faults} == {"twice"}
+
+
+def test_the_order_of_arrival_changes_nothing(make_once, make_grid, nodes):
+    totals = []
+    for order in (slice(None), slice(None, None, -1)):
+        grid, strategy = make_grid(nodes()), make_once()
+        pull = grid.pull_messages
+        grid.pull_messages = lambda ids, pull=pull, order=order: pull(ids)[order]
+        grid.push_messages = lambda messages, push=grid.push_messages, order=order: push(messages)[order]
+        strategy.start(grid)
+        totals.append(strategy.release.total)
+    np.testing.assert_array_equal(*totals)
+
+
+def test_uploads_are_pulled_a_few_at_a_time(flower, make_grid, nodes):
+    from fedproof.integrations.flower.nodes import exchange
+
+    grid, held = make_grid(nodes()), []
+    pull = grid.pull_messages
+
+    def counted(ids):
+        held.append(pull(ids))
+        return held[-1]
+
+    grid.pull_messages = counted
+    from flwr.app import ConfigRecord, Message, RecordDict
+
+    config = ConfigRecord({"classes": 3})
+    messages = [Message(RecordDict({"config": config}), node, "train") for node in grid.nodes]
+    replies = exchange(grid, messages, timeout=5.0, room=2)
+    assert len(list(replies)) == USERS
+    assert max(map(len, held)) == 2
+
+
+# --- a server that is killed ------------------------------------------------------------------------------
+
+
+class PowerCutError(Exception):
+    pass
+
+
+def cut_at(patch, moment):
+    """Let the power fail at a moment: when a function of `files` is called, or a kept release is renamed."""
+    calls, publish, rename = itertools.count(), files.publish, Path.replace
+
+    def cut(*arguments, **options):
+        raise PowerCutError
+
+    if moment == "publish":  # the second call: the first looks for what is there
+        patch.setattr(files, moment, lambda *args: cut() if next(calls) else publish(*args))
+    elif moment == "rename":
+        kept = Path("private/release.npz").parts
+        patch.setattr(
+            Path, "replace", lambda self, to: cut() if self.parts[-2:] == kept else rename(self, to)
+        )
+    else:
+        patch.setattr(files, moment, cut)
+
+
+@pytest.mark.parametrize("moment", ["save_release", "_write_record", "publish", "save_ledger", "rename"])
+@pytest.mark.parametrize("seed", [SEED, None])
+def test_a_killed_server_releases_once(
+    make_once, make_grid, nodes, sender, tmp_path, monkeypatch, moment, seed
+):
+    with monkeypatch.context() as patch:
+        cut_at(patch, moment)
+        with pytest.raises(PowerCutError):
+            make_once(folder=tmp_path, seed=seed).start(make_grid(nodes()))
+    kept = [
+        path for path in (tmp_path / "private" / "release.npz", tmp_path / "release.npz") if path.exists()
+    ]
+    made = (tmp_path / "private" / "state.json").exists()
+    first = load_release(kept[0]).total if made else None
+    assert (tmp_path / "ledger.json").exists() or not (tmp_path / "release.npz").exists()
+    # The nodes would send something else now: noise that was used must not be used again.
+    grid, again = (
+        make_grid(dict.fromkeys(nodes(), sender(np.ones((64, 3))))),
+        make_once(folder=tmp_path, seed=seed),
+    )
+    again.start(grid)
+    assert load_ledger(tmp_path / "ledger.json").replicas == 1
+    assert made == (grid.sent == []) == (moment not in ("save_release", "_write_record"))
+    if made:
+        np.testing.assert_array_equal(again.release.total, first)
+    assert not (tmp_path / "private" / "release.npz").exists()
+
+
+def test_a_release_that_is_gone_is_not_made_again(make_once, make_grid, nodes, tmp_path):
+    make_once(folder=tmp_path).start(make_grid(nodes()))
+    with pytest.raises(ValueError, match="holds another training"):
+        make_once(folder=tmp_path, seed=SEED + 1).start(make_grid(nodes()))
+    (tmp_path / "release.npz").rename(tmp_path / "elsewhere.npz")
+    for lost in ("release", "state"):
+        grid = make_grid(nodes())
+        with pytest.raises(ValueError, match="missing or was altered, and must not be made again") as refused:
+            make_once(folder=tmp_path).start(grid)
+        assert "\n" not in str(refused.value)
+        assert grid.sent == []
+        if lost == "release":
+            (tmp_path / "private" / "state.json").unlink()
+
+
+# --- who is who -------------------------------------------------------------------------------------------
+
+
+def test_more_nodes_than_declared_are_refused_before_anybody_is_asked(make_once, make_grid, nodes):
+    grid = make_grid(nodes())
+    with pytest.raises(
+        ValueError, match=r"num_users = 8 must be at least the number of nodes: node 108 would"
+    ):
+        make_once(num_users=8).start(grid)
+    with pytest.raises(ValueError, match=r"node 100 would be user 9, counted from 0; nobody was asked"):
+        make_once(users={100: 9}).start(grid)
+    assert grid.sent == []
+
+
+def test_a_node_without_an_identity_is_not_asked(flower, make_once, make_grid, nodes, caplog):
+    from flwr.app import Context, MessageType, RecordDict
+
+    claims = {100: 0, 101: 1, 102: 1, 103: None} | {100 + user: user for user in range(4, USERS)}
+
+    def asked(node, app):
+        def answer(message):
+            if message.metadata.message_type != MessageType.QUERY:
+                return app(message)
+            config = {} if claims[node] is None else {"partition-id": claims[node]}
+            return [flower.answer_partition(message, Context(1, node, config, RecordDict(), {}))]
+
+        return answer
+
+    honest = nodes()
+    grid = make_grid({node: asked(node, app) for node, app in honest.items()})
+    with caplog.at_level("WARNING"):
+        users = flower.ask_partitions(grid)
+        strategy = make_once(users=users)
+        strategy.start(grid)
+    assert strategy.faults == [(1, node, "nameless") for node in (101, 102, 103)]
+    for line in (
+        "this node has no partition-id in its --node-config",
+        "node 103 names no partition-id: it has no identity",
+        "node 101 claims partition-id = 1 like another",
+    ):
+        assert sum(line in message for message in caplog.messages) == 1
+    alone = make_once()
+    alone.start(make_grid({node: app for node, app in honest.items() if node not in (101, 102, 103)}))
+    np.testing.assert_array_equal(strategy.release.total, alone.release.total)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"delta": None}, "delta = None must be a number"),
+        ({"mechanism": once(Rows(**HEAD), unit="instance")}, "unit = 'instance' must be 'user'"),
+        ({"mechanism": once(Rows(**HEAD), noise_multiplier=0.0)}, "delta and max_epsilon must be left out"),
+        ({"anchors": np.eye(3)}, "upload = 'rows' has no anchors"),
+        ({"num_users": 2**30}, "num_users = 1073741824 must be at most"),
+    ],
+)
+def test_bad_arguments_of_one_round(make_once, change, message):
+    with pytest.raises(ValueError, match=message):
+        make_once(**change)
+
+
+def test_nobody_is_asked_twice_or_beyond_the_budget(make_once, make_grid, nodes):
+    from flwr.app import ArrayRecord, ConfigRecord
+    from flwr.serverapp.exception import PrivacyBudgetExhausted
+
+    grid, strategy = make_grid(nodes()), make_once()
+    with pytest.raises(ValueError, match="nothing has been released yet"):
+        _ = strategy.release
+    with pytest.raises(ValueError, match="has not been configured"):
+        strategy.aggregate_train(1, [])
+    with pytest.raises(ValueError, match="num_rounds = 2 must be 1"):
+        strategy.start(grid, num_rounds=2)
+    strategy.start(grid)
+    with pytest.raises(ValueError, match="everybody is asked once"):
+        strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
+    with pytest.raises(PrivacyBudgetExhausted, match=r"would exceed max_epsilon = 0.1"):
+        make_once(max_epsilon=0.1).start(grid)
+
+
+# --- groups and cohorts that are drawn once ---------------------------------------------------------------
+
+LOCAL = LocalTraining(epochs=3, batch_size=1000, learning_rate=0.5)
+ROUNDS = {
+    "one vote each": Partition(pooled=True),
+    "groups": Partition(groups=3, rounds=2),
+    "bagging": Bagging(rounds=2, sampling=Poisson(probability=0.4)),
+    "bagging, fixed": Bagging(rounds=2, sampling=FixedSize(cohort=3, users=USERS)),
+    "cohort-once": CohortOnce(
+        rounds=2, sampling=Poisson(probability=0.4), noise_multiplier=1.0, population=USERS
+    ),
+}
+PRIVATE = {"delta": 0.01}
+
+
+@pytest.fixture
+def trainers(flower, example_path, federation, reply_with):
+    """Nodes that train as the local engine does, in NumPy, with the mod that knows of replicas."""
+    train = import_module("digits_app.model").train
+    cuts = federation.offsets[1:-1]
+    shares = zip(np.split(federation.features, cuts), np.split(federation.labels, cuts), strict=True)
+
+    def node(features, labels):
+        def fit(message, context=None):
+            arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}
+            names = sorted(arrays)  # bias, weight
+            with np.errstate(over="ignore", invalid="ignore"):  # in a group that somebody has poisoned
+                weight, bias = train(
+                    arrays[names[1]], arrays[names[0]], features, labels, epochs=3, learning_rate=0.5
+                )
+            return reply_with(message, {names[1]: weight, names[0]: bias})
+
+        return lambda message: [flower.replicas_mod(message, None, fit)]
+
+    return {100 + user: node(features.astype(np.float32), labels)
+            for user, (features, labels) in enumerate(shares)}  # fmt: skip
+
+
+@pytest.fixture
+def make_rounds(flower):
+    def make(mechanism, **changes):
+        arguments = {"num_users": USERS, "seed": SEED, "connect_timeout": 0.0}
+        if mechanism.noise_multiplier:
+            arguments |= PRIVATE
+        if mechanism.models(USERS) is None:
+            arguments["replicas"] = range(6)
+        return flower.RoundsStrategy(mechanism, **arguments | changes)
+
+    return make
+
+
+@pytest.fixture
+def zeros(record):
+    return record(fc0_weight=np.zeros((3, 64), np.float32), fc0_bias=np.zeros(3, np.float32))
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_rounds_are_those_of_the_local_engine(
+    flower, make_rounds, make_grid, trainers, zeros, federation, name, tmp_path
+):
+    mechanism = ROUNDS[name]
+    strategy, grid = make_rounds(mechanism, folder=tmp_path), make_grid(trainers)
+    models = flower.stacked_arrays(strategy.start(grid, zeros).arrays)
+    task = task_of(federation, mechanism, LOCAL)
+    want = train_replicas(task, strategy.plan.replicas)
+    for name_, values in want.models.items():
+        found = models[name_.replace("linear", "fc0")]
+        np.testing.assert_allclose(found, values.numpy(), atol=1e-5)
+    assert strategy.executed == mechanism
+    assert len(grid.sent) == mechanism.rounds
+    certificate = strategy.certify(want.scores, federation.test_labels, models=models)
+    together = mechanism.noise_multiplier and strategy.executed.releases is Releases.REPLICAS
+    assert certificate.reasons == (sentences(attended_caveats()) if together else ())
+    text = (tmp_path / "certificate.json").read_text()
+    assert not fp.verify(text, tmp_path / "scores.npy", tmp_path / "labels.npy")
+    assert (tmp_path / "ledger.json").exists() == bool(mechanism.noise_multiplier)
+    if mechanism.noise_multiplier:
+        spent = load_ledger(tmp_path / "ledger.json").epsilon
+        assert spent == fp.ensemble_account(mechanism, 0.01, 6)
+
+
+def test_who_is_silent_has_no_vote(flower, make_rounds, make_grid, trainers, zeros):
+    strategy = make_rounds(Partition(pooled=True))
+    everybody = flower.stacked_arrays(strategy.start(make_grid(trainers), zeros).arrays)["fc0.weight"]
+    bad = {101: lambda message: [], 105: lambda message: []}
+    strategy = make_rounds(Partition(pooled=True))
+    models = flower.stacked_arrays(strategy.start(make_grid(trainers | bad), zeros).arrays)["fc0.weight"]
+    assert np.flatnonzero(~strategy.heard).tolist() == [1, 5]
+    np.testing.assert_array_equal(models, np.delete(everybody, [1, 5], axis=0))
+
+
+@pytest.mark.parametrize("name", ["groups", "bagging", "one vote each"])
+@pytest.mark.parametrize("value", [np.nan, 3e38, 1e300])
+def test_a_hostile_node_changes_only_models_that_it_is_in(
+    flower, make_rounds, make_grid, trainers, zeros, reply_with, name, value
+):
+    def fit(message, context=None):
+        return reply_with(
+            message, {k: np.full(v.numpy().shape, value) for k, v in message.content["arrays"].items()}
+        )
+
+    mechanism = ROUNDS[name]
+    poisoned = {104: lambda message: [flower.replicas_mod(message, None, fit)]}
+    before, after = (make_rounds(mechanism) for _ in range(2))
+    clean = flower.stacked_arrays(before.start(make_grid(trainers), zeros).arrays)["fc0.weight"]
+    after.start(make_grid(trainers | poisoned), zeros)
+    found = after._state.params
+    member = server.draw_cohorts(after.plan)[:, 0, 4]
+    np.testing.assert_array_equal(found[~member][:, : 3 * 64].reshape(-1, 3, 64), clean[~member])
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+@pytest.mark.parametrize("seed", [SEED, None])
+def test_a_killed_training_goes_on_with_the_same_members(
+    flower, make_rounds, make_grid, trainers, zeros, tmp_path, name, seed
+):
+    if ROUNDS[name].rounds == 1:
+        pytest.skip("one round is whole or was shown to nobody")
+    grid = make_grid(trainers)
+    push, sent = grid.push_messages, []
+
+    def cut(messages):
+        sent.append(messages)
+        if len(sent) == 2:
+            raise PowerCutError
+        return push(messages)
+
+    grid.push_messages = cut
+    with pytest.raises(PowerCutError):
+        make_rounds(ROUNDS[name], seed=seed, folder=tmp_path).start(grid, zeros)
+    resumed, again = make_rounds(ROUNDS[name], seed=seed, folder=tmp_path), make_grid(trainers)
+    resumed.start(again, zeros)
+    asked = [[message.metadata.dst_node_id for message in messages] for messages in (sent[1], again.sent[0])]
+    assert asked[0] == asked[1]
+    assert resumed.executed == ROUNDS[name]
+    assert resumed.assumptions == () or (seed is None) == (
+        "drawn by the operating system" in resumed.assumptions[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "message"),
+    [
+        (once(Rows(**HEAD)), "kind = 'one-round' must be one that trains in rounds"),
+        (Partition(groups=3, pooled=True), "pooled = True must be False"),
+        (Partition(groups=3, pooled=True, unit="instance"), "unit = 'instance' must be 'user'"),
+        (Bagging(rounds=1, sampling=Poisson(probability=0.5), rule="krum"), "rule = 'krum' must be 'mean'"),
+        (Partition(groups=20), "groups = 20 must be at most the number of units = 9"),
+    ],
+)
+def test_what_cannot_be_played_among_nodes_is_refused(make_rounds, mechanism, message):
+    with pytest.raises(ValueError, match=message):
+        make_rounds(mechanism, **({"delta": 0.01} if mechanism.noise_multiplier else {}))
+
+
+def test_a_ledger_of_another_mechanism_is_refused(make_rounds, make_grid, trainers, zeros, tmp_path):
+    mechanism = ROUNDS["cohort-once"]
+    fp.accounting.ledger.save_ledger(
+        fp.Ledger.of(replace(mechanism, noise_multiplier=9.0), 0.01).spend(6), tmp_path / "ledger.json"
+    )
+    with pytest.raises(ValueError, match=r"ledger\.json counts another mechanism or δ"):
+        make_rounds(mechanism, folder=tmp_path).start(make_grid(trainers), zeros)
