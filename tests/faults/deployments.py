@@ -1,24 +1,29 @@
 """Kill servers and nodes of Flower deployments: `python -m tests.faults.deployments COUNT FOLDER`.
 
 The server is a process of its own, ended by SIGKILL before or after any of its steps: each file that it
-writes, renames or removes, each message that it sends, each reply that it gets. Strategy, ServerApp and
-ClientApp are the real ones; between them is a grid of functions, for Flower's own processes take a minute to
-come back (`test_deployments.py` kills those, too). A node that is killed stays silent, or its app fails.
+writes, renames or removes, each message that it sends, each look for replies. Strategies, ServerApps and
+ClientApps are real; between them is a grid of functions, for Flower's own processes take a minute to come
+back (`processes.py` kills those). A node that is killed stays silent, or its app fails; it may be there again
+for the server that is started last.
 
-What was sent is written down before it is sent, and held against the ledgers after every kill. Forks: all is
-imported once. Prints one JSON document. With `uncounted` as a third word strategies write no ledger, which
-must be noticed.
+What is sent is written down before it is sent. After every kill it is held against the ledgers, and against
+what was sent before: a round that was shown must not be played again with other replies and the same noise.
+Forks: all is imported once. Prints one JSON document. With `uncounted` as a third word strategies write no
+ledger, with `forgetful` no state, and both must be noticed.
 """
 
+import hashlib
+import itertools
 import json
 import logging
 import os
 import random
 import signal
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
@@ -26,26 +31,22 @@ from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedproof.accounting import ledger as ledgers
+from fedproof.accounting.ledger import load_ledger
 from fedproof.certificates import verify
 from fedproof.integrations.flower import files
-from tests.faults.federations import FEDERATIONS
+from tests.faults.federations import FEDERATIONS, USERS, digits
 
-USERS = 6
-
-
-@dataclass(frozen=True, kw_only=True)
-class Deaths:
-    """What goes wrong with nodes: which of them do not reply in which round of which replicas, and how."""
-
-    silent: frozenset = frozenset()
-    failing: frozenset = frozenset()
+FIRST = 100  # node of user 0
+FOUND = (
+    "deployments", "equal", "refused", "servers_killed", "nodes_killed", "counted_too_little", "shown_twice",
+    "wrong",
+)  # fmt: skip
 
 
 class Steps:
     """Counts what the server does, and kills it before or after one of its steps."""
 
-    def __init__(self, kill=None):
+    def __init__(self, kill):
         self.done, self._kill = 0, kill
 
     @contextmanager
@@ -72,7 +73,7 @@ class LoopGrid(Grid):
     """Nodes that are functions of this process, and a record of all that was sent to them."""
 
     app: object
-    deaths: Deaths
+    deaths: dict  # of (round, node): whether its app fails, or it stays silent
     steps: Steps
     record: Path
     replies: dict = field(default_factory=dict)
@@ -88,7 +89,7 @@ class LoopGrid(Grid):
         raise NotImplementedError
 
     def get_node_ids(self):
-        return range(100, 100 + USERS)
+        return range(FIRST, FIRST + USERS)
 
     def push_messages(self, messages):
         return [self._push(message) for message in messages]
@@ -102,8 +103,9 @@ class LoopGrid(Grid):
 
     def _push(self, message):
         """Id of the message; none if it will never be answered, so that nobody waits."""
-        with self.record.open("a") as file:
-            print(json.dumps(noted(message)), file=file)
+        if message.metadata.message_type == MessageType.TRAIN:
+            with self.record.open("a") as file:
+                print(json.dumps(noted(message)), file=file)
         with self.steps.step():
             message.metadata.__dict__["_message_id"] = name = str(uuid4())
             self.replies[name] = self._answers(message)
@@ -111,41 +113,45 @@ class LoopGrid(Grid):
 
     def _answers(self, message):
         node = message.metadata.dst_node_id
-        asked = (message.metadata.group_id, node)
-        if asked in self.deaths.silent:
-            return []
-        if asked in self.deaths.failing:
-            return [Message(Error(code=0, reason="killed"), reply_to=message)]
-        known = {"partition-id": node - 100, "num-partitions": USERS}
+        fails = self.deaths.get((message.metadata.group_id, node))
+        if fails is not None:
+            return [Message(Error(code=0, reason="killed"), reply_to=message)] if fails else []
+        known = {"partition-id": node - FIRST, "num-partitions": USERS}
         context = Context(run_id=1, node_id=node, node_config=known, state=RecordDict(), run_config={})
         return [self.app(message, context)]
 
 
 def noted(message):
-    """What a message shows to a node: the models of which replicas after which round."""
-    config = next(iter(message.content.config_records.values()), {})
+    """What a message shows to a node: the models of which replicas, or of its group, before which round."""
+    config = next(iter(message.content.config_records.values()))
+    arrays = [array.numpy() for record in message.content.array_records.values() for array in record.values()]
+    replicas = config.get("fedproof-replicas")
+    if replicas is None:
+        shown = {f"node {message.metadata.dst_node_id}": arrays}
+    else:
+        shown = {f"replica {name}": [array[row] for array in arrays] for row, name in enumerate(replicas)}
     return {
         "group": message.metadata.group_id,
-        "node": message.metadata.dst_node_id,
-        "trains": message.metadata.message_type == MessageType.TRAIN,
-        "round": config.get("server-round", 0),
+        "round": config["server-round"],
+        "shown": {
+            name: hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
+            for name, parts in shown.items()
+        },
     }
 
 
-def served(kind, folder, deaths, kill=None, record=None):
+def served(kind, folder, deaths, kill):
     """The steps of a server that did its work in `folder`."""
-    steps = Steps(kill)
-    record = record or folder.with_suffix(".sent")
+    steps, federation = Steps(kill), FEDERATIONS[kind]
     for name in ("replace", "fsync", "unlink", "rename", "mkdir"):
         setattr(os, name, steps.counted(getattr(os, name)))
-    federation = FEDERATIONS[kind]
-    grid = LoopGrid(app=federation.client_app(), deaths=deaths, steps=steps, record=record)
-    federation.serve(grid, folder, USERS)
+    app, record = federation.client_app(), folder.with_suffix(".sent")
+    federation.serve(LoopGrid(app=app, deaths=deaths, steps=steps, record=record), folder)
     return steps.done
 
 
 def forked(kind, folder, deaths, kill=None):
-    """How a server ended that worked in `folder`: its steps and what it said, or None where it was killed."""
+    """What a server said in the end that worked in `folder`; None if it was killed."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -153,7 +159,7 @@ def forked(kind, folder, deaths, kill=None):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         try:
             said = {"steps": served(kind, folder, deaths, kill)}
-        except (ValueError, OSError) as error:
+        except ValueError as error:
             said = {"refused": str(error)}
         os.write(writing, json.dumps(said).encode())
         os._exit(0)
@@ -161,88 +167,95 @@ def forked(kind, folder, deaths, kill=None):
     with os.fdopen(reading) as answer:
         text = answer.read()
     status = os.waitpid(child, 0)[1]
-    if status == signal.SIGKILL:
-        return None
-    assert status == 0, f"{kind}: the server ended with {status}"
-    return json.loads(text)
+    return None if status == signal.SIGKILL else json.loads(text)
 
 
-def counted_too_little(kind, folder):
-    """Whether more was shown than the ledgers count, by what was sent and what lies there to be published."""
-    record = folder.with_suffix(".sent")
-    lines = record.read_text().splitlines() if record.exists() else []
-    sent = [line for line in map(json.loads, lines) if line["trains"]]
-    return any(
-        shown and (not path.exists() or counted(path) < shown)
-        for path, shown in FEDERATIONS[kind].shown(folder, sent).items()
-    )
+def outputs(folder):
+    """What nobody's death changes: everything but who is where and how often it was asked."""
+    names = ("certificate.json", "scores.npy", "labels.npy", "ledger.json", "release.npz", "models.npz")
+    return {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
+
+
+@cache
+def undisturbed(kind, dead, base):
+    """Steps and outputs of a server that nobody kills, among nodes of which these are `dead`."""
+    folder = base / f"undisturbed-{kind}-{abs(hash(dead))}"
+    return forked(kind, folder, dict(dead))["steps"], outputs(folder)
 
 
 def counted(path):
-    """Releases that a ledger counts: rounds, of each replica."""
-    ledger = ledgers.load_ledger(path)
-    return ledger.replicas * sum(query.count for query in ledger.queries)
+    """Releases with noise of one clip norm that a ledger counts: of each replica, or of the one model."""
+    if not path.exists():
+        return 0
+    ledger = load_ledger(path)
+    return ledger.replicas * sum(query.count / query.noise_multiplier**2 for query in ledger.queries)
+
+
+def judge(kind, folder, found):
+    """Hold what was shown against what is counted, and against what was shown before."""
+    record = folder.with_suffix(".sent")
+    sent = list(map(json.loads, record.read_text().splitlines())) if record.exists() else []
+    for path, shown in FEDERATIONS[kind].shown(folder, sent).items():
+        found["counted_too_little"] += counted(path) < shown - 1e-9
+    versions = defaultdict(set)
+    for line in sent:
+        for name, digest in line["shown"].items():
+            versions[line["group"], name].add(digest)
+    found["shown_twice"] += any(len(digests) > 1 for digests in versions.values())
+    certificate = folder / "certificate.json"
+    if certificate.exists():  # whole and true, or not there
+        found["wrong"] += bool(verify(certificate.read_text(), folder / "scores.npy"))
 
 
 def deaths_of(rng, kind):
-    """Who is killed: nobody, or some nodes in some rounds."""
-    asked = [(group, 100 + user) for group in FEDERATIONS[kind].groups for user in range(USERS)]
-    if rng.random() < 0.5:
-        return Deaths()
-    killed = rng.sample(asked, rng.randint(1, 3))
-    cut = rng.randint(0, len(killed))
-    return Deaths(silent=frozenset(killed[:cut]), failing=frozenset(killed[cut:]))
+    """Which nodes are killed in which rounds, and whether their apps fail or nothing comes back."""
+    asked = [(group, FIRST + user) for group in FEDERATIONS[kind].groups for user in range(USERS)]
+    killed = rng.sample(asked, rng.choice((0, 0, 1, 2)))
+    return {each: rng.random() < 0.5 for each in killed}
 
 
-def outputs(folder, kind):
-    return {name: (folder / name).read_bytes() for name in FEDERATIONS[kind].outputs}
+def expected(kind, deaths, base, *, returned):
+    """What may come out: without the dead nodes; if they `returned`, without them in some of their rounds."""
+    groups = sorted({group for group, _ in deaths})
+    sizes = range(len(groups) + 1) if returned else (len(groups),)
+    for missed in itertools.chain.from_iterable(itertools.combinations(groups, size) for size in sizes):
+        left = frozenset((each, how) for each, how in deaths.items() if each[0] in missed)
+        yield undisturbed(kind, left, base)[1]
 
 
-def deployment(number, rng, base, undisturbed, found):
-    """One deployment with one to three kills of its server, and maybe some of its nodes."""
+def deployment(number, rng, base, found):
+    """One deployment: its server is killed one to three times, and maybe some of its nodes."""
     kind = list(FEDERATIONS)[number % len(FEDERATIONS)]
     deaths, folder = deaths_of(rng, kind), base / f"deployment-{number}"
-    if (kind, deaths) not in undisturbed:
-        straight = base / f"straight-{number}"
-        end = forked(kind, straight, deaths)
-        assert "steps" in end, end
-        undisturbed[kind, deaths] = end["steps"], outputs(straight, kind)
-    steps, expected = undisturbed[kind, deaths]
-    found["nodes_killed"] += len(deaths.silent | deaths.failing)
+    returned, release = bool(deaths) and rng.random() < 0.5, folder / "release.npz"
+    steps, shown = undisturbed(kind, frozenset(deaths.items()), base)[0], None
+    found["nodes_killed"] += len(deaths)
     for _ in range(rng.randint(1, 3)):
         end = forked(kind, folder, deaths, (rng.randrange(steps), rng.random() < 0.5))
         found["servers_killed"] += end is None
-        found["counted_too_little"] += counted_too_little(kind, folder)
-        certificate = folder / "certificate.json"
-        if certificate.exists():  # whole and true, or not there
-            found["wrong"] += bool(verify(certificate.read_text(), folder / "scores.npy"))
-    end = forked(kind, folder, deaths)
-    found["counted_too_little"] += counted_too_little(kind, folder)
+        judge(kind, folder, found)
+        shown = shown or (release.read_bytes() if release.exists() else None)
+    end = forked(kind, folder, {} if returned else deaths)
+    judge(kind, folder, found)
+    found["shown_twice"] += shown is not None and release.read_bytes() != shown
     found["refused"] += "refused" in end
-    found["equal"] += "steps" in end and outputs(folder, kind) == expected
+    if "steps" in end:
+        found["equal"] += outputs(folder) in expected(kind, deaths, base, returned=returned)
     found["deployments"] += 1
 
 
 def main(count, base, *planted):
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    if "uncounted" in planted:
-        files.save_ledger = lambda ledger, path: None
     for name in ("_task_id", "_run_id", "_node_id"):  # what the runtime tells a process about itself
         setattr(TaskIdentity, name, 1)
-    names = (
-        "deployments",
-        "equal",
-        "refused",
-        "servers_killed",
-        "nodes_killed",
-        "counted_too_little",
-        "wrong",
-    )
-    for federation in FEDERATIONS.values():  # imports what children would import again and again
-        federation.warm()
-    rng, undisturbed, found = random.Random(0), {}, Counter(dict.fromkeys(names, 0))
+    if "uncounted" in planted:
+        files.save_ledger = lambda ledger, path: None
+    if "forgetful" in planted:
+        files.load, files.publish = lambda *known: None, lambda *known: None
+    digits()
+    rng, found = random.Random(0), Counter(dict.fromkeys(FOUND, 0))
     for number in range(count):
-        deployment(number, rng, base, undisturbed, found)
+        deployment(number, rng, base, found)
     print(json.dumps(found))
 
 
