@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from digits_app.client_app import simulated_users
+from digits_app.data import simulated_users
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """The app in Flower's simulation, without a SuperLink: python simulate.py --users 48 --out runs/flower."""
 
 import argparse
+from dataclasses import fields, replace
 from pathlib import Path
 
 from digits_app.client_app import app as client_app
@@ -31,21 +32,13 @@ def simulate(settings: Settings) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--users", type=int, default=48)
-    parser.add_argument("--replicas", type=int, default=200)
-    parser.add_argument("--part-size", type=int, default=100)
-    parser.add_argument("--max-epsilon", type=float, default=0.0)
     # All nodes are on this machine: none is lost by waiting, and an update that comes late is.
-    parser.add_argument("--timeout", type=float, default=600.0)
-    parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
-    simulate(
-        Settings(
-            out=str(options.out.resolve()),
-            users=options.users,
-            replicas=options.replicas,
-            part_size=options.part_size,
-            max_epsilon=options.max_epsilon,
-            timeout=options.timeout,
+    default = replace(Settings(), timeout=600.0)
+    for field in fields(Settings):
+        value = getattr(default, field.name)
+        required = field.name == "out"
+        parser.add_argument(
+            f"--{field.name.replace('_', '-')}", type=type(value), default=value, required=required
         )
-    )
+    options = parser.parse_args()
+    simulate(Settings(**vars(options) | {"out": str(Path(options.out).resolve())}))

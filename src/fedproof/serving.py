@@ -6,13 +6,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedproof.certificates import Certificate
+from fedproof.certificates import Certificate, loads
+from fedproof.certificates.api import certificate_of_scores
 from fedproof.encoders.load import seen
 from fedproof.ensemble import Task, store
 from fedproof.ensemble import predict as predict_scores
 from fedproof.ensemble.engines import plan_for
 from fedproof.experiment import certify_scores, ensemble_size, make_task
-from fedproof.folder import RELEASE, read_config, seed_of
+from fedproof.files import read_npz
+from fedproof.folder import CERTIFICATE, CONFIG, MODELS, RELEASE, read_config, seed_of
 from fedproof.mechanisms import Releases, is_certified
 from fedproof.models.model import as_inputs
 from fedproof.release import load_release
@@ -25,7 +27,12 @@ def predict(folder: Path, inputs: NDArray[np.generic], *, device: str = "cpu") -
 
     Guarantee: as for the run itself; the certified predictor is the mean of all its replicas, or the one
     model that was released.
+
+    A federation's directory has no configuration: there the certificate says what holds, and the release or
+    the linear models that lie beside it answer, for inputs as nodes' heads see them.
     """
+    if not (folder / CONFIG).exists() and (folder / CERTIFICATE).exists():
+        return _answered(folder, inputs)
     config = read_config(folder)
     task = make_task(config, device, seed=seed_of(folder, config))
     if not is_certified(task.mechanism):
@@ -39,6 +46,35 @@ def predict(folder: Path, inputs: NDArray[np.generic], *, device: str = "cpu") -
         )
     scores = _scores_on(inputs, task, folder, ensemble_size(config, task))
     return certify_scores(config, task, scores, None)
+
+
+def _answered(folder: Path, inputs: NDArray[np.generic]) -> Certificate:
+    """The certificate of a federation's models on new inputs, by the settings of its own certificate."""
+    known = loads((folder / CERTIFICATE).read_text())
+    if inputs.ndim != 2 or not len(inputs):
+        raise ValueError(f"inputs have shape {inputs.shape}, must be (inputs, features)")
+    if (folder / RELEASE).exists():
+        scores = load_release(folder / RELEASE).scores(inputs)[None]
+    else:
+        scores = _linear_scores(folder / MODELS, inputs)
+    if len(scores) != known.num_replicas:
+        raise ValueError(f"{folder}: holds {len(scores)} models, the certificate is of {known.num_replicas}")
+    return certificate_of_scores(known.settings, scores, None)
+
+
+def _linear_scores(path: Path, inputs: NDArray[np.generic]) -> NDArray[np.floating]:
+    """Softmax scores of the models in a file: a weight `(models, classes, features)`, and a bias or none."""
+    if not path.exists():
+        raise ValueError(f"{path.parent}: holds neither {RELEASE} nor {MODELS}, which answer new inputs")
+    arrays = {name.rpartition(".")[2]: array for name, array in read_npz(path).items()}
+    weight, bias = arrays.pop("weight", None), arrays.pop("bias", np.zeros(1))
+    if arrays or weight is None or weight.ndim != 3 or inputs.shape[1] != weight.shape[2]:
+        raise ValueError(
+            f"{path}: must hold a weight (models, classes, {inputs.shape[1]}) and at most a bias"
+        )
+    layer = torch.from_numpy(np.array(weight, dtype=np.float64)).mT
+    logits = torch.from_numpy(np.array(inputs, dtype=np.float64)) @ layer
+    return torch.softmax(logits + torch.from_numpy(np.array(bias))[..., None, :], dim=2).numpy()
 
 
 def _scores_on(

@@ -34,7 +34,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedproof.accounting.ledger import load_ledger
 from fedproof.certificates import verify
 from fedproof.integrations.flower import files
-from tests.faults.federations import FEDERATIONS, USERS, digits
+from tests.faults.federations import GROUPS, USERS, example, must_count, serve
 
 FIRST = 100  # node of user 0
 FOUND = (
@@ -142,11 +142,11 @@ def noted(message):
 
 def served(kind, folder, deaths, kill):
     """The steps of a server that did its work in `folder`."""
-    steps, federation = Steps(kill), FEDERATIONS[kind]
+    steps = Steps(kill)
     for name in ("replace", "fsync", "unlink", "rename", "mkdir"):
         setattr(os, name, steps.counted(getattr(os, name)))
-    app, record = federation.client_app(), folder.with_suffix(".sent")
-    federation.serve(LoopGrid(app=app, deaths=deaths, steps=steps, record=record), folder)
+    app, record = example("digits_app.client_app").app, folder.with_suffix(".sent")
+    serve(kind, LoopGrid(app=app, deaths=deaths, steps=steps, record=record), folder)
     return steps.done
 
 
@@ -195,7 +195,7 @@ def judge(kind, folder, found):
     """Hold what was shown against what is counted, and against what was shown before."""
     record = folder.with_suffix(".sent")
     sent = list(map(json.loads, record.read_text().splitlines())) if record.exists() else []
-    for path, shown in FEDERATIONS[kind].shown(folder, sent).items():
+    for path, shown in must_count(kind, folder, sent).items():
         found["counted_too_little"] += counted(path) < shown - 1e-9
     versions = defaultdict(set)
     for line in sent:
@@ -209,7 +209,7 @@ def judge(kind, folder, found):
 
 def deaths_of(rng, kind):
     """Which nodes are killed in which rounds, and whether their apps fail or nothing comes back."""
-    asked = [(group, FIRST + user) for group in FEDERATIONS[kind].groups for user in range(USERS)]
+    asked = [(group, FIRST + user) for group in GROUPS[kind] for user in range(USERS)]
     killed = rng.sample(asked, rng.choice((0, 0, 1, 2)))
     return {each: rng.random() < 0.5 for each in killed}
 
@@ -225,7 +225,7 @@ def expected(kind, deaths, base, *, returned):
 
 def deployment(number, rng, base, found):
     """One deployment: its server is killed one to three times, and maybe some of its nodes."""
-    kind = list(FEDERATIONS)[number % len(FEDERATIONS)]
+    kind = list(GROUPS)[number % len(GROUPS)]
     deaths, folder = deaths_of(rng, kind), base / f"deployment-{number}"
     returned, release = bool(deaths) and rng.random() < 0.5, folder / "release.npz"
     steps, shown = undisturbed(kind, frozenset(deaths.items()), base)[0], None
@@ -252,7 +252,7 @@ def main(count, base, *planted):
         files.save_ledger = lambda ledger, path: None
     if "forgetful" in planted:
         files.load, files.publish = lambda *known: None, lambda *known: None
-    digits()
+    example("digits_app.server_app"), example("digits_app.client_app")
     rng, found = random.Random(0), Counter(dict.fromkeys(FOUND, 0))
     for number in range(count):
         deployment(number, rng, base, found)

@@ -1,1 +1,1 @@
-"""Softmax regression on digits 0 and 1, trained by DP-FedAvg over Flower."""
+"""Digits among users that do not trust each other: one app, and a server for each way to a certificate."""

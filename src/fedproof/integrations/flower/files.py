@@ -18,11 +18,10 @@ from fedproof.accounting.ledger import Ledger, load_ledger, save_ledger
 from fedproof.arrays import Floats
 from fedproof.certificates import Certificate, dumps
 from fedproof.files import locked, replace_file, replacing
-from fedproof.folder import NOTICE, PRIVATE, RELEASE
+from fedproof.folder import CERTIFICATE, MODELS, NOTICE, PRIVATE, RELEASE
 from fedproof.integrations.server import Params, State
 from fedproof.release import Release
 
-CERTIFICATE, MODELS = "certificate.json", "models.npz"
 _RECORD = f"{PRIVATE}/state.json"
 _PENDING = f"{PRIVATE}/{RELEASE}"
 _LEDGER = "ledger.json"
