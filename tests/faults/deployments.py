@@ -20,6 +20,7 @@ import os
 import random
 import signal
 import sys
+import traceback
 from collections import Counter, defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -161,13 +162,17 @@ def forked(kind, folder, deaths, kill=None):
             said = {"steps": served(kind, folder, deaths, kill)}
         except ValueError as error:
             said = {"refused": str(error)}
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
         os.write(writing, json.dumps(said).encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as answer:
         text = answer.read()
     status = os.waitpid(child, 0)[1]
-    return None if status == signal.SIGKILL else json.loads(text)
+    assert status in (0, signal.SIGKILL), f"the server of {folder} ended in an error"
+    return json.loads(text) if status == 0 else None
 
 
 def outputs(folder):
