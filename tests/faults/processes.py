@@ -1,9 +1,9 @@
 """Kill the processes of a real Flower deployment: `python -m tests.faults.processes COUNT FOLDER`.
 
-One SuperLink and two SuperNodes, with TLS and node keys, serve all runs of the example, strategy after
-strategy. In each run one of four kinds of process gets SIGKILL at a random moment: the ServerApp, a ClientApp,
-a SuperNode or the SuperLink with all that they started. What ended is started again as an operator would: a
-node and the SuperLink by their service managers, the app by submitting it as it was. Prints one JSON document.
+One SuperLink and two SuperNodes, with TLS and node keys, serve all runs of the example, one strategy after
+another. In each run one of four kinds of process gets SIGKILL at some moment: the ServerApp, a ClientApp, a
+SuperNode or the SuperLink with all that they started. What ended is started again as an operator would: nodes
+and SuperLink by their service managers, the app by submitting it as it was. Prints one JSON document.
 """
 
 import json
