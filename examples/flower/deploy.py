@@ -254,6 +254,14 @@ def trial_of_superlink(
     deployment.wait((out / "certificate.json").exists, "the certificate is there")
 
 
+def trial_of_app(deployment: Deployment, out: Path, config: Mapping[str, object]) -> None:
+    """Run the app and leave it alone; results are in `out`, the last strategy's last."""
+    deployment.run_app({"out": str(out), "users": deployment.nodes} | dict(config))
+    last = str(config["strategy"]).split()
+    found = out / (last[-1] if len(last) > 1 else "") / "certificate.json"
+    deployment.wait(found.exists, "the certificate is there")
+
+
 # One round for each part, and parts enough that some are trained before, without and after the killed node. A
 # round waits a minute for whoever is silent, a part ten for whoever is known to be away: machines are busy.
 SETTINGS: dict[str, object] = {
@@ -266,13 +274,25 @@ SETTINGS: dict[str, object] = {
     "connect-timeout": 600.0,
 }
 
+# Everybody is asked once for each of these: an upload, a vote, and that is all.
+ONCE: dict[str, object] = {
+    "strategy": "one-round anchors partition",
+    "noise-multiplier": 1.0,
+    "timeout": 240.0,
+    "connect-timeout": 600.0,
+}
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--kill", choices=["node", "superlink"], default="node")
+    parser.add_argument("--once", action="store_true", help="ask everybody once, and kill nobody")
     options = parser.parse_args()
     trial = trial_of_node if options.kill == "node" else trial_of_superlink
     with Deployment(folder=options.out.resolve(), nodes=options.nodes) as running:
-        trial(running, running.folder / "run", SETTINGS)
+        if options.once:
+            trial_of_app(running, running.folder / "run", ONCE)
+        else:
+            trial(running, running.folder / "run", SETTINGS)
     print(running.folder / "run")

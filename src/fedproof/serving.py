@@ -53,6 +53,7 @@ def _answered(folder: Path, inputs: NDArray[np.generic]) -> Certificate:
     known = loads((folder / CERTIFICATE).read_text())
     if inputs.ndim != 2 or not len(inputs):
         raise ValueError(f"inputs have shape {inputs.shape}, must be (inputs, features)")
+    scores: NDArray[np.floating]
     if (folder / RELEASE).exists():
         scores = load_release(folder / RELEASE).scores(inputs)[None]
     else:

@@ -22,6 +22,7 @@ from fedproof.mechanisms import LocalTraining, Poisson, UserFedAvg
 from fedproof.mechanisms.caveats import attended_caveats, sentences
 from fedproof.models.networks import linear
 from fedproof.report import write_certificate_report
+from fedproof.serving import predict
 from tests.integrations.conftest import use_example
 from tests.patience import finished
 
@@ -29,6 +30,7 @@ from tests.patience import finished
 FALSE_ALARM = 1e-6
 USERS, REPLICAS, SEED = 24, 200, 5
 TOGETHER = sentences(attended_caveats())  # why replicas in one message make a certificate heuristic
+STRATEGIES = ("user-fedavg", "cohort-once", "bagging", "groups", "partition", "one-round", "anchors")
 MECHANISM = UserFedAvg(rounds=2, noise_multiplier=3.0, sampling=Poisson(probability=0.25))
 
 
@@ -55,8 +57,8 @@ def run_script(example_path, folder, script, *options, environment=None):
 
 
 @pytest.fixture(scope="module")
-def simulated(tmp_path_factory):
-    """The folder of one simulation, shared by the tests."""
+def all_simulated(tmp_path_factory):
+    """The folder of one simulation, in which one strategy followed the other."""
     pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedproof[flower]'")
     pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'flwr[simulation]'")
     folder = tmp_path_factory.mktemp("simulation")
@@ -68,9 +70,15 @@ def simulated(tmp_path_factory):
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     sizes = ["--users", str(USERS), "--replicas", str(REPLICAS), "--part-size", str(REPLICAS)]
-    options = [*sizes, "--out", str(folder / "run")]
+    options = [*sizes, "--groups", "5", "--out", str(folder), "--strategy", " ".join(STRATEGIES)]
     run_script(example, folder, "simulate.py", *options, environment=quiet)
-    return folder / "run"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def simulated(all_simulated):
+    """The folder of user-level DP-FedAvg."""
+    return all_simulated / "user-fedavg"
 
 
 @pytest.mark.slow
@@ -120,23 +128,72 @@ def test_certificates_agree_within_monte_carlo_error(simulated):
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_not_trained_again(simulated, example_path, flower, make_grid):
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_ends_in_a_certificate_that_can_be_checked_and_served(
+    all_simulated, example_path, name
+):
+    out, data = all_simulated / name, import_module("digits_app.data")
+    certificate = loads((out / "certificate.json").read_text())
+    together = name in ("user-fedavg", "cohort-once")
+    assert certificate.reasons == (TOGETHER if together else ())
+    assert certificate.accuracy > 0.9
+    assert not fp.verify((out / "certificate.json").read_text(), out / "scores.npy", out / "labels.npy")
+    assert (out / "ledger.json").exists() == bool(certificate.mechanism.noise_multiplier)
+    inputs = np.asarray(load("digits", classes=[0, 1], users=USERS).test_features)
+    inputs = inputs.reshape(len(inputs), -1)
+    if name in ("partition", "one-round", "anchors"):
+        inputs = data.encode(inputs)
+    asked = len(inputs) - certificate.num_inputs  # public images come first
+    served = predict(out, inputs[asked:])
+    if name in ("user-fedavg", "cohort-once", "bagging"):  # bets are ordered by a hash of the scores' bits
+        rows = zip(served.prediction, certificate.prediction, strict=True)
+        assert all(a == b for a, b in rows if a is not None and b is not None)
+    else:
+        assert served.prediction == certificate.prediction
+        assert served.certified_size == certificate.certified_size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["partition", "one-round"])
+def test_one_upload_from_everybody_is_that_of_the_local_engine(all_simulated, example_path, name):
+    data, found = import_module("digits_app.data"), load("digits", classes=[0, 1], users=USERS)
+    seen = {key: data.encode(getattr(found, key)) for key in ("features", "test_features")}
+    certificate = loads((all_simulated / name / "certificate.json").read_text())
+    task = Task(
+        federation=replace(found, **seen),
+        model=linear((392,), 2),
+        mechanism=certificate.mechanism,
+        local=LocalTraining(solver="ridge", penalty=1.0),
+        seed=SEED,
+    )
+    local = fp.train(task)
+    np.testing.assert_allclose(np.load(all_simulated / name / "scores.npy"), local.scores, atol=1e-5)
+    assert certificate.certified_size == local.certify().certified_size
+    metrics = json.loads((all_simulated / name / "private" / "state.json").read_text())["metrics"]
+    assert [row["messages"] for row in metrics] == [USERS]  # each is asked once
+    assert 0 < metrics[0]["upload-bytes"] <= 4 * 393 * 2 * USERS + 2 * 128 * USERS
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_not_trained_again(all_simulated, example_path, flower, make_grid):
     server_app = import_module("digits_app.server_app")
     settings = server_app.Settings(
-        out=str(simulated),
+        strategy=" ".join(STRATEGIES),
+        out=str(all_simulated),
         users=USERS,
         replicas=REPLICAS,
         part_size=REPLICAS,
+        groups=5,
         connect_timeout=0.0,
         timeout=1.0,
     )
-    before = (simulated / "certificate.json").read_bytes()
+    before = {path: path.read_bytes() for path in all_simulated.rglob("*.json")}
     os.environ["FEDPROOF_SEED"] = str(SEED)
     try:
         server_app.run(make_grid({}), settings)
     finally:
         del os.environ["FEDPROOF_SEED"]
-    assert (simulated / "certificate.json").read_bytes() == before
+    assert {path: path.read_bytes() for path in all_simulated.rglob("*.json")} == before
 
 
 def test_settings_are_those_of_the_project_file(example_path):
@@ -173,6 +230,8 @@ def deployed(tmp_path_factory):
             # Nodes look for the SuperLink less and less often while it is away: a round waits for them.
             settings = deploy.SETTINGS | {"rounds": 2, "replicas": 24, "part-size": 8, "timeout": 240.0}
             deploy.trial_of_superlink(running, folder / "link", settings, meanwhile=look)
+            # The same federation is asked once by other servers.
+            deploy.trial_of_app(running, folder / "once", deploy.ONCE)
     return folder, seen
 
 
@@ -228,8 +287,21 @@ def test_a_deployment_goes_on_after_its_superlink_was_killed(deployed):
     certificate = loads((out / "certificate.json").read_text())
     assert certificate.reasons == TOGETHER
     # From the kept scores: bets are ordered by a hash of their bits, which a local training does not share.
-    assert certificate.prediction == fp.certify(kept, labels, mechanism=mechanism).prediction
+    assert certificate.prediction == fp.certify(kept, labels, mechanism=mechanism, bound="levels").prediction
     assert load_ledger(out / "ledger.json") == fp.Ledger.of(mechanism, 0.005).spend(24)
+
+
+@pytest.mark.slow
+def test_nodes_with_keys_are_asked_once(deployed):
+    out = deployed[0] / "once"
+    for name in ("one-round", "anchors", "partition"):
+        text = (out / name / "certificate.json").read_text()
+        assert loads(text).sound
+        assert not fp.verify(text, out / name / "scores.npy", out / name / "labels.npy")
+        record = json.loads((out / name / "private" / "state.json").read_text())
+        assert record["metrics"][0]["replied"] == NODES
+        assert sorted(record["users"].values()) == list(range(NODES))
+        assert record["users"] == states_of(deployed[0] / "node")[0]["users"]  # who they were before
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from fedproof.mechanisms.caveats import attended_caveats, sentences
 from fedproof.mechanisms.uploads import Anchors, Ball, NonNegative, Pairs, Rows
 from fedproof.models.networks import linear
 from fedproof.release import load_release
+from fedproof.serving import predict
 
 files = pytest.importorskip(
     "fedproof.integrations.flower.files",
@@ -345,6 +346,9 @@ def test_a_node_without_an_identity_is_not_asked(flower, make_once, make_grid, n
         "node 101 claims partition-id = 1 like another",
     ):
         assert sum(line in message for message in caplog.messages) == 1
+    # One node must not shut another out of what counts everybody once.
+    with pytest.raises(ValueError, match=r"nodes 101 and 102 both claim partition-id = 1: turn one away"):
+        flower.ask_partitions(grid, unique=True)
     alone = make_once()
     alone.start(make_grid({node: app for node, app in honest.items() if node not in (101, 102, 103)}))
     np.testing.assert_array_equal(strategy.release.total, alone.release.total)
@@ -429,6 +433,8 @@ def make_rounds(flower):
             arguments |= PRIVATE
         if mechanism.models(USERS) is None:
             arguments["replicas"] = range(6)
+        elif not mechanism.apart:
+            arguments["users"] = {100 + user: user for user in range(USERS)}
         return flower.RoundsStrategy(mechanism, **arguments | changes)
 
     return make
@@ -517,9 +523,8 @@ def test_a_killed_training_goes_on_with_the_same_members(
     asked = [[message.metadata.dst_node_id for message in messages] for messages in (sent[1], again.sent[0])]
     assert asked[0] == asked[1]
     assert resumed.executed == ROUNDS[name]
-    assert resumed.assumptions == () or (seed is None) == (
-        "drawn by the operating system" in resumed.assumptions[0]
-    )
+    secret = "every node's number" if name == "groups" else "drawn by the operating system"
+    assert (secret in resumed.assumptions[0]) == (name == "groups" or seed is None)
 
 
 @pytest.mark.parametrize(
@@ -544,3 +549,37 @@ def test_a_ledger_of_another_mechanism_is_refused(make_rounds, make_grid, traine
     )
     with pytest.raises(ValueError, match=r"ledger\.json counts another mechanism or δ"):
         make_rounds(mechanism, folder=tmp_path).start(make_grid(trainers), zeros)
+
+
+# --- what the folder answers ------------------------------------------------------------------------------
+
+
+def test_a_folder_without_a_configuration_serves_new_inputs(
+    flower, make_rounds, make_once, make_grid, trainers, nodes, zeros, federation, tmp_path
+):
+    inputs = np.asarray(federation.test_features).reshape(-1, 64)
+    once, votes = (tmp_path / name for name in ("once", "votes"))
+    release = make_once(folder=once)
+    release.start(make_grid(nodes()))
+    rounds = make_rounds(Partition(pooled=True), folder=votes)
+    models = flower.stacked_arrays(rounds.start(make_grid(trainers), zeros).arrays)
+    logits = inputs @ models["fc0.weight"].swapaxes(1, 2) + models["fc0.bias"][:, None]
+    scores = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
+    made = {once: release.certify(release.scores(inputs)), votes: rounds.certify(scores, models=models)}
+    for folder, certificate in made.items():
+        served = predict(folder, inputs[:5])
+        assert served.prediction == certificate.prediction[:5]
+        assert served.certified_size == certificate.certified_size[:5]
+        with pytest.raises(ValueError, match="must be"):
+            predict(folder, inputs[0])
+    for name, change, message in (
+        ("bias", lambda bias: bias, "must hold a weight"),
+        ("weight", lambda weight: weight[:, :, 1:], "must hold a weight"),
+        ("weight", lambda weight: weight[1:], "holds 8 models, the certificate is of 9"),
+    ):
+        np.savez(votes / "models.npz", **{f"fc0.{name}": change(models[f"fc0.{name}"])})
+        with pytest.raises(ValueError, match=message):
+            predict(votes, inputs)
+    (votes / "models.npz").unlink()
+    with pytest.raises(ValueError, match=r"holds neither release\.npz nor models\.npz"):
+        predict(votes, inputs)

@@ -459,6 +459,49 @@ def test_without_noise_a_bound_that_rises_with_every_score_needs_no_independence
     assert [caveat.code for caveat in strategy.caveats()] == ["attended-together"]
 
 
+# --- nodes that come back ---------------------------------------------------------------------------------
+
+
+def failing(node, times):
+    """A node whose app fails so many times, as one that is killed and started again."""
+    from flwr.app import Error, Message
+
+    left = iter(range(times))
+
+    def answer(message):
+        if next(left, None) is None:
+            return node(message)
+        return [Message(Error(code=0, reason="killed"), reply_to=message)]
+
+    return answer
+
+
+@pytest.mark.parametrize(("times", "fault"), [(2, 0), (9, 1)])
+def test_a_node_that_fails_is_asked_again_and_not_for_ever(
+    make_strategy, make_grid, nodes, initial, times, fault
+):
+    mechanism = replace(MECHANISM, sampling=Everyone())
+    lost = nodes | {100: failing(nodes[100], times)}
+    strategy, want = (make_strategy(mechanism, connect_timeout=wait) for wait in (60.0, 0.0))
+    grid = make_grid(lost)
+    found = strategy.start(grid, initial, num_rounds=1).arrays
+    assert strategy.metrics[0]["faults"] == fault
+    assert sum(len(sent) for sent in grid.sent) == 4 + min(times, 3)
+    away = nodes if not fault else {node: answer for node, answer in nodes.items() if node != 100}
+    alone = want.start(make_grid(away), initial, num_rounds=1).arrays
+    np.testing.assert_array_equal(found["fc.weight"].numpy(), alone["fc.weight"].numpy())
+
+
+def test_a_node_that_never_comes_back_is_given_up(make_strategy, make_grid, nodes, initial, monkeypatch):
+    grid = make_grid(nodes | {100: failing(nodes[100], 1)})
+    there = grid.get_node_ids()
+    looks = iter([there, there])  # and then it is gone
+    monkeypatch.setattr(grid, "get_node_ids", lambda: next(looks, [node for node in there if node != 100]))
+    strategy = make_strategy(replace(MECHANISM, sampling=Everyone()), connect_timeout=0.3)
+    strategy.start(grid, initial, num_rounds=1)
+    assert strategy.metrics[0]["faults-error"] == 1
+
+
 # --- models and nodes -------------------------------------------------------------------------------------
 
 

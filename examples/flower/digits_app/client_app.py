@@ -6,6 +6,7 @@ from flwr.clientapp import ClientApp
 from digits_app.data import encode, own_data
 from digits_app.model import HEADS, predict, ridge, to_record, train
 from fedproof.integrations.flower import answer_partition, replicas_mod, upload_reply
+from fedproof.mechanisms.uploads import Rows
 
 app = ClientApp(mods=[replicas_mod])
 app.query()(answer_partition)
@@ -23,7 +24,8 @@ def answer(message: Message, context: Context) -> Message:
             own = HEADS[int(context.node_config["partition-id"]) % len(HEADS)]  # whatever a node likes best
             weight, bias = own(features, labels, classes)
             return upload_reply(message, predict(weight, bias, encode(arrays["public"])))
-        return upload_reply(message, ridge(features, labels, classes)[0].T)
+        seen = Rows(features=features.shape[1], classes=classes).weights(features, None)  # as it will be used
+        return upload_reply(message, ridge(seen, labels, classes)[0].T)
     weight, bias = arrays["fc0.weight"], arrays["fc0.bias"]
     if config["fit"] == "ridge":
         weight, bias = ridge(encode(pixels), labels, len(bias))

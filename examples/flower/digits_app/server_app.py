@@ -101,7 +101,11 @@ class Settings:
     def common(self) -> dict[str, Any]:
         """What all strategies are told."""
         delta = {"delta": self.delta} if is_private(self.mechanism) else {}
-        return delta | {"num_users": self.users, "seed": server_seed(Path(self.out)), "connect_timeout": 0.0}
+        return delta | {
+            "num_users": self.users,
+            "seed": server_seed(Path(self.out)),
+            "connect_timeout": self.connect_timeout,
+        }
 
     @property
     def told(self) -> ConfigRecord:
@@ -124,7 +128,7 @@ def run(grid: Grid, settings: Settings) -> None:
     """
     names = settings.strategy.split()
     wait_for_nodes(grid, settings.users, timeout=settings.connect_timeout)
-    users = ask_partitions(grid, timeout=settings.timeout)
+    users = ask_partitions(grid, timeout=settings.timeout, unique=True)
     ways = {Releases.MODEL: release_once, Releases.GROUPS: count_votes, Releases.REPLICAS: train_replicas}
     for name in names:
         out = Path(settings.out) / (name if len(names) > 1 else "")

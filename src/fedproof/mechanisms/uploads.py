@@ -319,7 +319,7 @@ def _finite(sent: Sent, shape: tuple[int, int]) -> NDArray[np.floating]:
         vectors = vectors.astype(np.float64)
     if vectors.shape[1:] != shape:
         raise ValueError(f"vectors have shape {vectors.shape}, must be (units, {shape[0]}, {shape[1]})")
-    known = np.asarray(np.isfinite(vectors)).all(axis=(1, 2), keepdims=True)
+    known = np.isfinite(_largest(vectors, (1, 2)))  # which what is not finite anywhere makes so
     return vectors if known.all() else np.where(known, vectors, vectors.dtype.type(0))
 
 

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedproof.arrays import Floats
@@ -124,7 +124,10 @@ def read_upload(content: RecordDict, upload: Upload) -> NDArray[Any] | None:
 
     Labels are bytes of a known number. Nothing that a node wrote is interpreted here either.
     """
-    arrays, configs = list(content.array_records.values()), list(content.config_records.values())
+    arrays, configs = (
+        arrays_in(content),
+        [each for each in content.values() if isinstance(each, ConfigRecord)],
+    )
     if upload.labels:
         kind = label_type(upload.classes)
         data = configs[0].get(LABELS) if len(configs) == 1 and not arrays else None
@@ -134,6 +137,15 @@ def read_upload(content: RecordDict, upload: Upload) -> NDArray[Any] | None:
     if len(arrays) != 1 or set(arrays[0]) != {UPLOAD}:
         return None
     return _read(arrays[0][UPLOAD].data, upload.shape)
+
+
+def arrays_in(content: RecordDict) -> list[ArrayRecord]:
+    """The ArrayRecords of a message.
+
+    Flower's own view `content.array_records` refers to itself: a message that was looked at through it stays
+    in memory until garbage is collected, and hundreds of models with it.
+    """
+    return [each for each in content.values() if isinstance(each, ArrayRecord)]
 
 
 def label_type(classes: int) -> np.dtype[Any]:

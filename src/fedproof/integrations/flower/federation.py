@@ -19,7 +19,7 @@ from fedproof.certificates import Certificate, certify
 from fedproof.certificates.certificate import ONLY_METHOD
 from fedproof.folder import common_seed
 from fedproof.integrations.flower import files
-from fedproof.integrations.flower.nodes import Fault
+from fedproof.integrations.flower.nodes import Fault, exchange
 from fedproof.mechanisms import Caveat, Mechanism, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.threat import Relation, ThreatModel
@@ -158,6 +158,14 @@ class FederationStrategy(Strategy):
                 taken.add(wanted)
             known.append(node)
         return known
+
+    def _exchange(
+        self, grid: Grid, messages: Sequence[Message], timeout: float, room: int
+    ) -> Iterable[Message]:
+        """Replies as they arrive; nodes that fail or go away have `connect_timeout` to be asked again."""
+        if not messages:
+            return ()
+        return exchange(grid, messages, timeout=timeout, room=room, comeback=self.connect_timeout)
 
     def _blame(self, round: int, faults: Iterable[tuple[int, Fault]]) -> dict[str, int]:
         """Report nodes whose contribution does not count; the numbers for the round's metrics."""

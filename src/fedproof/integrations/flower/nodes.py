@@ -2,6 +2,7 @@
 """Nodes: what they run besides the user's ClientApp, who is there, and judging what they send."""
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedproof.arrays import Floats
-from fedproof.integrations.flower.arrays import CLASSES, LABELS, UPLOAD, Layout, decode, label_type
+from fedproof.integrations.flower.arrays import CLASSES, LABELS, UPLOAD, Layout, arrays_in, decode, label_type
 from fedproof.integrations.server import Bounded, Plan, State, bound
 
 REPLICAS = "fedproof-replicas"  # key of the ConfigRecord: which replicas a message holds the models of
@@ -26,6 +27,8 @@ PARTITION = "partition-id"  # Flower's own name, in the node's configuration
 _LOG = logging.getLogger("flwr")
 _POLL = 0.5  # seconds between two looks at who is there
 _PAUSE = 0.1  # seconds between two looks for replies
+_ROOM = 1024  # replies to a question that are held at once
+_TRIES = 3  # how often a node that fails or goes away is asked again
 
 
 def replicas_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -85,16 +88,22 @@ def answer_partition(message: Message, context: Context) -> Message:
     return Message(RecordDict({"config": ConfigRecord(content)}), reply_to=message)
 
 
-def ask_partitions(grid: Grid, *, timeout: float = 60.0) -> dict[int, int]:
+def ask_partitions(grid: Grid, *, timeout: float = 60.0, unique: bool = False) -> dict[int, int]:
     """The partition that each connected node says it holds, for repeatable runs.
 
     Cohorts are drawn by the numbers of users, and Flower's node ids change from run to run. A number is worth
     no more than a name: it only says which of the independent draws is the node's. So that no two nodes share
     one, a number claimed twice counts for none of its claimants.
+
+    Where everybody is counted once that is not enough: a node that claims another's number would shut it out,
+    and one poisoned node would count for two. `unique` refuses such claims.
+
+    Raises:
+        ValueError: two nodes claim one number, and numbers must be `unique`.
     """
     messages = [Message(RecordDict(), node, MessageType.QUERY, ttl=timeout) for node in grid.get_node_ids()]
     claims: dict[int, int] = {}
-    for reply in grid.send_and_receive(messages, timeout=timeout):
+    for reply in exchange(grid, messages, timeout=timeout, room=_ROOM, comeback=timeout):
         if reply.has_error() or not reply.content.config_records:
             continue
         number = next(iter(reply.content.config_records.values())).get(PARTITION)
@@ -103,6 +112,9 @@ def ask_partitions(grid: Grid, *, timeout: float = 60.0) -> dict[int, int]:
         else:
             _LOG.warning("node %s names no %s: it has no identity", reply.metadata.src_node_id, PARTITION)
     often = Counter(claims.values())
+    for number in (number for number in often if unique and often[number] > 1):
+        who = " and ".join(str(node) for node in sorted(claims) if claims[node] == number)
+        raise ValueError(f"nodes {who} both claim {PARTITION} = {number}: turn one away; nobody was asked")
     for node, number in claims.items():
         if often[number] > 1:
             _LOG.warning("node %s claims %s = %s like another: its claim is ignored", node, PARTITION, number)
@@ -123,16 +135,21 @@ def wait_for_nodes(grid: Grid, count: int, *, timeout: float) -> list[int]:
 # --- what comes back ----------------------------------------------------------------------------------------
 
 
-def exchange(grid: Grid, messages: Sequence[Message], *, timeout: float, room: int) -> Iterator[Message]:
+def exchange(
+    grid: Grid, messages: Sequence[Message], *, timeout: float, room: int, comeback: float = 0.0
+) -> Iterator[Message]:
     """Replies one by one as they arrive, about `room` of them held at a time.
 
     `Grid.send_and_receive` holds all replies until the last is there. Here every message is pushed at once,
     so nodes work side by side, and replies are pulled for some messages at a time: for few while replies
     keep coming, for ever more while none does.
+
+    A node that fails or goes away has `comeback` seconds to be there and is asked again: killed in the middle
+    and started anew, it replies as if nothing had happened.
     """
-    waiting = dict.fromkeys(identity for identity in grid.push_messages(messages) if identity)
+    waiting, returning = _pushed(grid, messages), _Returning(comeback)
     end, asked = time.monotonic() + timeout, room
-    while waiting and time.monotonic() < end:
+    while (waiting or returning.failed) and time.monotonic() < end:
         left, silent = list(waiting), True
         while left:
             some, left = left[:asked], left[asked:]
@@ -140,10 +157,55 @@ def exchange(grid: Grid, messages: Sequence[Message], *, timeout: float, room: i
             asked = 2 * asked if not found else room if len(found) > room else asked
             silent = silent and not found
             for reply in found:
-                waiting.pop(reply.metadata.reply_to_message_id, None)
-                yield reply
+                message = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if message is None or not returning.keeps(message, reply):
+                    yield reply
+        waiting |= _pushed(grid, returning.back(grid))
+        yield from returning.given_up(time.monotonic())
         if silent:
             time.sleep(min(_PAUSE, max(0.0, end - time.monotonic())))
+    yield from returning.given_up(math.inf)
+
+
+def _pushed(grid: Grid, messages: Sequence[Message]) -> dict[str, Message]:
+    """Messages that may be answered, by their ids."""
+    found = zip(grid.push_messages(messages), messages, strict=True) if messages else ()
+    return {identity: message for identity, message in found if identity}
+
+
+class _Returning:
+    """Nodes that have failed or gone away, and are asked again when they are there."""
+
+    def __init__(self, patience: float) -> None:
+        self.failed: dict[int, tuple[Message, Message, float]] = {}  # what was sent, the error, until when
+        self._patience = patience
+        self._tries: Counter[int] = Counter()
+
+    def keeps(self, message: Message, reply: Message) -> bool:
+        """Whether the node of a reply is to be asked again, and nothing is to be heard of the reply."""
+        node = message.metadata.dst_node_id
+        if not self._patience or not reply.has_error() or self._tries[node] == _TRIES:
+            return False
+        self._tries[node] += 1
+        self.failed[node] = message, reply, time.monotonic() + self._patience
+        return True
+
+    def back(self, grid: Grid) -> list[Message]:
+        """What to send again, to nodes that are there."""
+        there = self.failed.keys() & set(grid.get_node_ids()) if self.failed else set()
+        return [_again(self.failed.pop(node)[0]) for node in sorted(there)]
+
+    def given_up(self, now: float) -> list[Message]:
+        """Errors of nodes whose time is over."""
+        over = [node for node, (_, _, until) in self.failed.items() if until <= now]
+        return [self.failed.pop(node)[1] for node in over]
+
+
+def _again(message: Message) -> Message:
+    known = message.metadata
+    return Message(
+        message.content, known.dst_node_id, known.message_type, ttl=known.ttl, group_id=known.group_id
+    )
 
 
 class Fault(StrEnum):
@@ -244,9 +306,7 @@ def receive(
         if isinstance(found, Fault):
             faults.append((node, found))
             continue
-        size += sum(
-            len(array.data) for sent in reply.content.array_records.values() for array in sent.values()
-        )
+        size += sum(len(array.data) for array in arrays_in(reply.content)[0].values())
         if not found.finite.all():
             faults.append((node, Fault.NOT_FINITE))
         if len(rows) == len(total):
@@ -264,7 +324,7 @@ def receive(
 def _bounded(
     plan: Plan, state: State, layout: Layout, rows: NDArray[np.int64], reply: Message, *, stacked: bool
 ) -> Bounded | Fault:
-    records = list(reply.content.array_records.values())
+    records = arrays_in(reply.content)
     if len(records) != 1:
         return Fault.MALFORMED
     models = decode(records[0], layout, len(rows), stacked=stacked)

@@ -24,7 +24,6 @@ from fedproof.integrations.flower.nodes import (
     REPLICAS,
     Invitation,
     Received,
-    exchange,
     receive,
     wait_for_nodes,
 )
@@ -33,6 +32,7 @@ from fedproof.mechanisms import Caveat, Mechanism, Releases
 from fedproof.mechanisms.caveats import attended_caveats
 from fedproof.seeds import FRESH, KNOWN, NO_SEED
 
+_NUMBERED = "every node's number, which its group follows from, was its own and given out beforehand"
 _ROOM = 1 << 20  # bytes of replies that are held at once, or one reply
 
 
@@ -88,8 +88,8 @@ class RoundsStrategy(FederationStrategy):
                 goes on. None keeps nothing.
             users: number of the user behind each node, see `ask_partitions`; None counts nodes as they come.
                 A number named here moves to its node even if `folder` knows it from another one. Where users
-                are drawn once, or grouped, who is not named here is not asked.
-            connect_timeout: seconds for which `start` waits for all users before it goes on without.
+                are drawn once, or grouped, who is not named here is not asked. Groups need it.
+            connect_timeout: seconds for which `start` waits for users, and a round to ask a lost node again.
             arrayrecord_key: as in Flower's FedAvg.
             configrecord_key: as in Flower's FedAvg.
         """
@@ -104,6 +104,11 @@ class RoundsStrategy(FederationStrategy):
             arrayrecord_key=arrayrecord_key,
             configrecord_key=configrecord_key,
         )
+        if mechanism.releases is Releases.GROUPS and not mechanism.apart and users is None:
+            raise ValueError(
+                "users = None must name the number of every node: its group follows from that, and must not "
+                "change with who else is connected"
+            )
         seed, self._fresh = seed_once(seed, folder, mechanism)
         if replicas is None:
             replicas = range(mechanism.models(num_users) or 1)
@@ -140,9 +145,8 @@ class RoundsStrategy(FederationStrategy):
     def assumptions(self) -> tuple[str, ...]:
         """What a certificate of the replicas takes for granted about secrets: give it to `certify`."""
         if not self._drawn_apart:
-            return ()
-        secret = NO_SEED if self.plan.seed is None else FRESH if self._fresh else KNOWN
-        return (secret,)
+            return () if self.plan.mechanism.apart else (_NUMBERED,)
+        return (NO_SEED if self.plan.seed is None else FRESH if self._fresh else KNOWN,)
 
     def caveats(self, bound: str | None = None) -> tuple[Caveat, ...]:
         """Why a certificate of the replicas by this `bound` is only heuristic, see `attended_caveats`."""
@@ -215,7 +219,7 @@ class RoundsStrategy(FederationStrategy):
             self._ttl = timeout
             for current in range(self.rounds_done + 1, last + 1):
                 messages = list(self.configure_train(current, result.arrays, config, grid))
-                replies = exchange(grid, messages, timeout=timeout, room=self._room) if messages else ()
+                replies = self._exchange(grid, messages, timeout, self._room)
                 result.arrays, metrics = self.aggregate_train(current, replies)
                 result.train_metrics_clientapp[current] = metrics
                 evaluated = evaluate_fn(current, result.arrays) if evaluate_fn else None
@@ -331,7 +335,7 @@ class RoundsStrategy(FederationStrategy):
         """How many replies are held at once."""
         assert self._invitation is not None
         assert self._layout is not None
-        rows = max(len(drawn) for drawn in self._invitation.rows.values())
+        rows = max(map(len, self._invitation.rows.values()), default=1)
         return max(1, _ROOM // (8 * self._layout.dim * rows))
 
     def _invited(self, nodes: list[int]) -> dict[int, NDArray[np.int64]]:
