@@ -21,8 +21,8 @@ from pydantic.fields import FieldInfo
 import fedproof as fp
 from fedproof.config import Config, Section
 from fedproof.report import compare_charts
-from fedproof.report.compare_page import certified_at, label_of
-from fedproof.report.figures import draw, new_axes, save
+from fedproof.report.chart import draw, new_axes, save
+from fedproof.report.comparisons import certified_at, label_of
 from fedproof.report.words import SPACE, data_size, duration, percent, rounded_up
 from fedproof.summary import ComparedRun
 
@@ -30,8 +30,10 @@ DOCS = Path(__file__).parent
 EXPERIMENTS = DOCS.parent / "experiments"
 sys.path.insert(0, str(DOCS.parent))  # paper/ is not installed
 
-from paper import Rows, load_studies, write_page  # noqa: E402
+from paper import Rows, load_studies, records, write_page  # noqa: E402
 from paper.page import page  # noqa: E402
+from paper.run import ROWS  # noqa: E402
+from paper.study import FOLDER, RECORDS  # noqa: E402
 
 
 def configuration_page() -> str:
@@ -305,13 +307,16 @@ def pages() -> dict[Path, str]:
         DOCS / "configuration.md": configuration_page(),
         DOCS / "api.md": api_page(),
         DOCS / "reproduction.md": page(load_studies(EXPERIMENTS), EXPERIMENTS, committed_rows()),
+        DOCS / records.PAGE: records.page(
+            load_studies(EXPERIMENTS, RECORDS), EXPERIMENTS, committed_rows(RECORDS)
+        ),
         certificates: with_block(certificates.read_text(), "production", production_table()),
     }
 
 
-def committed_rows() -> Rows:
-    """What was measured on one GPU, see `fedproof reproduce`."""
-    return Rows(EXPERIMENTS / "results" / "rows.jsonl")
+def committed_rows(folder: str = FOLDER) -> Rows:
+    """What was measured, mostly on one GPU, see `fedproof reproduce` and `fedproof records`."""
+    return Rows(EXPERIMENTS / "results" / ROWS[folder])
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import mpmath
 import numpy as np
 from mpmath import mpf
 
+from fedproof.accounting.epsilon import poisson_rdp
 from fedproof.accounting.pairs import Mixture, MonotonePair, poisson_pair
-from fedproof.accounting.renyi import poisson_rdp
 from fedproof.accounting.tradeoff import GaussianTradeoff
 from fedproof.certificates.confidence import binomial_lower, empirical_bernstein_width, hoeffding_width
 from fedproof.mechanisms import Poisson, Query

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedproof.report.figures import new_figure, save_figure
+from fedproof.report.chart import new_figure, save_figure
 from paper.figures import colours, label_of
 from paper.published import Published
 from paper.rows import AttackCell, MeasuredRow

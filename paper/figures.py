@@ -6,7 +6,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from fedproof.report.figures import new_figure, save_figure
+from fedproof.report.chart import new_figure, save_figure
 from paper.rows import AttackCell, Clean, Dopamine, MeasuredRow, Needed, of_kind
 
 WAYS = (

@@ -9,19 +9,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.accounting import account, ensemble_account
-from fedproof.accounting.epsilon import dopamine_epsilon
-from fedproof.accounting.renyi import paper_epsilon
+from fedproof.accounting.epsilon import dopamine_epsilon, paper_epsilon
 from fedproof.certificates import CostMethod, Method, certify, inefficacy
+from fedproof.certificates.certificate import ONLY_METHOD
 from fedproof.certificates.comparison import compare, relations_of
 from fedproof.certificates.paper_theorems import inefficacy_bounds, real_size
+from fedproof.certificates.rules import Rule
 from fedproof.config import Config
 from fedproof.ensemble import Task, ensemble_accuracy, replica_accuracies
 from fedproof.experiment import SharedWork
-from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedSGD, UserFedAvg, is_certified, is_private
+from fedproof.folder import secret_of
+from fedproof.mechanisms import (
+    FedAvg,
+    FixedSize,
+    InstanceFedSGD,
+    Releases,
+    UserFedAvg,
+    is_certified,
+    is_private,
+)
 from fedproof.robustness import AttackRow
 from fedproof.robustness.evaluate import attack, series
 from fedproof.robustness.outcome import AttackOutcome, costs, train
-from fedproof.threat import Relation, ThreatModel
+from fedproof.threat import Relation, ThreatModel, Unit
+from fedproof.training import certify_task
+from fedproof.training import train as train_all
 from paper.published import Published
 from paper.rows import (
     AttackCell,
@@ -33,7 +45,9 @@ from paper.rows import (
     Dopamine,
     DopamineCurve,
     Needed,
+    Recorded,
     Result,
+    RuleCurve,
     RunTime,
 )
 from paper.study import Panel
@@ -258,12 +272,73 @@ def dopamine(published: Published) -> Dopamine:
     return Dopamine(curves=tuple(curves))
 
 
+def record(work: Work) -> Recorded:
+    """Certified accuracy at the panel's sizes by every rule; against units that join by the announced one.
+
+    The scores are the same for all rules, so that what is announced beforehand is one of several that were
+    looked at: all of them are kept, and none of them is chosen here.
+    """
+    config, task = work.config, work.task
+    if max(work.panel.sizes) > config.certificate.max_size:
+        raise ValueError(
+            f"sizes of {work.panel.name} must be at most certificate.max_size = {config.certificate.max_size}"
+        )
+    known = task.mechanism.models(task.units.num_users)
+    scores = train_all(task, known or config.ensemble.replicas).scores
+    certain, section = task.mechanism.releases is not Releases.REPLICAS, config.certificate
+    rules = [None] if task.mechanism.releases is Releases.MODEL else list(Rule)
+    labels = task.federation.test_labels
+    announced = None if rules == [None] else section.rule
+    curves = [_rule_curve(work, scores, rule, Relation.REPLACE) for rule in rules]
+    if Relation.JOIN in relations_of(task.mechanism):
+        curves.append(_rule_curve(work, scores, announced, Relation.JOIN))
+    return Recorded(
+        accuracy=round(float(replica_accuracies(scores, labels).mean()), 5),
+        **_one_model(work),
+        inputs=len(labels),
+        unit=task.mechanism.unit.value,
+        units=task.federation.num_users if task.mechanism.unit is Unit.USER else len(task.federation.labels),
+        announced=announced and announced.value,
+        sizes=work.panel.sizes,
+        most=section.max_size,
+        curves=tuple(curves),
+        failure_probability=None if certain else section.failure_probability,
+        simultaneous=section.simultaneous,
+    )
+
+
+def _rule_curve(work: Work, scores: NDArray[np.floating], rule: Rule | None, relation: Relation) -> RuleCurve:
+    section, task = work.config.certificate, work.task
+    certificate = certify_task(
+        task,
+        scores,
+        task.federation.test_labels,
+        threat=ThreatModel(unit=task.mechanism.unit, relation=relation),
+        seed=secret_of(work.config),
+        method=ONLY_METHOD.get(task.mechanism.releases, section.method),
+        rule=rule or Rule.PLURALITY,
+        failure_probability=section.failure_probability,
+        simultaneous=section.simultaneous,
+        max_size=section.max_size,
+        delta=work.config.mechanism.delta,
+    )
+    every = certificate.certified_accuracy(range(section.max_size + 1))
+    return RuleCurve(
+        rule=rule.value if rule else None,
+        relation=relation.value,
+        accuracy=_rounded(every[size] for size in work.panel.sizes),
+        half=max((size for size, share in enumerate(every) if share >= 0.5), default=0),
+        reasons=certificate.reasons,
+    )
+
+
 MEASURES: dict[str, Callable[[Work], Result]] = {
     "certified": certified,
     "accuracy": accuracy,
     "attacked": attacked,
     "needed": needed,
     "run-time": run_time,
+    "record": record,
 }
 COMPUTED: dict[str, Callable[[Published], Result]] = {"budgets": budgets, "dopamine": dopamine}
 
@@ -291,11 +366,18 @@ def _privacy(work: Work) -> dict[str, Any]:
     if not is_private(mechanism):
         return {}
     together = ensemble_account(mechanism, delta, work.config.ensemble.replicas)
-    return {
-        "epsilon": {name: round(value, 6) for name, value in account(mechanism, delta).items()},
-        "ensemble_epsilon": {name: round(value, 4) for name, value in together.items()},
-        "delta": delta,
+    return _one_model(work) | {
+        "ensemble_epsilon": {name: round(value, 4) for name, value in together.items()}
     }
+
+
+def _one_model(work: Work) -> dict[str, Any]:
+    """ε and δ of one model, or of the one release; nothing where there are none."""
+    mechanism, delta = work.task.mechanism, work.config.mechanism.delta
+    if not is_private(mechanism):
+        return {}
+    found = account(mechanism, delta).items()
+    return {"epsilon": {name: round(value, 6) for name, value in found}, "delta": delta}
 
 
 def _rounded(values: Any) -> tuple[float, ...]:

@@ -143,6 +143,54 @@ class Needed(Trained):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RuleCurve:
+    """Share of the test inputs that are right and certified, by one rule against one relation.
+
+    Attributes:
+        rule: of the vote; None where one model is released, and nothing is voted on.
+        relation: what poisoned units do.
+        accuracy: at each of the sizes.
+        half: the largest size, up to the largest that was looked at, at which it is at least a half.
+        reasons: why it is only heuristic; none where it is sound.
+    """
+
+    __pydantic_config__ = _EXACT
+
+    rule: str | None
+    relation: str
+    accuracy: tuple[float, ...]
+    half: int
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded(Trained):
+    """One line of the records: certified accuracy at `sizes` by every rule, from the same scores.
+
+    Attributes:
+        inputs: number of test inputs, all of them.
+        unit, units: what may be poisoned, and how many there are.
+        announced: the rule that was chosen beforehand; None where there is none.
+        failure_probability: of each input, or of all together if `simultaneous`; None: with certainty.
+        most: the largest size that was looked at.
+    """
+
+    inputs: int
+    unit: str
+    units: int
+    announced: str | None
+    sizes: tuple[int, ...]
+    most: int
+    curves: tuple[RuleCurve, ...]
+    failure_probability: float | None = None
+    simultaneous: bool = False
+
+    def curve(self, rule: str | None, relation: str) -> RuleCurve:
+        """The curve of a rule against a relation."""
+        return next(one for one in self.curves if (one.rule, one.relation) == (rule, relation))
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunTime:
     """Seconds of a round of one replica, by the name of its training, and of a certificate."""
 
@@ -207,7 +255,7 @@ class Dopamine:
     curves: tuple[DopamineCurve, ...]
 
 
-Result = Clean | Attacked | Needed | RunTime | Budgets | Dopamine
+Result = Clean | Attacked | Needed | Recorded | RunTime | Budgets | Dopamine
 
 
 # --- the rows and their file --------------------------------------------------------------------------------

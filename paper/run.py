@@ -16,9 +16,10 @@ from fedproof.experiment import SharedWork
 from paper.measures import COMPUTED, MEASURES, Work
 from paper.published import Published
 from paper.rows import MeasuredRow, Result, Rows
-from paper.study import Point, Study, load_studies, points_of
+from paper.study import FOLDER, RECORDS, Point, Study, load_studies, points_of
 
-ROWS = "rows.jsonl"
+ROWS = {FOLDER: "rows.jsonl", RECORDS: "records.jsonl"}
+"""The file of the measured rows of each folder of studies."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -28,6 +29,7 @@ def reproduce(
     experiments: Path,
     out: Path,
     *,
+    folder: str = FOLDER,
     scale: float = 1.0,
     device: str = "cpu",
     jobs: int = 1,
@@ -38,7 +40,8 @@ def reproduce(
     Args:
         studies: from `load_studies`.
         experiments: the folder they come from.
-        out: folder of `rows.jsonl`.
+        out: folder of the file of rows.
+        folder: of the studies, inside `experiments`: those of the paper, or the records.
         scale: of the number of replicas; 1 is the paper's.
         device: `cpu` or `cuda`.
         jobs: points that are measured side by side, each by a process with its share of the device's memory;
@@ -51,7 +54,7 @@ def reproduce(
     if not 0 < scale <= 1:
         raise ValueError(f"scale = {scale} must be above 0 and at most 1")
     check.count(jobs=jobs)
-    rows, every = Rows(out / ROWS), load_studies(experiments)
+    rows, every = Rows(out / ROWS[folder]), load_studies(experiments, folder)
     order = [point.key for study in every for point in points_of(study, experiments, scale)]
     rows.arrange(order)  # a half-written line of an interrupted reproduction goes
     points = [point for study in studies for point in points_of(study, experiments, scale)]

@@ -1,4 +1,7 @@
-"""A figure or table of the paper as a TOML file: panels, each an experiment whose keys vary."""
+"""A figure or table of the paper, or a benchmark of the records, as a TOML file.
+
+It has panels, each an experiment whose keys vary.
+"""
 
 import hashlib
 import itertools
@@ -14,8 +17,10 @@ from pydantic import Field
 from fedproof.config import Config, Count, Section, load_config, validated
 from fedproof.config.mechanism import known_keys
 from fedproof.sweep import axis, overrides
+from fedproof.threat import Relation
 
 FOLDER = "paper"  # inside the folder of experiments
+RECORDS = "records"  # beside it: benchmarks on which others have published what they certify
 _REHEARSAL = 0.1  # below this scale everything is cut down, not replicas alone
 
 Strings = Annotated[tuple[str, ...], Field(default=(), strict=False)]
@@ -38,11 +43,14 @@ class Panel(Section):
         rows_of: `study/panel` whose rows are shown again; nothing is trained.
         published: name of the paper's experiment, for its ε and accuracies.
         substitute: what stands in for data that are not to be had.
+        looked: of a record, how settings were chosen and how often test inputs were looked at.
     """
 
     name: str
     title: str
-    measure: Literal["certified", "accuracy", "attacked", "needed", "run-time", "budgets", "dopamine"]
+    measure: Literal[
+        "certified", "accuracy", "attacked", "needed", "run-time", "budgets", "dopamine", "record"
+    ]
     experiment: str | None = None
     set: Strings
     vary: Strings
@@ -53,6 +61,34 @@ class Panel(Section):
     rows_of: str | None = None
     published: str | None = None
     substitute: str | None = None
+    looked: str = ""
+
+
+class Peer(Section):
+    """`[[peer]]`: what others have published on a benchmark, and how it is to be read.
+
+    Attributes:
+        work: who.
+        published: what they print, in their words.
+        unit: what one poisoned unit is there.
+        confidence: how sure it is, and of how many inputs at once.
+        source: where it is printed.
+        relation: what the units of `size` are here; a changed row is one replaced unit, an inserted or
+            deleted one is a unit that joins or leaves.
+        size: number of these units.
+        share: of the test inputs that is certified for as many; none where only a difference is printed.
+        unconfirmed: what of this could not be confirmed.
+    """
+
+    work: str
+    published: str
+    unit: str
+    confidence: str
+    source: str
+    relation: Relation = Field(default=Relation.REPLACE, strict=False)
+    size: Count | None = None
+    share: float | None = None
+    unconfirmed: str = ""
 
 
 class Study(Section):
@@ -63,12 +99,16 @@ class Study(Section):
         order: its place on the page.
         shows: what the paper shows with it.
         reason: why our numbers differ from the published ones, where they do.
+        public: of a record, what belongs to nobody: nothing, some images without labels, or an encoder.
+        peer: of a record, what others have published; none where nobody has.
     """
 
     title: str
     order: int
     shows: str
     reason: str = ""
+    public: Literal["nothing", "images", "encoder"] = "nothing"
+    peer: Annotated[tuple[Peer, ...], Field(default=(), strict=False)]
     panel: Annotated[tuple[Panel, ...], Field(strict=False)]
     name: str = ""
 
@@ -98,13 +138,13 @@ class Point:
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
-def load_studies(experiments: Path) -> list[Study]:
-    """Every study of the folder, in the order of the page.
+def load_studies(experiments: Path, name: str = FOLDER) -> list[Study]:
+    """Every study of the folder called `name`, in the order of the page.
 
     Raises:
         ValueError: there is no such folder, or a file is wrong.
     """
-    folder = experiments / FOLDER
+    folder = experiments / name
     paths = sorted(folder.glob("*.toml"))
     if not paths:
         raise ValueError(
@@ -122,12 +162,21 @@ def _load(path: Path) -> Study:
 
 
 def chosen(studies: Sequence[Study], name: str) -> list[Study]:
-    """The study called `name`, or `all`."""
-    found = [study for study in studies if name in ("all", study.name)]
+    """The study called `name`, one panel of it as `study/panel`, or `all`."""
+    wanted, _, panel = name.partition("/")
+    found = [study for study in studies if wanted in ("all", study.name)]
     if not found:
         known = ", ".join(study.name for study in studies)
         raise ValueError(f"study = {name!r} must be all or one of {known}")
-    return found
+    if not panel:
+        return found
+    names = [one.name for study in found for one in study.panel]
+    if panel not in names:
+        raise ValueError(f"panel = {panel!r} of {wanted} must be one of {', '.join(names)}")
+    return [
+        study.model_copy(update={"panel": tuple(one for one in study.panel if one.name == panel)})
+        for study in found
+    ]
 
 
 def points_of(study: Study, experiments: Path, scale: float = 1.0) -> list[Point]:

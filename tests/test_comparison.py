@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fedproof.comparison import check_same_data, compare
 from fedproof.config import load_config
 from fedproof.ensemble.task import update_bytes, uploads
 from fedproof.experiment import make_task
+from fedproof.sweep import check_same_data, compare
 from tests import tiny as shared
 from tests.commands import fedproof
 

@@ -14,8 +14,7 @@ from fedproof.ensemble import train_replicas
 from fedproof.ensemble.task import caveats_of
 from fedproof.experiment import make_task, run
 from fedproof.report import write_report
-from fedproof.robustness.outcome import run_attack
-from fedproof.robustness.verdict import verdict
+from fedproof.robustness.outcome import run_attack, verdict
 from fedproof.serving import predict
 from fedproof.threat import Relation, Unit
 

@@ -8,7 +8,7 @@ import pytest
 from fedproof import data
 from fedproof.config import parse_config
 from fedproof.experiment import run
-from fedproof.models.registry import build
+from fedproof.models import build
 from fedproof.pretrain import distil, load_pretrain_config, pretrain
 from tests.commands import fedproof
 

@@ -13,20 +13,18 @@ import pytest
 from fedproof import experiment, lots, seeds
 from fedproof.certificates import verify
 from fedproof.cli.training import show
-from fedproof.comparison import compare
 from fedproof.config import load_config, parse_config
 from fedproof.experiment import SharedWork, make_task, run
-from fedproof.folder import RunFolder, read_config
+from fedproof.folder import UNCOVERED, RunFolder, read_config
 from fedproof.integrations import server
 from fedproof.lots import Purpose, draw_cohorts
 from fedproof.mechanisms import FixedSize, Poisson, UserFedAvg
 from fedproof.pilot import pilot
-from fedproof.publishing import UNCOVERED
 from fedproof.report import write_report
 from fedproof.rounds import randomness
 from fedproof.rounds.local import Augment
 from fedproof.serving import predict
-from fedproof.sweep import points, sweep
+from fedproof.sweep import compare, points, sweep
 from paper import load_studies
 from paper.study import points_of
 from tests.commands import fedproof

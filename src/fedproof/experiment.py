@@ -16,7 +16,7 @@ from fedproof import data, encoders
 from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.epsilon import natural_relation, replaced_epsilon
 from fedproof.accounting.ledger import Ledger, save_ledger
-from fedproof.aggregation.registry import build_rule
+from fedproof.aggregation import build_rule
 from fedproof.arrays import Integers
 from fedproof.certificates import Certificate, dumps
 from fedproof.certificates.comparison import Curve, compare, observed
@@ -35,12 +35,11 @@ from fedproof.ensemble.engines import check_engine
 from fedproof.ensemble.task import caveats_of, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
-from fedproof.folder import MADE_OF, NOTICE, OBSERVED, RELEASE, ROUNDS, RunFolder
+from fedproof.folder import MADE_OF, NOTICE, OBSERVED, RELEASE, ROUNDS, RunFolder, notice, secret_of
 from fedproof.mechanisms import Caveat, Releases, is_certified, is_private
 from fedproof.mechanisms.caveats import sentences
-from fedproof.models.registry import build
+from fedproof.models import build
 from fedproof.progress import Progress, peak_memory, silent
-from fedproof.publishing import notice, secret_of
 from fedproof.release import Centre, Release, load_centre, load_release
 from fedproof.seeds import common_half, fresh_seed
 from fedproof.summary import RunSummary, SizeSummary, Traffic, write_summary
@@ -181,6 +180,7 @@ def make_task(
         hidden=config.model.hidden,
         weights=_weights(config),
         random_head=config.model.head == "random",
+        copies=config.model.copies,
     )
     mechanism = config.build_mechanism(
         user_sizes=federation.sizes.tolist(),

@@ -17,9 +17,9 @@ from fedproof.federation import Federation
 from fedproof.folder import RELEASE, read_config
 from fedproof.mechanisms import OneRound
 from fedproof.mechanisms.uploads import Anchors
+from fedproof.models import build
 from fedproof.models.model import as_inputs, load
 from fedproof.models.precision import all_digits
-from fedproof.models.registry import build
 from fedproof.progress import Progress, silent
 from fedproof.release import load_release
 
@@ -52,6 +52,8 @@ def pretrain(
 
     The data are taken as public: nothing here protects them. Leave out every class of the private task.
     """
+    if config.model.copies != 1:
+        raise ValueError(f"model.copies = {config.model.copies} must be 1: weights of one model are written")
     public = data.load(users=1, partition="iid", seed=config.pretrain.seed, **config.data.model_dump())
     model = build(config.model.name, public, hidden=config.model.hidden)
     module = load(model.module(), model.layout, model.initial(config.pretrain.seed)).to(device)

@@ -18,7 +18,7 @@ from fedproof import check
 from fedproof.arrays import Floats, Integers
 from fedproof.files import read_npz, replacing
 from fedproof.lots import Numbers
-from fedproof.mechanisms import OneRound, Smoothed
+from fedproof.mechanisms import Mechanism, OneRound, Smoothed
 from fedproof.mechanisms.codec import describe, restore
 from fedproof.mechanisms.uploads import GRID, MOST_UNITS, Sent, on_grid
 
@@ -115,7 +115,7 @@ class Release:
 class Centre:
     """What is published of a `Smoothed` mechanism: the noisy sum `(dim,)` that models are drawn around."""
 
-    mechanism: Smoothed
+    mechanism: Mechanism
     total: Floats
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ class Centre:
         _save(path, self.mechanism, total=self.total)
 
 
-def _save(path: Path, mechanism: OneRound | Smoothed, **arrays: NDArray[Any]) -> None:
+def _save(path: Path, mechanism: Mechanism, **arrays: NDArray[Any]) -> None:
     text = np.frombuffer(json.dumps(describe(mechanism)).encode(), dtype=np.uint8)
     with replacing(path) as file:
         np.savez(file, allow_pickle=False, mechanism=text, **arrays)

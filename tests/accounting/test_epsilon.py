@@ -11,8 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedproof.accounting import account, account_delta, ensemble_account, event_of, queries_of, user_accounts
-from fedproof.accounting.epsilon import dopamine_epsilon, pld_delta, pld_epsilon, round_up
-from fedproof.accounting.renyi import PAPER_ORDERS, paper_epsilon, poisson_rdp, rdp, rdp_epsilon
+from fedproof.accounting.epsilon import (
+    PAPER_ORDERS,
+    dopamine_epsilon,
+    paper_epsilon,
+    pld_delta,
+    pld_epsilon,
+    poisson_rdp,
+    rdp,
+    rdp_epsilon,
+    round_up,
+)
 from fedproof.mechanisms import (
     Everyone,
     FedAvg,

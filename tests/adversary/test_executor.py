@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from fedproof.attacks import build_series, units
 from fedproof.certificates import certify
 from fedproof.mechanisms import Bagging, CohortOnce, FixedSize, NoisyPartition, Partition
-from fedproof.robustness.outcome import run_attack, train
-from fedproof.robustness.verdict import verdict
+from fedproof.robustness.outcome import run_attack, train, verdict
 from fedproof.threat import Relation, ThreatModel, Unit
 from tests.adversary.hostile import (
     CLASSES,

@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedproof.aggregation import Contributions
-from fedproof.aggregation.registry import RULES, build_rule
+from fedproof.aggregation import RULES, Contributions, build_rule
 from fedproof.mechanisms import FixedSize, InstanceFedSGD, UserFedAvg
 
 LEAST = {

@@ -7,12 +7,14 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from fedproof.certificates import certify
-from fedproof.certificates.betting import betting_lower, betting_rejects, log_capital
 from fedproof.certificates.confidence import (
     Bound,
     Spending,
+    betting_lower,
+    betting_rejects,
     binomial_lower,
     hoeffding_width,
+    log_capital,
     mean_lower,
     mean_upper,
     share,

@@ -22,7 +22,7 @@ from fedproof.certificates import (
     verify,
     version_one,
 )
-from fedproof.certificates.betting import betting_lower
+from fedproof.certificates.confidence import betting_lower
 from fedproof.certificates.document import checksum
 from fedproof.certificates.scores import betting_order, check_copies, fingerprint, read_array
 from fedproof.mechanisms import (

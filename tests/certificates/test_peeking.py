@@ -11,8 +11,7 @@ from scipy.stats import binom, norm
 
 from fedproof.accounting.tradeoff import GaussianTradeoff
 from fedproof.certificates import certify
-from fedproof.certificates.betting import betting_rejects, log_capital
-from fedproof.certificates.confidence import Bound
+from fedproof.certificates.confidence import Bound, betting_rejects, log_capital
 from fedproof.certificates.margin import margin_sizes_by_betting
 from fedproof.certificates.tight import class_bounds, mean_sizes
 from fedproof.mechanisms import Everyone, UserFedAvg

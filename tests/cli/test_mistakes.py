@@ -10,7 +10,7 @@ import pytest
 import typer.main
 from click.testing import CliRunner
 
-from fedproof.cli.app import app
+from fedproof.cli import app
 
 MAIN = typer.main.get_command(app)
 

@@ -13,9 +13,8 @@ import pytest
 import typer.main
 from click.testing import CliRunner
 
-from fedproof.accounting.epsilon import ACCOUNTANTS
-from fedproof.accounting.renyi import paper_delta, paper_epsilon
-from fedproof.cli.app import app
+from fedproof.accounting.epsilon import ACCOUNTANTS, paper_delta, paper_epsilon
+from fedproof.cli import app
 from fedproof.cli.belonging import RULES
 
 MAIN = typer.main.get_command(app)  # built once, which takes longer than most commands

@@ -9,7 +9,7 @@ import pytest
 import typer.main
 from click.testing import CliRunner
 
-from fedproof.cli.app import app
+from fedproof.cli import app
 from fedproof.cli.common import print_json
 
 MAIN = typer.main.get_command(app)  # built once, which takes longer than most commands

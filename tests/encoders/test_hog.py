@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedproof.encoders import load
-from fedproof.encoders.hog import oriented_gradients
+from fedproof.encoders.named import oriented_gradients
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.random((7, 28, 28)).astype(np.float32)

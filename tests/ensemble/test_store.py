@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedproof.aggregation.registry import build_rule
+from fedproof.aggregation import build_rule
 from fedproof.ensemble import fingerprint, store, train_replicas
 from fedproof.models.module import from_module
 

@@ -21,8 +21,8 @@ from fedproof.data import cifar, files, leaf, mnist, sent140, text
 from fedproof.ensemble import store
 from fedproof.mechanisms import FixedSize, OneRound, Poisson, Quantile, Smoothed, UserFedAvg
 from fedproof.mechanisms.uploads import Anchors
+from fedproof.models import with_weights
 from fedproof.models.networks import linear
-from fedproof.models.registry import with_weights
 from fedproof.release import Centre, Release, load_centre, load_release
 from fedproof.report.run_data import read_run
 from tests.hostile.mutate import mutate, mutate_json

@@ -12,8 +12,8 @@ import pytest
 from fedproof.certificates.scores import read_array
 from fedproof.ensemble import store
 from fedproof.files import read_npz
+from fedproof.models import with_weights
 from fedproof.models.networks import linear
-from fedproof.models.registry import with_weights
 
 MEBIBYTE = 2**20
 SHAPES = ["(1099511627776,)", "(4294967295, 4294967295)", "(-1,)", "(-4, -4)", "(100000000,)"]

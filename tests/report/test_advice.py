@@ -10,8 +10,8 @@ from fedproof.cli.training import show
 from fedproof.config import parse_config
 from fedproof.experiment import run
 from fedproof.report import write_report
-from fedproof.report.advice import advice
 from fedproof.report.run_data import read_run
+from fedproof.report.sections import advice
 
 LITTLE = """
 [data]

@@ -20,8 +20,8 @@ from fedproof.report import (
     write_inefficacy_page,
     write_sweep_page,
 )
-from fedproof.report.attack_page import verdict
 from fedproof.report.chart import Band, Line, Points
+from fedproof.report.comparisons import verdict
 from fedproof.report.sweep_page import best, shown_sizes
 from fedproof.robustness.rows import document, read_rows
 from fedproof.threat import Relation

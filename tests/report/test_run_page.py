@@ -10,7 +10,7 @@ import pytest
 from fedproof.certificates import loads
 from fedproof.report import write_report
 from fedproof.report.gallery import as_images, choices, gallery, to_bytes
-from fedproof.report.planner_section import improvements
+from fedproof.report.planner import improvements
 from fedproof.report.run_charts import accuracy_chart, sizes_chart
 from fedproof.report.run_data import class_rows, read_run
 from fedproof.report.run_page import body

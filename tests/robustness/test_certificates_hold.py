@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 
 from fedproof import data
-from fedproof.aggregation.registry import build_rule
+from fedproof.aggregation import build_rule
 from fedproof.attacks import Instances, LabelFlip, build_attack, build_series, choose_adversaries
 from fedproof.certificates import certify
 from fedproof.ensemble import ensemble_accuracy, first_updates
 from fedproof.mechanisms import CohortOnce, FedAvg, FixedSize, InstanceFedAvg, LocalTraining, Poisson
 from fedproof.models import build
 from fedproof.robustness.evaluate import evaluate, evaluate_all
-from fedproof.robustness.outcome import run_attack, train
+from fedproof.robustness.outcome import run_attack, train, verdict
 from fedproof.robustness.poisoned import under_attack
-from fedproof.robustness.verdict import verdict
 from fedproof.threat import Relation, ThreatModel, Unit
 from tests.attacks.conftest import demo_task
 

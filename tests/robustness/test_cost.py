@@ -9,9 +9,8 @@ from scipy.stats import binom
 from fedproof.attacks import Attack, Goal, build_attack, choose_adversaries
 from fedproof.certificates import ApproximateDP, certify
 from fedproof.ensemble import ensemble_accuracy, first_updates, train_replicas
-from fedproof.robustness.outcome import costs, losses, scores_on, success_rate, train
+from fedproof.robustness.outcome import costs, interval, losses, scores_on, success_rate, train, verdict
 from fedproof.robustness.poisoned import attacked_first_updates, under_attack
-from fedproof.robustness.verdict import interval, verdict
 from tests.attacks.conftest import demo_task
 
 FALSE_ALARM = 1e-6

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedproof.aggregation.registry import RULES, build_rule
+from fedproof.aggregation import RULES, build_rule
 from fedproof.attacks import build_attack, choose_adversaries
 from fedproof.ensemble import ensemble_accuracy, first_updates, train_replicas
 from fedproof.mechanisms import FedAvg, FixedSize

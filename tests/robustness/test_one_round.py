@@ -15,9 +15,8 @@ from fedproof.experiment import certify_scores, make_task
 from fedproof.mechanisms.uploads import UPLOADS
 from fedproof.release import summed
 from fedproof.robustness.evaluate import attack, evaluate_all
-from fedproof.robustness.outcome import run_attack, train
+from fedproof.robustness.outcome import run_attack, train, verdict
 from fedproof.robustness.poisoned import under_attack
-from fedproof.robustness.verdict import verdict
 from fedproof.threat import Relation
 
 USERS, ANCHORS = 60, 40

@@ -5,7 +5,7 @@ import pytest
 
 from fedproof.certificates import certify
 from fedproof.mechanisms import Bagging, FixedSize, Partition
-from fedproof.robustness.verdict import verdict
+from fedproof.robustness.outcome import verdict
 
 MODELS = {  # what each model says of three classes
     "first": (0.5, 0.3, 0.2),

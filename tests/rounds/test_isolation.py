@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedproof.aggregation.registry import build_rule
+from fedproof.aggregation import build_rule
 from fedproof.ensemble import Task, train_replicas
 from fedproof.ensemble.memory import Sizes
 from fedproof.federation import Federation

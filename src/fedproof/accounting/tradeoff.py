@@ -237,7 +237,7 @@ def sampling_curve(sampling: Poisson | FixedSize, relation: Relation, size: int)
     """
     if size == 0:
         return IDENTITY
-    users = sampling.users if isinstance(sampling, FixedSize) else size
+    users = sampling.drawn_from or size
     if relation == Relation.REPLACE and size > users:
         raise ValueError(f"size = {size} must be at most the number of users = {users}")
     among = adversaries_drawn(sampling, min(size, users))

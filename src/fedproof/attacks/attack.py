@@ -13,7 +13,6 @@ from fedproof import check
 from fedproof.aggregation import Contributions
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
-from fedproof.mechanisms import OneRound
 from fedproof.rounds.state import State
 from fedproof.threat import Relation, Unit
 
@@ -126,14 +125,9 @@ def generator(seed: int, *path: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_KEY, *path)))
 
 
-def sends_labels(task: Task) -> bool:
-    """Whether users send labels: whatever is no class abstains, and sums of labels mean nothing."""
-    return isinstance(task.mechanism, OneRound) and task.mechanism.upload.labels
-
-
 def check_numbers(task: Task, attack: Attack) -> None:
     """Raise ValueError where there are no numbers for an attack to calculate with."""
-    if sends_labels(task):
+    if task.mechanism.sends_labels:
         raise ValueError(
             f"{type(attack).__name__} calculates with numbers, but upload = 'anchors' sends labels: use "
             "worst-case, hostile, absent, or attack the data"

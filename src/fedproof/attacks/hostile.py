@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.attacks.attack import Attack, Coalition, Craft, sends_labels
+from fedproof.attacks.attack import Attack, Coalition, Craft
 from fedproof.attacks.units import frozen, most_instances, resized, rows_of_users
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
@@ -73,7 +73,7 @@ class Hostile(Attack):
         """Every second adversary hands in such numbers, or labels; None where nobody hands in anything."""
         if not task.mechanism.hands_in:
             return None
-        labels = sends_labels(task)
+        labels = task.mechanism.sends_labels
         numbers = [
             (user, _LABELS[self._kind(turn)] if labels else _NUMBERS[self._kind(turn)][0])
             for turn, user in enumerate(self.adversaries)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedproof import check
-from fedproof.attacks.attack import Attack, Coalition, Craft, Goal, sends_labels
+from fedproof.attacks.attack import Attack, Coalition, Craft, Goal
 from fedproof.attacks.units import check_users, most_instances, resized, with_newcomers, without_users
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
@@ -80,7 +80,7 @@ class Absent(Attack):
 
     def crafter(self, task: Task) -> Craft:
         """Replaces the adversaries' updates by zero, and labels by what abstains."""
-        nothing = -1 if sends_labels(task) else 0
+        nothing = -1 if task.mechanism.sends_labels else 0
 
         def craft(coalition: Coalition, state: State) -> Tensor:
             return torch.full_like(coalition.updates, nothing)

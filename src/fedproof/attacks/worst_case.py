@@ -14,7 +14,7 @@ from fedproof.ensemble import one_round
 from fedproof.ensemble.memory import sizes_for
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
-from fedproof.mechanisms import OneRound
+from fedproof.mechanisms import Releases
 from fedproof.mechanisms.uploads import Sent
 from fedproof.models.model import Model, as_inputs
 from fedproof.rounds.state import State
@@ -48,7 +48,7 @@ class WorstCase(Attack):
     def crafter(self, task: Task) -> Craft:
         """Replaces the adversaries' updates by the steepest descent of the margin."""
         chosen = chosen_inputs(task.federation, self.inputs, self.target)
-        if isinstance(task.mechanism, OneRound):
+        if task.mechanism.releases is Releases.MODEL:
             upload = torch.from_numpy(worst_upload(task, chosen, self.target))
             return lambda coalition, state: upload.reshape(1, 1, -1).expand_as(coalition.updates)
         device = torch.device(task.device)

@@ -11,10 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from fedproof import check
 from fedproof.accounting.events import queries_of
 from fedproof.arrays import Floats, Integers, votes_of
-from fedproof.certificates.betting import betting_lower
 from fedproof.certificates.certificate import VERSION, Certificate, Method, Settings
 from fedproof.certificates.compute import certified_sizes
-from fedproof.certificates.confidence import Bound, Spending, share
+from fedproof.certificates.confidence import Bound, Spending, betting_lower, share
 from fedproof.certificates.paper_theorems import Group
 from fedproof.certificates.privacy import ApproximateDP, Source, check_relation, curve_of_units, epsilon_delta
 from fedproof.certificates.rules import Rule

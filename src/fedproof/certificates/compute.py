@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from fedproof.accounting.renyi import rdp
+from fedproof.accounting.epsilon import rdp
 from fedproof.arrays import Floats, Integers
 from fedproof.certificates import version_one
-from fedproof.certificates.betting import MIXTURE
 from fedproof.certificates.certificate import Method, Settings
-from fedproof.certificates.confidence import Bound, share
+from fedproof.certificates.confidence import MIXTURE, Bound, share
 from fedproof.certificates.margin import margin_sizes_by_betting, margin_sizes_by_levels
 from fedproof.certificates.paper_theorems import certified_size, real_size, renyi_sizes
 from fedproof.certificates.privacy import curve_of_units, largest_size, steps_per_unit, unit_privacy

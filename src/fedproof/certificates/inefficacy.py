@@ -15,14 +15,13 @@ from numpy.typing import ArrayLike
 from fedproof.arrays import Floats
 from fedproof.certificates import version_one
 from fedproof.certificates.api import described, stated
-from fedproof.certificates.betting import MIXTURE, Bets
 from fedproof.certificates.certificate import (
     VERSION,
     CostMethod,
     CostSettings,
     check_columns,
 )
-from fedproof.certificates.confidence import Bound, binomial_lower, mean_lower, mean_upper
+from fedproof.certificates.confidence import MIXTURE, Bets, Bound, binomial_lower, mean_lower, mean_upper
 from fedproof.certificates.paper_theorems import adversaries_needed, inefficacy_bounds
 from fedproof.certificates.privacy import (
     ApproximateDP,

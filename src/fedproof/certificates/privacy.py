@@ -9,13 +9,13 @@ from dp_accounting import DpEvent
 from numpy.typing import ArrayLike
 
 from fedproof import check
+from fedproof.accounting.epsilon import paper_epsilon
 from fedproof.accounting.events import queries_of
-from fedproof.accounting.renyi import paper_epsilon
 from fedproof.accounting.tradeoff import Tradeoff, tradeoff
 from fedproof.arrays import Floats
 from fedproof.certificates.paper_theorems import Group, group
 from fedproof.certificates.tight import TradeoffBySize
-from fedproof.mechanisms import FixedSize, Mechanism
+from fedproof.mechanisms import Mechanism
 from fedproof.mechanisms.codec import register
 from fedproof.threat import Relation, ThreatModel
 
@@ -140,8 +140,8 @@ def curve_of_units(
 
 def largest_size(mechanism: Mechanism | None, threat: ThreatModel, max_size: int) -> int:
     """Where a search for sizes ends: cohorts of fixed size have no more units to replace than there are."""
-    drawn = [query.sampling for query in mechanism.certified_queries] if mechanism else []
-    users = [sampling.users for sampling in drawn if isinstance(sampling, FixedSize)]
+    drawn = [query.sampling.drawn_from for query in mechanism.certified_queries] if mechanism else []
+    users = [number for number in drawn if number is not None]
     return max_size if threat.relation is Relation.JOIN else min([max_size, *users])
 
 

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.arrays import Floats, Integers, votes_of
-from fedproof.certificates.betting import Bets
-from fedproof.certificates.confidence import Bound, Spending, mean_lower, mean_upper, share
+from fedproof.certificates.confidence import Bets, Bound, Spending, mean_lower, mean_upper, share
 from fedproof.certificates.scores import Array, input_parts
 from fedproof.certificates.tight import (
     SLACK,

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from fedproof import check
 from fedproof.accounting.tradeoff import Tradeoff
 from fedproof.arrays import Floats, Integers, votes_of
-from fedproof.certificates.betting import MIXTURE, Bets
-from fedproof.certificates.confidence import Bound, mean_lower, mean_upper
+from fedproof.certificates.confidence import MIXTURE, Bets, Bound, mean_lower, mean_upper
 from fedproof.certificates.scores import Array, input_parts
 from fedproof.release import ERROR, SHARE_ERROR, Release
 from fedproof.threat import Relation

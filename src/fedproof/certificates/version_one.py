@@ -14,9 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedproof import check
 from fedproof.arrays import Floats
-from fedproof.certificates.betting import SLACK, Bets
 from fedproof.certificates.certificate import Settings
-from fedproof.certificates.confidence import Spending
+from fedproof.certificates.confidence import SLACK, Bets, Spending
 
 _TRUNCATION = 0.9  # the share of the capital that one value may cost at most
 _FACTORS = 16  # factors multiplied before a logarithm is taken

@@ -1,4 +1,4 @@
-"""`fedproof sweep`, `compare`, `attack` and `reproduce`: many trainings set beside each other."""
+"""`fedproof sweep`, `compare`, `attack`, `reproduce` and `records`: many trainings set beside each other."""
 
 from pathlib import Path
 from typing import Annotated
@@ -85,8 +85,8 @@ def compare(
 ) -> None:
     """Train and certify several mechanisms on the same data, and compare them; finished runs are kept."""
     training()
-    from fedproof.comparison import compare as compare_all
-    from fedproof.report.compare_page import table_sizes, write_compare_page
+    from fedproof.report.comparisons import table_sizes, write_compare_page
+    from fedproof.sweep import compare as compare_all
 
     loaded = {path.stem: load_config(path, changes or ()) for path in configs}
     if len(loaded) < len(configs):
@@ -107,7 +107,7 @@ def compare(
 
 def _show(rows: list[ComparedRun], sizes: list[int], title: str) -> None:
     """Two tables, each narrow enough for a terminal: what is certified, and what it costs."""
-    from fedproof.report.compare_page import OTHER_RELATION, certified_at, headline, published
+    from fedproof.report.comparisons import OTHER_RELATION, certified_at, headline, published
     from fedproof.report.words import data_size, duration, picked, rounded_up
 
     names = [f"{row.name}{', paper' * (row.certificate == 'paper')}{' *' * (not row.sound)}" for row in rows]
@@ -194,7 +194,7 @@ def attack(
 
 def _show_attacks(rows: list[AttackRow], cost_bound: float) -> None:
     """Two tables, each narrow enough for a terminal: what models answer, and what it costs the attacker."""
-    from fedproof.report.attack_page import COLUMNS, saturated
+    from fedproof.report.comparisons import COLUMNS, saturated
 
     answered = {True: "yes", False: "NO", None: "-"}
     asked = "one model answers" if rows[0].replicas == 1 else f"{rows[0].replicas} replicas answer"
@@ -271,4 +271,47 @@ def reproduce(
     if json:
         print_json({"rows": str(rows.path), "page": str(page)})
     else:
+        say(f"the page to look at is {page}; its numbers are in {rows.path}")
+
+
+def records(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A line STUDY/LINE, a study of EXPERIMENTS/records, or all; lists them if not given."
+        ),
+    ] = "",
+    out: Annotated[Path, typer.Option(help="Where rows and the page go.")] = Path("records"),
+    experiments: Annotated[Path, typer.Option(help="The folder with the experiments.")] = Path("experiments"),
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Measure a line of the records again: what is certified where others have published a number.
+
+    Without a name it lists the lines and what was measured of them. What was measured into OUT before, with
+    the same settings, is kept.
+    """
+    need_checkout("paper", "records")
+    training()
+    from paper import Rows, load_studies
+    from paper import reproduce as measure
+    from paper.records import headline, measured, write_page
+    from paper.run import ROWS
+    from paper.study import RECORDS, chosen
+
+    studies = load_studies(experiments, RECORDS)
+    rows, wanted = Rows(experiments / "results" / ROWS[RECORDS]), studies
+    if name:
+        wanted = chosen(studies, name)
+        with progress_bars() as progress:
+            rows = measure(wanted, experiments, out, folder=RECORDS, device=device, progress=progress)
+        page = write_page(studies, experiments, rows, out)
+    lines = [headline(one, *line) for one in wanted for line in measured(one, experiments, rows)]
+    if json:
+        keys = ("line", "title", "certified")
+        print_json({"rows": str(rows.path), "lines": [dict(zip(keys, line, strict=True)) for line in lines]})
+        return
+    shown = [(line, certified) for line, _, certified in lines]
+    print_table(f"{len(lines)} lines", ("line", "right and certified, units replaced"), shown)
+    if name:
         say(f"the page to look at is {page}; its numbers are in {rows.path}")

@@ -269,7 +269,7 @@ def show(
     )
     summary, rows = data.summarise(federation), data.show(federation)
     if figure is not None:
-        from fedproof.report.figures import draw_federation
+        from fedproof.report.chart import draw_federation
 
         draw_federation(federation, figure)
     if json:

@@ -112,8 +112,8 @@ def training() -> Any:
 
 def show(summary: RunSummary, out: Path) -> None:
     """A run for people."""
-    from fedproof.report.advice import advice, needs_advice
     from fedproof.report.run_data import read_run
+    from fedproof.report.sections import advice, needs_advice
     from fedproof.report.words import at_once, headline
 
     what = "released model" if summary.released else "ensemble"

@@ -82,12 +82,16 @@ class ModelSection(Section):
         hidden: widths of the hidden layers of `mlp` and `lstm`.
         weights: `.npz` file with parameters to start from, a path or a name in the data folder.
         head: how a last layer starts that the weights do not have.
+        copies: that each model consists of, trained on the same data from seeds of their own; their
+            confidences are averaged before the model votes, and certificates stay what they are. Not where
+            what is trained is noised.
     """
 
     name: str = "linear"
     hidden: tuple[Count, ...] = Field(default=(), strict=False)
     weights: str | None = None
     head: Literal["zero", "random"] = "zero"
+    copies: Count = 1
 
 
 class ThreatSection(Section):

@@ -12,8 +12,7 @@ from fedproof import check, data
 from fedproof.data import text
 from fedproof.data.arrays import Arrays, Scaling
 from fedproof.data.load import PathLike
-from fedproof.encoders.cache import Cache, cache_beside
-from fedproof.encoders.encoder import Inputs, encode
+from fedproof.encoders.encoder import Cache, Inputs, cache_beside, encode
 from fedproof.encoders.named import encoder_named
 from fedproof.encoders.projection import Neighbourhood, Projection, neighbourhood_of, projection_of
 from fedproof.federation import EncodedBy, Federation

@@ -1,8 +1,13 @@
-"""Encoders by the name they have in a configuration."""
+"""Encoders by the name they have in a configuration, and those that are no networks.
+
+Nothing in these is learned here, so nothing of anybody's data is spent on it: a linear model on such features
+learns from a few users what a network needs many for.
+"""
 
 import hashlib
 import inspect
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -11,11 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.data.text import Encoding
-from fedproof.encoders import words
-from fedproof.encoders.cache import digest_of
-from fedproof.encoders.encoder import Encoder, Function, Inputs
-from fedproof.encoders.hog import check_grey, oriented_gradients
+from fedproof.data.text import PADDING, UNKNOWN, Encoding, read_vectors, tokens
+from fedproof.encoders.encoder import Encoder, Function, Inputs, digest_of
 
 SMALLEST_SIDE = 16  # of images that a network trained on photographs can make something of
 _AT_ONCE = 500  # inputs, where arithmetic is NumPy's
@@ -177,7 +179,7 @@ def _mean_of_words(name: str, inputs: Inputs, vectors: Encoding | NDArray[np.flo
     if not isinstance(vectors, Encoding):
         return Encoder(
             name=name,
-            prepare=partial(words.of_ids, vectors),
+            prepare=partial(of_ids, vectors),
             batch=_AT_ONCE,
             version="1",
             weights_sha256=digest_of(vectors),
@@ -186,7 +188,7 @@ def _mean_of_words(name: str, inputs: Inputs, vectors: Encoding | NDArray[np.flo
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return Encoder(
         name=name,
-        prepare=partial(words.of_texts, inputs, vectors),
+        prepare=partial(of_texts, inputs, vectors),
         batch=_AT_ONCE,
         version=f"1, {vectors.length} words",
         weights_sha256=digest,
@@ -225,3 +227,102 @@ def _need_torch(name: str) -> None:
 
 def _batch(device: str) -> int:
     return _GPU_BATCH if device.startswith("cuda") else _BATCH
+
+
+# --- grey images: in which direction edges run where --------------------------------------------------------
+
+_CELLS = 7  # along each side
+_DIRECTIONS = 8
+_CHUNK = 2000  # images at once
+# Long beside the one that stands for a linear layer's bias: noise on the bias then counts for little.
+_LENGTH = 10.0
+
+
+def check_grey(inputs: Inputs) -> None:
+    """Raise ValueError unless inputs are grey images that have room for the cells."""
+    shape = inputs.shape
+    if len(shape) != 3 or shape[0] != 1 or min(shape[1:]) < 2 * _CELLS:
+        raise ValueError(
+            f"encoder = 'hog' needs grey images (1, height, width) of at least {2 * _CELLS} pixels a side, "
+            f"{inputs.name} has {inputs.described}"
+        )
+
+
+def oriented_gradients(images: NDArray[np.generic]) -> NDArray[np.float32]:
+    """Features `(images, 392)` of `images` (images, height, width), each row of length ten, or zero if blank.
+
+    Lengths of the gradients are shared among eight directions, blurred onto seven by seven cells, and their
+    square roots centred in every cell, so that how much ink a cell holds does not outweigh its directions.
+
+    Reference: Dalal, Triggs 2005 (histograms of oriented gradients); square roots as in their section 6.
+    """
+    parts = [_features(images[begin : begin + _CHUNK]) for begin in range(0, len(images), _CHUNK)]
+    return np.concatenate(parts)
+
+
+def _features(images: NDArray[np.generic]) -> NDArray[np.float32]:
+    pixels = np.asarray(images, dtype=np.float32)
+    down, right = np.zeros_like(pixels), np.zeros_like(pixels)
+    down[:, 1:-1] = pixels[:, 2:] - pixels[:, :-2]
+    right[:, :, 1:-1] = pixels[:, :, 2:] - pixels[:, :, :-2]
+    turn = np.mod(np.arctan2(down, right) / (2 * np.pi), 1) * _DIRECTIONS
+    distance = np.abs(turn[:, None] - np.arange(_DIRECTIONS, dtype=np.float32)[:, None, None])
+    near = np.clip(1 - np.minimum(distance, _DIRECTIONS - distance), 0, None)
+    strength = near * np.hypot(down, right)[:, None]
+    cells = np.sqrt(_blur(pixels.shape[1]) @ strength @ _blur(pixels.shape[2]).T)
+    centred = (cells - cells.mean(axis=1, keepdims=True)).reshape(len(pixels), -1)
+    length = np.linalg.norm(centred, axis=1, keepdims=True)
+    return np.asarray(_LENGTH * centred / np.where(length > 0, length, 1), dtype=np.float32)
+
+
+def _blur(side: int) -> NDArray[np.float32]:
+    """Weights `(cells, side)`: a Gaussian around the middle of each cell, half a cell wide."""
+    middles = (np.arange(_CELLS) + 0.5) * side / _CELLS - 0.5
+    steps = (np.arange(side) - middles[:, None]) / (side / _CELLS / 2)
+    weights = np.exp(-(steps**2) / 2)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True), dtype=np.float32)
+
+
+# --- texts: what they are about, without the order of words -------------------------------------------------
+
+
+def mean_of_vectors(ids: NDArray[np.generic], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Features `(texts, dimensions)`: the mean vector of the words of each text that have one, else zero.
+
+    >>> vectors = np.array([[0, 0], [0, 0], [1, 3], [3, 5]], dtype=np.float32)
+    >>> mean_of_vectors(np.array([[0, 1, 2, 3], [0, 0, 0, 1]]), vectors)
+    array([[2., 4.],
+           [0., 0.]], dtype=float32)
+    """
+    words = np.asarray(ids, dtype=np.int64)
+    known = words > UNKNOWN
+    total = (vectors[words] * known[..., None]).sum(axis=1, dtype=np.float64)
+    return np.asarray(total / np.maximum(known.sum(axis=1), 1)[:, None], dtype=np.float32)
+
+
+def of_ids(vectors: NDArray[np.float32]) -> Function:
+    """The mean as a function of token ids."""
+    return lambda rows: mean_of_vectors(rows, vectors)
+
+
+def of_texts(inputs: Inputs, encoding: Encoding) -> Function:
+    """The mean as a function of texts; the file is read once, for all words of all parts."""
+    texts = (text for part in inputs.parts for text in part.tolist())
+    seen = {word for text in texts for word in tokens(text)[: encoding.length]}
+    vocabulary = read_vectors(encoding.vectors, seen)
+    place = {word: index + 2 for index, word in enumerate(vocabulary.words)}
+    return _Texts(place=place, vectors=vocabulary.vectors, length=encoding.length)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Texts:
+    place: Mapping[str, int]
+    vectors: NDArray[np.float32]
+    length: int
+
+    def __call__(self, rows: NDArray[np.generic]) -> NDArray[np.float32]:
+        ids = np.full((len(rows), self.length), PADDING, dtype=np.int64)
+        for row, text in zip(ids, rows.tolist(), strict=True):
+            found = [self.place.get(word, UNKNOWN) for word in tokens(text)[: self.length]]
+            row[: len(found)] = found
+        return mean_of_vectors(ids, self.vectors)

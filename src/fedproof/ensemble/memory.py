@@ -11,7 +11,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from fedproof import check
 from fedproof.ensemble.task import Task, cohort_size, population_of, shares_first_round
-from fedproof.models.model import StackedModel, as_inputs
+from fedproof.models.model import as_inputs
 from fedproof.models.precision import all_digits
 
 _PART_BYTES = 512 << 20  # models and scores of one part, on the host
@@ -117,7 +117,7 @@ def _kept_bytes(task: Task, features: NDArray[np.generic]) -> int:
 
     device = torch.device(task.device)
     with saved_tensors_hooks(pack, lambda tensor: tensor), torch.enable_grad():
-        if isinstance(task.model, StackedModel):
+        if task.model.stacks:
             model = task.model.to(device, torch.float32)
             params = torch.zeros(1, model.layout.dim, device=device, requires_grad=True)
             model.logits(params, as_inputs(features, device, torch.float32).unsqueeze(0))

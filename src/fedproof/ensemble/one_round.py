@@ -16,7 +16,7 @@ from fedproof.ensemble.task import Task, fingerprint
 from fedproof.ensemble.train import released, train_replicas
 from fedproof.files import replace_file
 from fedproof.lots import Purpose, private_numbers
-from fedproof.mechanisms import OneRound, Partition, Smoothed
+from fedproof.mechanisms import OneRound, Partition
 from fedproof.mechanisms.uploads import Sent
 from fedproof.release import Centre, Release, noised, summed
 from fedproof.rounds import State, Tampering
@@ -99,7 +99,7 @@ def make_once(
         return
     kept: list[Integers] = []
     found: Release | Centre
-    if isinstance(task.mechanism, Smoothed):
+    if task.mechanism.one_release:
         found = Centre(mechanism=task.mechanism, total=released(task).numpy())
     else:
         found = release(task, kept if observe else None, engine=engine)

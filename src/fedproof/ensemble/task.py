@@ -20,9 +20,9 @@ from fedproof.aggregation import Aggregation, mean
 from fedproof.aggregation.rule import rule_of
 from fedproof.federation import Federation
 from fedproof.mechanisms import Caveat, LocalTraining, Mechanism, Releases
-from fedproof.models import Model
+from fedproof.models import Model, as_model
+from fedproof.models.averaged import Averaged
 from fedproof.models.networks import is_linear
-from fedproof.models.registry import as_model
 from fedproof.rounds import Tampering
 from fedproof.rounds.randomness import initial_seed
 from fedproof.threat import Relation, Unit
@@ -115,6 +115,12 @@ def _check_mechanism(task: Task) -> None:
     if mechanism.one_release and task.own_start:
         raise ValueError(
             f"own_start = True must be False for kind = '{mechanism.kind}': one release has one start"
+        )
+    noised = mechanism.noise_multiplier and mechanism.releases is not Releases.MODEL
+    if noised and isinstance(task.model, Averaged):
+        raise ValueError(
+            f"copies = {task.model.copies} must be 1 for kind = '{mechanism.kind}' with noise, which would "
+            "be added to every copy"
         )
     mechanism.sampling.check_units(task.units.num_users)
     mechanism.check_users(task.federation.sizes, task.local.batch_size)

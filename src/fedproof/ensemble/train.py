@@ -19,7 +19,7 @@ from fedproof.ensemble.task import (
 )
 from fedproof.lots import Lots, Purpose, cohorts_of, private_numbers
 from fedproof.models import Layout, Model
-from fedproof.models.model import StackedModel, as_inputs
+from fedproof.models.model import as_inputs
 from fedproof.models.precision import all_digits
 from fedproof.rounds import RoundReport, Setting, State, Streams, play, smoothed, user_fedavg
 from fedproof.rounds.randomness import Stream
@@ -244,9 +244,7 @@ def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:
         users=users_on(task.units, device, task.dtype),
         local=task.local,
         seed=task.seed,
-        stacking=Stacking(
-            size=sizes.stack, rigid=device.type != "cpu" or not isinstance(task.model, StackedModel)
-        ),
+        stacking=Stacking(size=sizes.stack, rigid=device.type != "cpu" or not task.model.stacks),
         cores=cores,
         aggregation=task.aggregation,
         population=population_of(task),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedproof import check, lots
 from fedproof.arrays import Floats
 from fedproof.lots import Numbers, Purpose, private_numbers
-from fedproof.mechanisms import Mechanism, Quantile, Releases
+from fedproof.mechanisms import Mechanism, Releases
 from fedproof.threat import Unit
 
 Params = NDArray[np.floating]
@@ -77,7 +77,8 @@ class State:
         round: rounds done.
         params: models `(replicas, dim)`.
         clip_norms: `(replicas,)`.
-        heard: `(replicas,)`, whether an update of anybody has been counted; who was never heard has no vote.
+        heard: `(replicas,)`, whether there is a model: one that no member's update is in has no vote, unless
+            noise is added whoever replies.
     """
 
     round: int
@@ -217,7 +218,7 @@ def release(
         noise: one generator for each replica, see `noise_streams`.
     """
     mechanism, dtype = plan.mechanism, _noise_dtype(state.params)
-    heard = state.heard | (replied > 0)
+    heard = state.heard | (replied > 0) | (mechanism.noise_multiplier > 0)
     if not mechanism.noise_multiplier:
         return replace(
             state, round=state.round + 1, params=_averaged(state.params, total, replied), heard=heard
@@ -228,7 +229,7 @@ def release(
     moved /= plan.divisor
     moved += state.params
     clip_norms = state.clip_norms
-    if isinstance(mechanism.clipping, Quantile):
+    if mechanism.clipping.bit_noise is not None:
         bits = below - 0.5 * replied  # ±1/2 for each member that replied
         bit_noise = np.array([stream.standard_normal() for stream in noise])
         clip_norms = clip_norms * np.exp(mechanism.clipping.step(bits, bit_noise, plan.divisor))

@@ -1,6 +1,5 @@
-"""What is executed: one frozen description per file, torch-free; each answers for itself (`contract`)."""
+"""What is executed: frozen descriptions, torch-free; each answers for itself (`contract`)."""
 
-from fedproof.mechanisms.bagging import Bagging
 from fedproof.mechanisms.caveats import Caveat
 from fedproof.mechanisms.clipping import (
     Clipping,
@@ -10,17 +9,13 @@ from fedproof.mechanisms.clipping import (
     PerLayerMedian,
     Quantile,
 )
-from fedproof.mechanisms.cohort_once import CohortOnce
-from fedproof.mechanisms.contract import Mechanism, Releases, is_certified, is_private
-from fedproof.mechanisms.fedavg import FedAvg
-from fedproof.mechanisms.instance_fedavg import InstanceFedAvg
-from fedproof.mechanisms.instance_fedsgd import InstanceFedSGD
+from fedproof.mechanisms.cohort_once import Bagging, CohortOnce
+from fedproof.mechanisms.contract import Mechanism, Query, Releases, is_certified, is_private
+from fedproof.mechanisms.instance import InstanceFedAvg, InstanceFedSGD
 from fedproof.mechanisms.local_training import LocalTraining
-from fedproof.mechanisms.noisy_partition import NoisyPartition
 from fedproof.mechanisms.one_round import OneRound
-from fedproof.mechanisms.partition import Partition
+from fedproof.mechanisms.partition import NoisyPartition, Partition
 from fedproof.mechanisms.queries import Queries
-from fedproof.mechanisms.query import Query
 from fedproof.mechanisms.sampling import (
     AnySampling,
     Everyone,
@@ -31,7 +26,7 @@ from fedproof.mechanisms.sampling import (
     SamplingKind,
 )
 from fedproof.mechanisms.smoothed import Smoothed
-from fedproof.mechanisms.user_fedavg import UserFedAvg
+from fedproof.mechanisms.user_fedavg import FedAvg, UserFedAvg
 
 __all__ = [
     "AnySampling",

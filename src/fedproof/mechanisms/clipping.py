@@ -1,50 +1,64 @@
-"""How one contribution is bounded.
-
-`num_layers` tells whether each layer is bounded by itself, `from_cohort` whether the bound is taken from what
-the cohort hands in, `bit_noise` whether it follows from noisy bits, which are then a second query.
-"""
+"""How one contribution is bounded."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from fedproof import check
 from fedproof.mechanisms.caveats import Caveat
 
 
-@dataclass(frozen=True, kw_only=True)
-class Flat:
-    """The whole update is scaled to an L2 norm of at most the clip norm."""
+class Bounding:
+    """What is asked of a way to bound updates by a clip norm S; kinds answer what differs from this.
 
-    sensitivity: ClassVar[float] = 1.0
-    num_layers: ClassVar[int | None] = None
-    kind: ClassVar[str] = "flat"
-    words: ClassVar[str] = "each update is clipped to norm S as a whole"
-    bit_noise: ClassVar[float | None] = None
+    Attributes:
+        kind: its name in files.
+        words: how updates are clipped, for a reader.
+        num_layers: of an update, where each is bounded by itself; None: it is bounded as a whole.
+        from_cohort: whether the clip norm is taken from what the cohort hands in.
+        bit_noise: standard deviation of the noise on the sum of bits that the clip norm follows, which is a
+            second query of each round; None: it follows none.
+        caveats: why a guarantee would only be heuristic.
+    """
+
+    kind: ClassVar[str]
     from_cohort: ClassVar[bool] = False
     caveats: ClassVar[tuple[Caveat, ...]] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class PerLayer:
-    """Each of `num_layers` layers is scaled to the clip norm; the joint norm may reach √layers times it."""
-
-    num_layers: int
-    kind: ClassVar[str] = "per-layer"
-    bit_noise: ClassVar[float | None] = None
-    from_cohort: ClassVar[bool] = False
-    caveats: ClassVar[tuple[Caveat, ...]] = ()
+    words: str
+    num_layers: int | None = None
+    bit_noise: float | None = None
 
     def __post_init__(self) -> None:
-        check.count(num_layers=self.num_layers)
+        if self.num_layers is not None:
+            check.count(num_layers=self.num_layers)
 
     @property
     def sensitivity(self) -> float:
         """Joint L2 bound of one contribution in units of the clip norm."""
-        return math.sqrt(self.num_layers)
+        return math.sqrt(self.num_layers or 1)
+
+    def step(self, bits: Any, noise: Any, divisor: float) -> Any:
+        """Logarithm of the factor that the clip norm changes by after a round."""
+        return 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flat(Bounding):
+    """The whole update is scaled to an L2 norm of at most the clip norm."""
+
+    kind: ClassVar[str] = "flat"
+    words = "each update is clipped to norm S as a whole"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerLayer(Bounding):
+    """Each of `num_layers` layers is scaled to the clip norm; the joint norm may reach √layers times it."""
+
+    num_layers: int = field()  # no default, other than above
+    kind: ClassVar[str] = "per-layer"
 
     @property
-    def words(self) -> str:
+    def words(self) -> str:  # type: ignore[override]
         """How updates are clipped, for a reader."""
         return f"each of the {self.num_layers} layers of an update is clipped to norm S by itself"
 
@@ -60,44 +74,32 @@ _FROM_DATA = Caveat(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Median:
+class Median(Bounding):
     """The clip norm of a round is the median of the cohort's update norms (heuristic)."""
 
-    sensitivity: ClassVar[float] = 1.0
-    num_layers: ClassVar[int | None] = None
     kind: ClassVar[str] = "median"
-    words: ClassVar[str] = "each update is clipped as a whole to S, the median norm of its cohort"
-    bit_noise: ClassVar[float | None] = None
     from_cohort: ClassVar[bool] = True
     caveats: ClassVar[tuple[Caveat, ...]] = (_FROM_DATA,)
+    words = "each update is clipped as a whole to S, the median norm of its cohort"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerLayerMedian:
+class PerLayerMedian(Bounding):
     """The clip norm of each layer is the median of the cohort's norms of that layer (heuristic)."""
 
-    num_layers: int
+    num_layers: int = field()  # no default, other than above
     kind: ClassVar[str] = "per-layer-median"
-    bit_noise: ClassVar[float | None] = None
     from_cohort: ClassVar[bool] = True
     caveats: ClassVar[tuple[Caveat, ...]] = (_FROM_DATA,)
 
-    def __post_init__(self) -> None:
-        check.count(num_layers=self.num_layers)
-
     @property
-    def sensitivity(self) -> float:
-        """Joint L2 bound of one contribution in units of the clip norm."""
-        return math.sqrt(self.num_layers)
-
-    @property
-    def words(self) -> str:
+    def words(self) -> str:  # type: ignore[override]
         """How updates are clipped, for a reader."""
         return f"each of the {self.num_layers} layers of an update is clipped to its median norm in a cohort"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantile:
+class Quantile(Bounding):
     """The clip norm follows a quantile of the update norms, estimated with noise (sound).
 
     Each member adds a bit, "my norm was below the clip norm", centred to ±1/2; the bits are summed and get
@@ -109,20 +111,16 @@ class Quantile:
     target: float = 0.5
     learning_rate: float = 0.2
     count_noise_std: float = 5.0
-    sensitivity: ClassVar[float] = 1.0
-    num_layers: ClassVar[int | None] = None
     kind: ClassVar[str] = "quantile"
-    words: ClassVar[str] = "each update is clipped as a whole to a norm S that follows a noisy quantile"
-    from_cohort: ClassVar[bool] = False
-    caveats: ClassVar[tuple[Caveat, ...]] = ()
+    words = "each update is clipped as a whole to a norm S that follows a noisy quantile"
 
     def __post_init__(self) -> None:
         check.open_probability(target=self.target)
         check.positive(learning_rate=self.learning_rate, count_noise_std=self.count_noise_std)
 
     @property
-    def bit_noise(self) -> float:
-        """Standard deviation of the noise on the sum of bits, which is a second query of each round."""
+    def bit_noise(self) -> float:  # type: ignore[override]
+        """Standard deviation of the noise on the sum of bits."""
         return self.count_noise_std
 
     def step(self, bits: Any, noise: Any, divisor: float) -> Any:

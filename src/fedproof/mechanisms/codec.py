@@ -10,22 +10,17 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from fedproof.mechanisms.bagging import Bagging
 from fedproof.mechanisms.clipping import Flat, Median, PerLayer, PerLayerMedian, Quantile
-from fedproof.mechanisms.cohort_once import CohortOnce, bagging_of
-from fedproof.mechanisms.contract import Mechanism
-from fedproof.mechanisms.fedavg import FedAvg
-from fedproof.mechanisms.instance_fedavg import InstanceFedAvg
-from fedproof.mechanisms.instance_fedsgd import InstanceFedSGD
-from fedproof.mechanisms.noisy_partition import NoisyPartition
+from fedproof.mechanisms.cohort_once import Bagging, CohortOnce, bagging_of
+from fedproof.mechanisms.contract import Mechanism, Query
+from fedproof.mechanisms.instance import InstanceFedAvg, InstanceFedSGD
 from fedproof.mechanisms.one_round import OneRound
-from fedproof.mechanisms.partition import Partition
+from fedproof.mechanisms.partition import NoisyPartition, Partition
 from fedproof.mechanisms.queries import Queries
-from fedproof.mechanisms.query import Query
 from fedproof.mechanisms.sampling import Everyone, FixedSize, Poisson
 from fedproof.mechanisms.smoothed import Smoothed
 from fedproof.mechanisms.uploads import UPLOADS
-from fedproof.mechanisms.user_fedavg import UserFedAvg
+from fedproof.mechanisms.user_fedavg import FedAvg, UserFedAvg
 from fedproof.threat import ThreatModel
 
 Kind = TypeVar("Kind", bound=type)

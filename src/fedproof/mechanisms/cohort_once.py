@@ -1,4 +1,4 @@
-"""Units drawn once, and noise in every round: sampling and privacy together."""
+"""Units drawn once: then trained on in any way, without noise, or with noise in every round."""
 
 import math
 import warnings
@@ -6,19 +6,89 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fedproof import check
-from fedproof.mechanisms.bagging import Bagging, check_drawn
 from fedproof.mechanisms.caveats import Caveat, rule_caveats
 from fedproof.mechanisms.contract import (
-    DIVIDED,
+    SOLVER_OPTIONS,
     Mechanism,
+    Query,
     check_drawn_unit,
     check_pooled_noise,
     check_population,
-    noise_in_words,
+    noisy_sum_in_words,
 )
-from fedproof.mechanisms.query import Query
 from fedproof.mechanisms.sampling import FixedSize, Poisson
 from fedproof.threat import Relation, Unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bagging(Mechanism):
+    """A cohort drawn once, then `rounds` rounds of training in which exactly its members take part.
+
+    Nothing is clipped and there is no privacy; the model is robust because adversaries matter only when they
+    are drawn, whatever the server's rule does with what they hand in. `pooled` trains on the instances of all
+    members as one data set, each step being a round of FedSGD among them. With `unit` instance it is
+    instances that are drawn, each by itself and whoever holds it; `sampling` then counts instances.
+
+    Reference: theory.md, section 3, "Certificates from sampling alone"; Jia, Cao, Gong 2021 (bagging),
+    arXiv:2008.04495; Cao, Jia, Gong 2021 (Ensemble-FL), arXiv:2102.01854.
+
+    >>> Bagging(rounds=4, sampling=FixedSize(cohort=10, users=1000)).queries[0].noise_multiplier
+    0.0
+    """
+
+    rounds: int
+    sampling: Poisson | FixedSize
+    pooled: bool = False
+    rule: str = "mean"
+    adversaries: int = 0
+    unit: Unit = Unit.USER
+    population: int | None = None
+    kind: ClassVar[str] = "bagging"
+    executor: ClassVar[str] = "fedproof.rounds.members"
+    once: ClassVar[bool] = True
+    step_options: ClassVar[frozenset[str]] = SOLVER_OPTIONS
+    unaccounted: ClassVar[str] = (
+        "Bagging has no privacy guarantee, only one against poisoning: use CohortOnce with a "
+        "noise_multiplier for both"
+    )
+    noise_multiplier = 0.0
+
+    def __post_init__(self) -> None:
+        check.count(rounds=self.rounds)
+        check.not_negative_count(adversaries=self.adversaries)
+        check_drawn_unit(self)
+        check_population(self)
+        check_drawn(self.sampling)
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """One release without noise: whoever is drawn is seen."""
+        return (Query(noise_multiplier=0.0, sampling=self.sampling, count=1),)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is taken for granted of who takes part."""
+        drawn, others = (
+            ("cohort was", "nobody else took part")
+            if self.unit is Unit.USER
+            else ("instances were", "no other was trained on")
+        )
+        return (
+            super().assumptions[0],
+            f"each replica's {drawn} drawn at random and {others}; no privacy is claimed",
+        )
+
+    def in_words(self) -> tuple[str, ...]:
+        """Rounds, the cohort, that there is no noise."""
+        return (*super().in_words(), "only who was drawn is trained on, and no noise is added")
+
+
+def check_drawn(sampling: object) -> None:
+    """Raise ValueError unless a cohort is drawn at all."""
+    if not isinstance(sampling, Poisson | FixedSize):
+        raise ValueError(
+            f"sampling = {sampling!r} must be Poisson or FixedSize: drawing everyone protects nobody"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +156,7 @@ class CohortOnce(Mechanism):
 
     def in_words(self) -> tuple[str, ...]:
         """Rounds, the cohort, clipping, noise, divisor."""
-        whole = self.unit is Unit.USER
-        clipped = self.clipping.words if whole else "the gradient of each instance is clipped to norm S"
-        noise, what = noise_in_words(self.noise_multiplier), "updates" if whole else "gradients"
-        return (*super().in_words(), clipped, f"{noise} is added to the SUM of the clipped {what}", DIVIDED)
+        return (*super().in_words(), *noisy_sum_in_words(self))
 
 
 def bagging_of(fields: dict[str, Any]) -> Bagging:

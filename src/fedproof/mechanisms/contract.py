@@ -4,7 +4,7 @@ A mechanism is a frozen value, free of torch: `fedproof.accounting` reads its `q
 executes the same value, so training and accounting cannot disagree.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -14,9 +14,44 @@ from numpy.typing import NDArray
 from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, sentences
 from fedproof.mechanisms.clipping import Clipping, Flat
-from fedproof.mechanisms.query import Query
-from fedproof.mechanisms.sampling import AnySampling, FixedSize, digits
+from fedproof.mechanisms.sampling import AnySampling, Everyone, FixedSize, Sampling, digits
 from fedproof.threat import Relation, Unit, as_unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """`count` adaptive Gaussian releases of a sum over sampled units, one unit contributing norm one.
+
+    Noise 0 is a release in which whoever is drawn is seen, and who is not drawn leaves no trace: units must
+    be sampled, and once.
+
+    `selection_probability` is the chance that a unit's owner is drawn at all, the largest of all owners.
+    Whether an owner was drawn must be taken as known to the observer, because its other instances give it
+    away. Poisoned units may be spread over owners in any way; `fedproof.accounting.spread` counts the worst.
+    """
+
+    noise_multiplier: float
+    sampling: Sampling
+    count: int
+    selection_probability: float = 1.0
+    kind: ClassVar[str] = "query"
+
+    def __post_init__(self) -> None:
+        check.not_negative(noise_multiplier=self.noise_multiplier)
+        check.count(count=self.count)
+        check.probability(selection_probability=self.selection_probability)
+        if self.selection_probability < 1 and isinstance(self.sampling, FixedSize):
+            raise ValueError(
+                f"sampling = {self.sampling!r} must be Poisson or Everyone where owners are drawn first: "
+                "how many units of several owners a fixed size draws is not known"
+            )
+        alone = self.count == 1 and self.selection_probability == 1
+        if not self.noise_multiplier and (isinstance(self.sampling, Everyone) or not alone):
+            raise ValueError(
+                f"noise_multiplier = {self.noise_multiplier!r} must be positive: without noise units must be "
+                "sampled, and once"
+            )
+
 
 _EXECUTED = "training was executed exactly as the mechanism is described here"
 DIVIDED = "the noisy sum is divided by a number fixed beforehand"
@@ -150,6 +185,11 @@ class Mechanism:
         return not self.pooled
 
     @property
+    def sends_labels(self) -> bool:
+        """Whether users send labels: whatever is no class abstains, and sums of labels mean nothing."""
+        return False
+
+    @property
     def draws(self) -> Unit:
         """What `sampling` draws: users, unless single instances are drawn."""
         return self.unit if self.once else Unit.USER
@@ -199,6 +239,14 @@ def noise_in_words(multiplier: float) -> str:
     return f"Gaussian noise of standard deviation {digits(multiplier)}·S"
 
 
+def noisy_sum_in_words(mechanism: Mechanism) -> tuple[str, ...]:
+    """How users' updates, or instances' gradients, are clipped, summed, noised and divided, for a reader."""
+    whole = mechanism.unit is Unit.USER
+    clipped = mechanism.clipping.words if whole else "the gradient of each instance is clipped to norm S"
+    noise, what = noise_in_words(mechanism.noise_multiplier), "updates" if whole else "gradients"
+    return clipped, f"{noise} is added to the SUM of the clipped {what}", DIVIDED
+
+
 def is_private(mechanism: Mechanism) -> bool:
     """Whether the mechanism has a finite ε to ask for."""
     return not mechanism.unaccounted
@@ -214,9 +262,9 @@ def check_population(mechanism: Mechanism) -> None:
     if mechanism.population is None:
         return
     check.count(population=mechanism.population)
-    sampling = mechanism.sampling
-    if isinstance(sampling, FixedSize) and sampling.users != mechanism.population:
-        raise ValueError(f"population = {mechanism.population} must be sampling.users = {sampling.users}")
+    drawn_from = mechanism.sampling.drawn_from
+    if drawn_from not in (None, mechanism.population):
+        raise ValueError(f"population = {mechanism.population} must be sampling.users = {drawn_from}")
 
 
 def check_drawn_unit(mechanism: Any) -> None:

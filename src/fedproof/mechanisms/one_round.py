@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedproof import check
-from fedproof.mechanisms.contract import SOLVER_OPTIONS, Mechanism, Releases, noise_in_words
-from fedproof.mechanisms.query import Query
+from fedproof.mechanisms.contract import SOLVER_OPTIONS, Mechanism, Query, Releases, noise_in_words
 from fedproof.mechanisms.sampling import Everyone
 from fedproof.mechanisms.uploads import AnyUpload
 from fedproof.threat import Unit
@@ -78,6 +77,11 @@ class OneRound(Mechanism):
     def hands_in(self) -> bool:
         """Users send what they like; where units are instances, their users add up what follows from each."""
         return self.unit is Unit.USER
+
+    @property
+    def sends_labels(self) -> bool:
+        """As the set says."""
+        return self.upload.labels
 
     def models(self, num_units: int) -> int:
         """One."""

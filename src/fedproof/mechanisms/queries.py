@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from fedproof import check
 from fedproof.mechanisms.caveats import Caveat
-from fedproof.mechanisms.contract import DIVIDED, Mechanism, counted, noise_in_words
-from fedproof.mechanisms.query import Query
+from fedproof.mechanisms.contract import DIVIDED, Mechanism, Query, counted, noise_in_words
 from fedproof.threat import Relation, Unit
 
 

@@ -28,6 +28,7 @@ class Poisson:
     probability: float
     kind: ClassVar[str] = SamplingKind.POISSON.value
     closed: ClassVar[bool] = False  # whoever joins changes nobody's chance
+    drawn_from: ClassVar[int | None] = None  # any number of units
 
     def __post_init__(self) -> None:
         check.probability(probability=self.probability)
@@ -76,6 +77,11 @@ class FixedSize:
             raise ValueError(f"cohort = {self.cohort} must be at most the number of users = {self.users}")
 
     @property
+    def drawn_from(self) -> int:
+        """How many units there must be."""
+        return self.users
+
+    @property
     def probability(self) -> float:
         """Chance that one given unit is drawn."""
         return self.cohort / self.users
@@ -110,6 +116,7 @@ class Everyone:
     probability: ClassVar[float] = 1.0
     kind: ClassVar[str] = SamplingKind.NONE.value
     closed: ClassVar[bool] = False
+    drawn_from: ClassVar[int | None] = None
 
     def expected(self, num_units: int) -> float:
         """All of them."""
@@ -140,6 +147,7 @@ class Groups:
 
     count: int | None
     closed: ClassVar[bool] = True
+    drawn_from: ClassVar[int | None] = None
 
     def expected(self, num_units: int) -> float:
         """Mean size of a group."""

@@ -7,10 +7,10 @@ from fedproof import check
 from fedproof.mechanisms.contract import (
     DIVIDED,
     Mechanism,
+    Query,
     check_population,
     noise_in_words,
 )
-from fedproof.mechanisms.query import Query
 from fedproof.mechanisms.sampling import Everyone
 
 

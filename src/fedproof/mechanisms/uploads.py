@@ -8,6 +8,7 @@ one vector, so that the answer is counted in units, as votes are.
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -62,7 +63,7 @@ class Upload(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Head:
+class _Head(ABC):
     """A linear head: one row of weights for each class."""
 
     features: int
@@ -89,9 +90,9 @@ class _Head:
         return 2 * self.norm
 
     @property
+    @abstractmethod
     def norm(self) -> float:
         """Of the set at hand."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

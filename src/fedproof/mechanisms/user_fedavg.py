@@ -1,4 +1,4 @@
-"""User-level DP-FedAvg."""
+"""User-level DP-FedAvg, and federated averaging without privacy."""
 
 import math
 from dataclasses import dataclass, field
@@ -7,8 +7,7 @@ from typing import ClassVar
 from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, rule_caveats
 from fedproof.mechanisms.clipping import Clipping, Flat
-from fedproof.mechanisms.contract import DIVIDED, Mechanism, check_population, noise_in_words
-from fedproof.mechanisms.query import Query
+from fedproof.mechanisms.contract import Mechanism, Query, check_population, noisy_sum_in_words
 from fedproof.mechanisms.sampling import Sampling
 from fedproof.threat import Relation
 
@@ -67,5 +66,41 @@ class UserFedAvg(Mechanism):
 
     def in_words(self) -> tuple[str, ...]:
         """Rounds, cohorts, clipping, noise, divisor."""
-        noise = f"{noise_in_words(self.noise_multiplier)} is added to the SUM of the clipped updates"
-        return (*super().in_words(), self.clipping.words, noise, DIVIDED)
+        return (*super().in_words(), *noisy_sum_in_words(self))
+
+
+_NO_NOISE = Caveat(
+    code="no-noise",
+    sentence="no noise is added: there is no guarantee",
+    remedy=(
+        'Set mechanism.kind = "user-fedavg" and mechanism.noise_multiplier: without noise nothing is proved.'
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Mechanism):
+    """Federated averaging without privacy: no noise, hence no guarantee."""
+
+    rounds: int
+    sampling: Sampling
+    population: int | None = None
+    kind: ClassVar[str] = "fedavg"
+    executor: ClassVar[str] = "fedproof.rounds.user_fedavg"
+    unaccounted: ClassVar[str] = (
+        "FedAvg adds no noise and has no privacy guarantee: use UserFedAvg with a noise_multiplier"
+    )
+    noise_multiplier = 0.0
+    queries = ()
+
+    def __post_init__(self) -> None:
+        check.count(rounds=self.rounds)
+        check_population(self)
+
+    def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
+        """There is no guarantee at all."""
+        return (_NO_NOISE,)
+
+    def in_words(self) -> tuple[str, ...]:
+        """Rounds, cohorts, that there is no noise."""
+        return (*super().in_words(), "updates are averaged, and no noise is added")

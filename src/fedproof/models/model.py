@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, groupby
 from math import prod
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -87,6 +87,10 @@ class Model(Protocol):
     def num_classes(self) -> int:
         """Number of classes."""
 
+    @property
+    def stacks(self) -> bool:
+        """Whether one program of its own computes a stack; others are stacked by `vmap`."""
+
     def module(self) -> nn.Module:
         """The same model as an ordinary module, freshly initialised from torch's global state."""
 
@@ -146,6 +150,7 @@ class StackedModel:
     drawn: tuple[str, ...] = ()
     frozen: Mapping[str, Tensor] = field(default_factory=dict)
     apart: bool = False
+    stacks: ClassVar[bool] = True
 
     def module(self) -> nn.Module:
         """The same model as an ordinary module."""

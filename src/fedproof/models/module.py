@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
 from threading import Lock
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +47,7 @@ class ModuleModel:
     layout: Layout
     factory: Callable[[], nn.Module] | None = None
     frozen: Mapping[str, Tensor] = field(default_factory=dict)
+    stacks: ClassVar[bool] = False
 
     def module(self) -> nn.Module:
         """A copy of the module."""

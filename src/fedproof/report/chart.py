@@ -1,10 +1,14 @@
 """A figure as plain values: drawn as inline SVG, by matplotlib, or shown as the table behind it."""
 
-from collections.abc import Mapping, Sequence
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
+from fedproof.federation import Federation, class_counts
 from fedproof.report.words import number, percent
 
 Numbers = tuple[float, ...]
@@ -151,3 +155,140 @@ def numbers(values: Sequence[float]) -> Numbers:
     (1.0, 2.0)
     """
     return tuple(float(value) for value in values)
+
+
+# --- files: PNG, PDF and SVG by matplotlib, and the rows behind them as CSV ---------------------------------
+
+FORMATS = ("png", "pdf", "svg")
+_SIZE = (7.0, 4.0)  # inches
+# Files without dates and random names: the same rows give the same bytes.
+_METADATA: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None},
+    "svg": {"Date": None},
+}
+_STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "fedproof",
+    "svg.fonttype": "none",
+    "font.size": 10.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dfe3e8",
+    "text.parse_math": False,  # names of classes and attacks are no formulas
+}
+
+
+def write_charts(charts: Iterable[Chart], destination: Path) -> tuple[Path, ...]:
+    """Charts as files named after them."""
+    destination.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for chart in charts:
+        written.append(_write_rows(chart, destination / f"{chart.name}.csv"))
+        written += _write_drawings(chart, destination)
+    return tuple(written)
+
+
+def draw_federation(federation: Federation, path: Path) -> Path:
+    """Write a figure (.png, .pdf or .svg) of the classes that each user holds, largest user first."""
+    counts = class_counts(federation)
+    order = counts.sum(axis=1).argsort(kind="stable")[::-1]
+    with new_axes() as axes:
+        drawn = axes.imshow(counts[order].T, aspect="auto", interpolation="nearest", cmap="cividis")
+        axes.grid(visible=False)
+        axes.set(xlabel="users, by number of instances", ylabel="class", title=federation.name)
+        axes.set_yticks(range(federation.num_classes), labels=federation.class_names)
+        axes.figure.colorbar(drawn, label="instances")
+        save(axes, path)
+    return path
+
+
+def _write_rows(chart: Chart, path: Path) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(chart.header())
+        writer.writerows(chart.rows())
+    return path
+
+
+def _write_drawings(chart: Chart, destination: Path) -> list[Path]:
+    paths = [destination / f"{chart.name}.{kind}" for kind in FORMATS]
+    with new_axes() as axes:
+        draw(chart, axes)
+        for path in paths:
+            save(axes, path)
+    return paths
+
+
+@contextmanager
+def new_axes() -> Iterator[Any]:
+    """Empty axes of matplotlib in our style."""
+    with new_figure(_SIZE) as drawing:
+        yield drawing.add_subplot()
+
+
+@contextmanager
+def new_figure(size: tuple[float, float]) -> Iterator[Any]:
+    """An empty figure of matplotlib, so many inches wide and high; no window system, no global state."""
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError as error:
+        raise ImportError("figures need matplotlib: pip install 'fedproof[report]'") from error
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(_STYLE):
+        drawing = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(drawing)
+        yield drawing
+
+
+def save(axes: Any, path: Path) -> None:
+    """Write the figure of these axes as the kind of file that its name says."""
+    save_figure(axes.figure, path)
+
+
+def save_figure(figure: Any, path: Path, dpi: int = 200) -> None:
+    """Write a figure as the kind of file that its name says."""
+    kind = path.suffix.removeprefix(".").lower()
+    if kind not in FORMATS:
+        raise ValueError(f"{path}: a figure's name must end in .png, .pdf or .svg")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=dpi, metadata=_METADATA[kind])
+
+
+def draw(chart: Chart, axes: Any) -> None:
+    """The chart on matplotlib's axes."""
+    stacks: dict[float, float] = {}
+    for series in chart.series:
+        _draw_series(series, axes, stacks)
+    for mark in chart.marks:
+        axes.axvline(mark.x, color="#59636e", linewidth=0.8, linestyle=":")
+        axes.annotate(
+            mark.label, (mark.x, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=9
+        )
+    axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
+    if chart.shares:
+        axes.set_ylim(0, 1)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    if chart.logarithmic:
+        axes.set_xscale("log")
+    if len(chart.series) > 1:
+        axes.figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+
+
+def _draw_series(series: Series, axes: Any, stacks: dict[float, float]) -> None:
+    colour = HEX[series.tone]
+    match series:
+        case Line(dashed=dashed, strong=strong):
+            style, width = (":" if dashed else "-"), (2.6 if strong else 1.5)
+            axes.plot(series.xs, series.ys, style, color=colour, linewidth=width, label=series.label)
+        case Band(highs=highs):
+            axes.fill_between(series.xs, series.ys, highs, color=colour, alpha=0.2, label=series.label)
+        case Bars():
+            base = [stacks.get(x, 0.0) for x in series.xs]
+            axes.bar(series.xs, series.ys, 0.72, bottom=base, color=colour, label=series.label)
+            stacks.update({x: low + y for x, low, y in zip(series.xs, base, series.ys, strict=True)})
+        case _:
+            axes.plot(series.xs, series.ys, "o", color=colour, label=series.label)

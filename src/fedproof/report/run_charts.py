@@ -7,8 +7,7 @@ from pathlib import Path
 from fedproof.accounting import account
 from fedproof.certificates import Certificate, Method
 from fedproof.mechanisms import Releases, is_private
-from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, numbers
-from fedproof.report.figures import write_charts
+from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, numbers, write_charts
 from fedproof.report.run_data import Row, RunData, read_run
 from fedproof.report.words import chosen_size, how_sure, percent, plural
 from fedproof.threat import Relation

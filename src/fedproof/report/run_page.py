@@ -8,17 +8,14 @@ from pathlib import Path
 
 from fedproof.certificates import Bound, Certificate
 from fedproof.federation import Federation
-from fedproof.folder import PRIVATE, ROUNDS
-from fedproof.publishing import UNCOVERED
+from fedproof.folder import PRIVATE, ROUNDS, UNCOVERED
 from fedproof.report import words
-from fedproof.report.advice import advice
 from fedproof.report.gallery import gallery
 from fedproof.report.page import Markup, details, join, section, soundness_box, table, tag, write_page
-from fedproof.report.planner import make_plan
-from fedproof.report.planner_section import planner_section
-from fedproof.report.privacy_section import privacy
+from fedproof.report.planner import make_plan, planner_section
 from fedproof.report.run_charts import accuracy_chart, sizes_chart, spent_after
 from fedproof.report.run_data import Row, RunData, class_rows, read_run
+from fedproof.report.sections import advice, privacy
 from fedproof.report.svg import figure
 from fedproof.report.words import duration, number, percent, plural, rounded_up
 from fedproof.threat import Relation

@@ -25,9 +25,17 @@ from fedproof.ensemble import (
 from fedproof.experiment import certify_scores, ensemble_size, make_task
 from fedproof.mechanisms import Caveat, is_certified, is_private
 from fedproof.progress import Progress, silent
-from fedproof.robustness.outcome import AttackOutcome, answer_costs, costs, run_attack, success_rate, train
+from fedproof.robustness.outcome import (
+    AttackOutcome,
+    answer_costs,
+    costs,
+    interval,
+    run_attack,
+    success_rate,
+    train,
+    verdict,
+)
 from fedproof.robustness.rows import AttackRow
-from fedproof.robustness.verdict import interval, verdict
 from fedproof.threat import Relation
 
 Certifier = Callable[[NDArray[np.float32]], Certificate | None]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedproof.aggregation import Contributions
-from fedproof.mechanisms import Clipping, Quantile
+from fedproof.mechanisms import Clipping
 from fedproof.models.precision import clip_scales
 from fedproof.rounds.randomness import Stream
 
@@ -76,7 +76,7 @@ def add_noise(
 
 
 def next_clip_norms(
-    bounded: Bounded, clipping: Quantile, clip_norms: Tensor, noise: Tensor, cohort: float
+    bounded: Bounded, clipping: Clipping, clip_norms: Tensor, noise: Tensor, cohort: float
 ) -> Tensor:
     """Clip norms `(replicas,)` of the next round: one noisy geometric step towards the target quantile.
 

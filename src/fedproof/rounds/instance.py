@@ -1,8 +1,8 @@
-"""DP-SGD of many (replica, user) pairs at once, on batches of each user's own instances."""
+"""InsDP-FedSGD and InsDP-FedAvg: DP-SGD of many (replica, user) pairs at once, each on its own instances."""
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -12,6 +12,8 @@ from torch import Tensor
 
 from fedproof.aggregation import Contributions
 from fedproof.lots import Lots
+from fedproof.mechanisms import InstanceFedAvg, InstanceFedSGD
+from fedproof.rounds.clipping import unbounded
 from fedproof.rounds.gradients import Draw, Tally, clipped_sums
 from fedproof.rounds.local import descend
 from fedproof.rounds.randomness import Stream, draw
@@ -25,6 +27,41 @@ from fedproof.rounds.state import (
     cohort_of,
     contributions_of,
 )
+
+
+def play(
+    mechanism: InstanceFedAvg | InstanceFedSGD,
+    setting: Setting,
+    state: State,
+    streams: Streams,
+    shared: Tensor | None = None,
+) -> tuple[State, RoundReport]:
+    """The state after one round: noisy local steps, sum, divide by the expected cohort.
+
+    Guarantee: all that leaves a user has been noised there; the server's work is post-processing. After one
+    step each (InsDP-FedSGD) the sum of a cohort of m holds noise of standard deviation
+    `√m * noise_multiplier * clip_norm` (times learning rate over batch size), to which one instance adds at
+    most `clip_norm` (times the same).
+    """
+    training = PrivateTraining(
+        steps=mechanism.local_steps,
+        clip_norm=mechanism.clip_norm,
+        noise_std=mechanism.noise_multiplier * mechanism.clip_norm,
+        batch_probability=mechanism.batch_probabilities(setting.users.sizes, setting.local.batch_size),
+        shuffled=mechanism.shuffled,
+    )
+    velocity = _velocity(setting, state) if mechanism.keep_momentum else None
+    handed_in, report = private_updates(training, setting, state, streams, velocity)
+    total = setting.aggregation(unbounded(handed_in).contributions)
+    params = state.params + total / mechanism.divisor(setting.users.num_users)
+    return replace(state, round=state.round + 1, params=params, velocity=velocity), report
+
+
+def _velocity(setting: Setting, state: State) -> Tensor:
+    """Everybody's momentum as the last round left it, to go on with."""
+    if state.velocity is None:
+        return state.params.new_zeros((len(state.params) * setting.users.num_users, state.params.shape[1]))
+    return state.velocity.clone()
 
 
 @dataclass(frozen=True, kw_only=True)

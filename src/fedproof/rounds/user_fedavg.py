@@ -1,4 +1,4 @@
-"""User-level DP-FedAvg, and the updates it shares with FedAvg without privacy."""
+"""User-level DP-FedAvg, and federated averaging without privacy: the same round, without bound and noise."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.aggregation import Contributions
-from fedproof.mechanisms import Mechanism, Quantile
-from fedproof.rounds.clipping import Bounded, add_noise, bound, next_clip_norms
+from fedproof.mechanisms import Mechanism
+from fedproof.rounds.clipping import Bounded, add_noise, bound, next_clip_norms, unbounded
 from fedproof.rounds.local import Augment, batches_of, descent
 from fedproof.rounds.randomness import data_order
 from fedproof.rounds.stacking import on_cores, taken
@@ -32,6 +32,7 @@ def play(
 
     Guarantee: given the models before it, a round is a Gaussian mechanism: noise of standard deviation
     `noise_multiplier * clip_norm` on a sum to which a member adds at most `clip_norm * clipping.sensitivity`.
+    There is none where the mechanism has no noise: then nothing is clipped either.
 
     Args:
         mechanism: what is accounted, hence what is executed.
@@ -41,11 +42,15 @@ def play(
         shared: updates `(users, dim)` if all replicas start this round from the same model, else None.
     """
     handed_in = gather_updates(setting, state, streams, shared)
+    cohort = mechanism.divisor(setting.users.num_users)
+    if not mechanism.noise_multiplier:
+        plain = unbounded(handed_in)
+        params = state.params + setting.aggregation(plain.contributions) / cohort
+        return replace(state, round=state.round + 1, params=params), report(plain)
     bounded = bound(handed_in, mechanism.clipping, state.clip_norms)
     total = setting.aggregation(bounded.contributions)
     noise_std = (mechanism.noise_multiplier * bounded.thresholds).to(total.dtype)
     noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise)
-    cohort = mechanism.divisor(setting.users.num_users)
     clip_norms = _clip_norms(mechanism, bounded, state, streams, cohort)
     after = State(round=state.round + 1, params=state.params + noisy / cohort, clip_norms=clip_norms)
     return after, report(bounded)
@@ -123,7 +128,7 @@ def _train(
 def _clip_norms(
     mechanism: Mechanism, bounded: Bounded, state: State, streams: Streams, cohort: float
 ) -> Tensor:
-    if not isinstance(mechanism.clipping, Quantile):
+    if mechanism.clipping.bit_noise is None:
         return state.clip_norms
     noise = torch.empty_like(state.clip_norms)
     for row, stream in zip(noise.unsqueeze(1), streams.noise, strict=True):

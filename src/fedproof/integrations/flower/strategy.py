@@ -137,7 +137,7 @@ class RoundsStrategy(FederationStrategy):
 
     @property
     def heard(self) -> NDArray[np.bool_]:
-        """Which replicas or groups `(replicas,)` have counted an update of anybody."""
+        """Which replicas or groups `(replicas,)` have a model: an update of somebody, or noise, is in it."""
         assert self._state is not None
         return self._state.heard
 
