@@ -21,6 +21,7 @@ class EncodedBy:
         name: of the encoder; None: inputs are as published.
         weights_sha256: of what the encoder learned elsewhere; None if it holds no weights.
         public: public instances, which belong to no user.
+        public_from: the other data set that these come from; None: they were set aside.
         project: coordinates that features were projected onto; None: no projection.
         projection: where these come from, see `fedproof.encoders.load`.
     """
@@ -30,6 +31,7 @@ class EncodedBy:
     public: int = 0
     project: int | None = None
     projection: str = "principal"
+    public_from: str | None = None
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -45,7 +47,7 @@ class EncodedBy:
         learned = self.name is not None and (weights is not None or ":" in self.name)
         kind = "" if self.projection == "principal" else f" ({self.projection})"
         use = f", which give the centre and {self.project} directions{kind}" if self.project else ""
-        public = f"{self.public} instances of no user{use}"
+        public = f"{self.public} instances of {self.public_from or 'no user'}{use}"
         if learned and self.public:
             return (
                 f"the encoder and the public data are not poisoned: {self.name}{weights or ''}, {public}",

@@ -1,11 +1,12 @@
 """The mean of public word vectors, of texts and of token ids."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
-from fedproof.encoders import load
+from fedproof.encoders import load, named
 
 WORDS = ["the", "good", "bad", "day"]
 
@@ -88,3 +89,50 @@ def test_a_function_gets_texts_as_they_are(texts, folder, monkeypatch):
     )
     monkeypatch.syspath_prepend(folder)
     assert load(texts, encoder="my_lengths:f").features[:, 0].tolist() == [8, 7, 8, 12, 11, 0]
+
+
+def test_how_a_text_sounds_stands_beside_the_mean_of_its_words(texts, monkeypatch):
+    seen, plain = load(texts, encoder="glove-vader"), load(texts, encoder="glove-mean")
+    np.testing.assert_array_equal(seen.features[:, :-3], plain.features)
+    negative, positive, compound = seen.features[:, -3:].T
+    good_day, bad_day, _, nothing_said = range(4)
+    assert compound[good_day] > 0 > compound[bad_day]
+    assert positive[good_day] > 0
+    assert negative[bad_day] > 0
+    assert not seen.features[nothing_said].any()
+    assert seen.encoded_by.weights_sha256 != plain.encoded_by.weights_sha256
+    monkeypatch.setattr(named, "VADER_SHA256", "0" * 64)
+    with pytest.raises(ValueError, match=r"have the digest \w+, must be 0+; install vaderSentiment==3.3.2"):
+        load(texts, encoder="glove-vader")
+
+
+def test_how_a_text_sounds_needs_the_text(texts, folder, monkeypatch):
+    (folder / "my_tokens.py").write_text(
+        "import fedproof.data\ndef ids(): return fedproof.data.load('leaf/tweets')"
+    )
+    monkeypatch.syspath_prepend(folder)
+    with pytest.raises(ValueError, match=r"'glove-vader' needs texts, leaf/tweets has inputs of shape"):
+        load("my_tokens:ids", encoder="glove-vader")
+    monkeypatch.setattr(named, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"needs the package vaderSentiment: .*fedproof\[encoders\]"):
+        load(texts, encoder="glove-vader")
+
+
+def test_public_instances_may_come_from_other_data(texts, folder):
+    shutil.copytree(folder / "leaf" / "tweets", folder / "leaf" / "others")
+    alone = load(texts, encoder="glove-mean")
+    seen = load(texts, encoder="glove-mean", public="leaf/others")
+    np.testing.assert_array_equal(seen.features, alone.features)  # everybody keeps what is hers
+    np.testing.assert_array_equal(seen.public_features, alone.features)
+    assert "6 instances of leaf/others" in seen.encoded_by.assumptions[0]
+    projected = load(texts, encoder="glove-mean", public="leaf/others", project=2)
+    np.testing.assert_allclose(projected.public_features.mean(axis=0), 0, atol=1e-6)
+    with pytest.raises(ValueError, match="public = 'leaf/tweets' is what users hold: name other data"):
+        load(texts, public="leaf/tweets")
+    with pytest.raises(ValueError, match="public = 'leaf/others' holds texts: choose an encoder"):
+        load(texts, public="leaf/others")
+
+
+def test_public_instances_have_the_shape_of_users_instances(module):
+    with pytest.raises(ValueError, match=r"public = 'digits' has inputs of shape \(64,\), \w+:images of"):
+        load(f"{module}:images", users=2, public="digits")

@@ -40,11 +40,13 @@ class DataSection(Section):
         test_limit: at most so many test inputs, drawn once for all.
         vectors: of text: a GloVe file, a path or a name in the folder `glove`.
         encoder: frozen public features of inputs, computed once and kept: `hog` (edges in grey images),
-            `glove-mean` (mean of the words' vectors), `efficientnet-lite0` or `efficientnet-lite2` (images,
-            colour or grey; extra `encoders`; with `-mirrored` the mean over an image and its mirror image),
-            or a function of yours as `package.module:function`.
+            `glove-mean` (mean of the words' vectors), `glove-vader` (that, and how negative and positive a
+            text sounds by words that people have rated; extra `encoders`), `efficientnet-lite0` or
+            `efficientnet-lite2` (images, colour or grey; extra `encoders`; with `-mirrored` the mean over an
+            image and its mirror image), or a function of yours as `package.module:function`.
         public: training instances that are set aside before the others are dealt out, and belong to no user;
-            where the data come with users, whole users are.
+            where the data come with users, whole users are. Or the name of other data, whose training
+            instances are then public.
         project: number of coordinates that features are projected onto; they come from the public instances
             alone.
         projection: which coordinates: `principal`, the directions in which public instances differ most,
@@ -66,7 +68,7 @@ class DataSection(Section):
     test_limit: Count | None = None
     vectors: str | None = None
     encoder: str | None = None
-    public: Count | None = None
+    public: Count | Annotated[str, Field(min_length=1)] | None = None
     project: Count | None = None
     projection: Literal["principal", "spectral", "both"] = "principal"
     features: Literal["pixels", "hog"] = "pixels"

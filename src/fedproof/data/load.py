@@ -24,7 +24,7 @@ from fedproof.data.arrays import (
     read_only,
 )
 from fedproof.data.files import data_folder
-from fedproof.federation import Federation
+from fedproof.federation import EncodedBy, Federation
 from fedproof.functions import called, load_function
 
 FOLDERS = ("mnist", *cifar.VERSIONS, "leaf", "sent140", "sent140-pseudo")  # in the folder of all data
@@ -60,7 +60,7 @@ def load(
     test_limit: int | None = None,
     vectors: PathLike | None = None,
     length: int = text.LENGTH,
-    public: int | None = None,
+    public: int | str | None = None,
     encode: Encode | None = None,
 ) -> Federation:
     """Users with their training instances, and the test inputs nobody trains on; all arrays are read-only.
@@ -79,6 +79,9 @@ def load(
     if isinstance(source, Federation):
         own = _as_it_is(source, name, classes, users, partition, most_instances, public)
         return own if encode is None else encode(own)
+    elsewhere = None
+    if isinstance(public, str):
+        elsewhere, public = _elsewhere(public, name, data_dir, vectors, length, encode), None
     arrays = choose_classes(source, classes)
     if partition is None:
         partition = "iid" if arrays.owners is None else "natural"
@@ -93,7 +96,7 @@ def load(
         arrays = encode(arrays)
     if partition == "natural":
         arrays = _tests_of_users(arrays, split)
-    return as_federation(
+    federation = as_federation(
         limit_test(arrays, test_limit),
         split.order,
         split.offsets,
@@ -101,6 +104,7 @@ def load(
         most_instances=most_instances,
         public=aside,
     )
+    return federation if elsewhere is None else _with_public(federation, elsewhere)
 
 
 def load_arrays(
@@ -156,7 +160,7 @@ def _as_it_is(
     users: int | None,
     partition: str | None,
     most_instances: int | None,
-    public: int | None,
+    public: int | str | None,
 ) -> Federation:
     """A Federation made by a user's function, unless the caller asks for something else."""
     if classes is not None or users not in (None, federation.num_users) or partition not in (None, "natural"):
@@ -213,6 +217,34 @@ def _check_enough(public: int, left: int, users: int | None, minimum: int) -> No
             f"public = {public} leaves {left} instances, too few for users = {users} with at least {minimum} "
             "each; lower one of them"
         )
+
+
+def _elsewhere(
+    public: str,
+    name: str,
+    data_dir: PathLike | None,
+    vectors: PathLike | None,
+    length: int,
+    encode: Encode | None,
+) -> Arrays:
+    """All training instances of another data set, as the users' become, but with nobody's data."""
+    if public == name:
+        raise ValueError(f"public = {public!r} is what users hold: name other data, or a number to set aside")
+    other = _read(public, data_dir, vectors, length)
+    if isinstance(other, Federation):
+        raise ValueError(f"public = {public!r} returns a Federation; it must return fedproof.data.Arrays")
+    if encode is None and isinstance(other.encoding, text.Encoding):
+        raise ValueError(f"public = {public!r} holds texts: choose an encoder, which makes numbers of them")
+    other = chosen(other, test_rows=slice(1))  # nobody asks for the others, and encoders are slow
+    return read_only(encoded(other if encode is None else encode(other)))
+
+
+def _with_public(federation: Federation, other: Arrays) -> Federation:
+    shape, found = federation.features.shape[1:], other.features.shape[1:]
+    if found != shape:
+        raise ValueError(f"public = {other.name!r} has inputs of shape {found}, {federation.name} of {shape}")
+    by = replace(federation.encoded_by or EncodedBy(), public=len(other.features), public_from=other.name)
+    return replace(federation, public_features=other.features, encoded_by=by)
 
 
 def _partition(

@@ -53,7 +53,16 @@ def tokens(text: str) -> list[str]:
     >>> tokens("@bob I can't wait!! 2 days &amp; http://t.co/x1")
     ['i', 'can', "'t", 'wait', '!', '!', '2', 'days', '&']
     """
-    return TOKEN.findall(NO_WORD.sub(" ", html.unescape(text).lower()))
+    return TOKEN.findall(said(text).lower())
+
+
+def said(text: str) -> str:
+    """A text without addresses of web pages and @names.
+
+    >>> said("@bob LOVE it &lt;3 http://t.co/x1").strip()
+    'LOVE it <3'
+    """
+    return NO_WORD.sub(" ", html.unescape(text))
 
 
 def encode(

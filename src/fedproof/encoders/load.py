@@ -44,7 +44,7 @@ def load(
     length: int = text.LENGTH,
     features: str = "pixels",
     encoder: str | None = None,
-    public: int | None = None,
+    public: int | str | None = None,
     project: int | None = None,
     projection: str = "principal",
     device: str = "cpu",
@@ -73,10 +73,11 @@ def load(
         vectors: GloVe text file, a path or a name in the folder `glove`; None: the largest one there.
         length: words of a text that are kept.
         features: an earlier name of `encoder`: `pixels` for none, or `hog`.
-        encoder: `hog`, `glove-mean`, `efficientnet-lite0`, `efficientnet-lite2`, one of the last two followed
-            by `-mirrored`, or `my_package.module:function`, whose features are computed once and kept; None:
-            inputs as they are.
-        public: training instances that are set aside and belong to no user; None: none.
+        encoder: `hog`, `glove-mean`, `glove-vader`, `efficientnet-lite0`, `efficientnet-lite2`, one of the
+            last two followed by `-mirrored`, or `my_package.module:function`, whose features are computed
+            once and kept; None: inputs as they are.
+        public: training instances that are set aside and belong to no user, or the name of other data whose
+            training instances are public; None: none.
         project: number of coordinates that features are projected onto; None: features as they are.
         projection: where these come from: `principal`, the directions in which public instances differ most,
             whitened; `spectral`, a map of the public instances on which neighbours stay near; `both`, that
@@ -97,7 +98,7 @@ def load(
         check.count(project=project)
         if public is None and ":" not in name:
             raise ValueError(f"project = {project} needs public instances, which it comes from: set public")
-        if public is not None and project >= public:
+        if isinstance(public, int) and project >= public:
             raise ValueError(
                 f"project = {project} must be below public = {public}, the instances it comes from"
             )

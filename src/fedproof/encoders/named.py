@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.data.text import PADDING, UNKNOWN, Encoding, read_vectors, tokens
+from fedproof.data.text import PADDING, UNKNOWN, Encoding, read_vectors, said, tokens
 from fedproof.encoders.encoder import Encoder, Function, Inputs, digest_of
 
 SMALLEST_SIDE = 16  # of images that a network trained on photographs can make something of
@@ -65,7 +65,11 @@ PUBLISHED = {
 MIRRORED = "-mirrored"
 """Ends the name of a network whose features are the mean of those of an image and its mirror image."""
 
-NAMES = ("hog", "glove-mean", *(name + end for name in PUBLISHED for end in ("", MIRRORED)))
+VADER_SHA256 = "17af03dee64c0589e4c7773475ff8c1a36b77adb26b42cb49e1016b51b89e8ee"
+"""Of all files of the package that rates how texts sound, version 3.3.2."""
+
+WORDS = ("glove-mean", "glove-vader")
+NAMES = ("hog", *WORDS, *(name + end for name in PUBLISHED for end in ("", MIRRORED)))
 
 
 def encoder_named(
@@ -89,8 +93,9 @@ def encoder_named(
             version="1",
             check=check_grey,
         )
-    if name == "glove-mean":
-        return _mean_of_words(name, inputs, vectors)
+    if name in WORDS:
+        mean = _mean_of_words(name, inputs, vectors)
+        return mean if name == "glove-mean" else _with_polarity(mean, inputs)
     if name in NAMES:
         return _network(name, device)
     raise ValueError(f"encoder = {name!r} must be one of {', '.join(NAMES)}, or package.module:function")
@@ -193,6 +198,44 @@ def _mean_of_words(name: str, inputs: Inputs, vectors: Encoding | NDArray[np.flo
         version=f"1, {vectors.length} words",
         weights_sha256=digest,
     )
+
+
+def _with_polarity(mean: Encoder, inputs: Inputs) -> Encoder:
+    """The mean of the words' vectors, and beside it how negative, how positive and what in all a text sounds.
+
+    Reference: Hutto, Gilbert 2014, "VADER: a parsimonious rule-based model for sentiment analysis of social
+    media text", ICWSM; its words were rated by people, and by no text of a user.
+    """
+    if not inputs.texts:
+        raise ValueError(f"encoder = {mean.name!r} needs texts, {inputs.name} has {inputs.described}")
+    package = find_spec("vaderSentiment")
+    if package is None or not package.submodule_search_locations:
+        raise ValueError(
+            f"encoder = {mean.name!r} needs the package vaderSentiment: install it with "
+            "pip install 'fedproof[encoders]'"
+        )
+    folder = Path(package.submodule_search_locations[0])  # its rules decide as much as its words
+    rated = digest_of(*(hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.*"))))
+    if rated != VADER_SHA256:
+        raise ValueError(
+            f"encoder = {mean.name!r}: the files in {folder} have the digest {rated}, must be "
+            f"{VADER_SHA256}; install vaderSentiment==3.3.2 again"
+        )
+
+    def prepare() -> Function:
+        from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
+
+        words, polarity = mean.prepare(), SentimentIntensityAnalyzer().polarity_scores
+
+        def features(rows: NDArray[np.generic]) -> NDArray[np.float32]:
+            found = [polarity(said(text)) for text in rows.tolist()]
+            beside = [[each["neg"], each["pos"], each["compound"]] for each in found]
+            return np.hstack([words(rows), np.array(beside, dtype=np.float32)])
+
+        return features
+
+    weights = digest_of(mean.weights_sha256 or "", rated)
+    return replace(mean, prepare=prepare, version=f"{mean.version}, polarity 1", weights_sha256=weights)
 
 
 def _own(name: str, device: str) -> Encoder:
