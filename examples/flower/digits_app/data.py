@@ -35,7 +35,7 @@ def simulated_users(users: int, name: str = "digits") -> list[Data]:
 
 def encode(pixels: Floats) -> NDArray[np.float32]:
     """Directions of edges in square images, of any shape; nothing here was learned from anybody."""
-    from fedproof.encoders.hog import oriented_gradients
+    from fedproof.encoders.named import oriented_gradients
 
     side = int(np.sqrt(pixels[0].size))
     images = pixels.reshape(len(pixels), side, side)
