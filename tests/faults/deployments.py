@@ -3,8 +3,8 @@
 The server is a process of its own, ended by SIGKILL before or after any of its steps: each file that it
 writes, renames or removes, each message that it sends, each look for replies. Strategies, ServerApps and
 ClientApps are real; between them is a grid of functions, for Flower's own processes take a minute to come
-back (`processes.py` kills those). A node that is killed stays silent, or its app fails; it may be there again
-for the server that is started last.
+back (`processes.py` kills those). A node that is killed stays silent, or its app fails; it may be back when
+it is asked again, or for the server that is started last.
 
 What is sent is written down before it is sent. After every kill it is held against the ledgers, and against
 what was sent before: a round that was shown must not be played again with other replies and the same noise.
@@ -32,10 +32,9 @@ from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedproof.accounting.ledger import load_ledger
 from fedproof.certificates import verify
 from fedproof.integrations.flower import files
-from tests.faults.federations import GROUPS, USERS, example, must_count, serve
+from tests.faults.federations import GROUPS, USERS, counted, example, must_count, serve
 
 FIRST = 100  # node of user 0
 FOUND = (
@@ -74,7 +73,7 @@ class LoopGrid(Grid):
     """Nodes that are functions of this process, and a record of all that was sent to them."""
 
     app: object
-    deaths: dict  # of (round, node): whether its app fails, or it stays silent
+    deaths: dict  # of (round, node): it is `silent`, or its app is `failing`, or fails and is `back` then
     steps: Steps
     record: Path
     replies: dict = field(default_factory=dict)
@@ -114,9 +113,12 @@ class LoopGrid(Grid):
 
     def _answers(self, message):
         node = message.metadata.dst_node_id
-        fails = self.deaths.get((message.metadata.group_id, node))
-        if fails is not None:
-            return [Message(Error(code=0, reason="killed"), reply_to=message)] if fails else []
+        asked = (message.metadata.group_id, node)
+        how = self.deaths.get(asked)
+        if how == "back":
+            del self.deaths[asked]
+        if how is not None:
+            return [] if how == "silent" else [Message(Error(code=0, reason="killed"), reply_to=message)]
         known = {"partition-id": node - FIRST, "num-partitions": USERS}
         context = Context(run_id=1, node_id=node, node_config=known, state=RecordDict(), run_config={})
         return [self.app(message, context)]
@@ -188,14 +190,6 @@ def undisturbed(kind, dead, base):
     return forked(kind, folder, dict(dead))["steps"], outputs(folder)
 
 
-def counted(path):
-    """Releases with noise of one clip norm that a ledger counts: of each replica, or of the one model."""
-    if not path.exists():
-        return 0
-    ledger = load_ledger(path)
-    return ledger.replicas * sum(query.count / query.noise_multiplier**2 for query in ledger.queries)
-
-
 def judge(kind, folder, found):
     """Hold what was shown against what is counted, and against what was shown before."""
     record = folder.with_suffix(".sent")
@@ -213,14 +207,15 @@ def judge(kind, folder, found):
 
 
 def deaths_of(rng, kind):
-    """Which nodes are killed in which rounds, and whether their apps fail or nothing comes back."""
+    """Which nodes are killed in which rounds, and what is heard of them."""
     asked = [(group, FIRST + user) for group in GROUPS[kind] for user in range(USERS)]
     killed = rng.sample(asked, rng.choice((0, 0, 1, 2)))
-    return {each: rng.random() < 0.5 for each in killed}
+    return {each: rng.choice(("silent", "failing", "back")) for each in killed}
 
 
 def expected(kind, deaths, base, *, returned):
     """What may come out: without the dead nodes; if they `returned`, without them in some of their rounds."""
+    deaths = {each: how for each, how in deaths.items() if how != "back"}
     groups = sorted({group for group, _ in deaths})
     sizes = range(len(groups) + 1) if returned else (len(groups),)
     for missed in itertools.chain.from_iterable(itertools.combinations(groups, size) for size in sizes):

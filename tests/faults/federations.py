@@ -5,6 +5,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from fedproof.accounting.ledger import load_ledger
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 USERS, REPLICAS, PART, ROUNDS, SEED = 6, 6, 3, 2, 5
 RELEASES = ("one-round", "anchors")
@@ -33,7 +35,7 @@ def serve(kind, grid, folder):
     """What the server of the example does, on a grid that answers at once."""
     os.environ["FEDPROOF_SEED"] = str(SEED)
     server_app = example("digits_app.server_app")
-    waits = {"timeout": 1.0, "connect_timeout": 0.0}
+    waits = {"timeout": 60.0, "connect_timeout": 60.0}
     told = {"strategy": kind, "out": str(folder), "users": USERS}
     server_app.run(grid, server_app.Settings(**told, **waits, **SETTINGS))
 
@@ -53,3 +55,11 @@ def must_count(kind, folder, sent):
         kept = [int(path.stem.split("-")[1]) for path in part.glob("models-*.npz")]
         shown[part / "ledger.json"] = PART * max([ROUNDS * there, *asked, *kept])
     return shown | {folder / "ledger.json": sum(shown.values())}
+
+
+def counted(path):
+    """Releases with noise of one clip norm that a ledger counts: of each replica, or of the one model."""
+    if not path.exists():
+        return 0
+    ledger = load_ledger(path)
+    return ledger.replicas * sum(query.count / query.noise_multiplier**2 for query in ledger.queries)
