@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedproof.files import replace_file
+from fedproof.report.words import rounded_up
 from paper.rows import MeasuredRow, Recorded, Rows, RuleCurve
 from paper.study import Panel, Peer, Study, points_of
 
@@ -20,8 +21,9 @@ measures one of them again, and `python docs/build.py` makes this page from the 
 
 **How to read it.** One *replaced* unit is a user, or a row of the training data, that is anything else
 instead: whoever counts a changed image as one deleted and one inserted (the symmetric difference) counts it
-twice. One unit that *joins* is one inserted or deleted. Certificates of ours are about all test inputs of a
-data set, and hold with certainty, for all of them at once, unless a confidence is given.
+twice. One unit that *joins* is one inserted or deleted. Of votes and of one release, a certificate for k
+replaced units covers any mix of k that are replaced, inserted and deleted. Certificates of ours are about all
+test inputs of a data set, and hold with certainty, for all of them at once, unless a confidence is given.
 
 **Rules.** Every line was certified by three rules from the same votes: plurality, pairwise, run-off
 ([what they are](theory.md)). The rule in **bold** is the one that the line's file announces, and the one that
@@ -171,7 +173,10 @@ def _note(study: Study, panel: Panel, row: MeasuredRow) -> Iterator[str]:
     if result.failure_probability is not None:
         whom = "of all inputs at once" if result.simultaneous else "of each input"
         sure = f"with {100 * (1 - result.failure_probability):g} % confidence {whom}"
-    private = f", ε = {min(result.epsilon.values()):.3g} at δ = {result.delta:.3g}" if result.epsilon else ""
+    private = ""
+    if result.epsilon:
+        epsilon = rounded_up(result.epsilon["pld"], 3)
+        private = f", ε = {epsilon} at δ = {result.delta:.3g} for one {result.unit} more or less"
     curve = result.curve(result.announced, "replace")
     sound = f"; only heuristic: {'; '.join(curve.reasons)}" if curve.reasons else ""
     what = (

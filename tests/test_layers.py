@@ -84,7 +84,7 @@ def test_training_without_torch_says_what_to_install():
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", [["bench"], ["reproduce", "all"]], ids=" ".join)
+@pytest.mark.parametrize("command", [["bench"], ["reproduce", "all"], ["records"]], ids=" ".join)
 def test_what_serves_a_checkout_says_so_where_there_is_none(tmp_path, command):
     shutil.copytree(
         PACKAGE, tmp_path / "installed" / "fedproof", ignore=shutil.ignore_patterns("__pycache__")

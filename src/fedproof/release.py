@@ -31,7 +31,7 @@ SHARE_ERROR = 2.0**-30
 _INPUTS = 1024  # scored at once
 _SHARES = 1 << 20  # shares in scores that are held at once
 _UNITS = 256  # summed at once
-_ROWS = 1 << 14  # of a total that are added to at once
+_ROWS = 1 << 12  # of a total that are added to at once
 
 
 Kind = TypeVar("Kind")
@@ -184,12 +184,12 @@ def summed(mechanism: OneRound, sent: Sent, keep: list[Integers] | None = None) 
     return total
 
 
-def add_upload(mechanism: OneRound, total: Integers, sent: Sent) -> None:
+def add_upload(mechanism: OneRound, total: Integers, sent: Sent, room: Floats | None = None) -> None:
     """Add what one unit sent, put inside its set first, to `total` in place: `summed`, one unit at a time.
 
-    Beside the total and what was sent, one vector in float64 is held.
+    Beside the total and what was sent, one vector in float64 is held, in `room` if that is given.
     """
-    vector = mechanism.upload.inside(sent[None])[0]
+    vector = mechanism.upload.inside(sent[None], None if room is None else room[None])[0]
     for begin in range(0, len(total), _ROWS):
         total[begin : begin + _ROWS] += on_grid(vector[begin : begin + _ROWS])
 

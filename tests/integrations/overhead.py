@@ -31,12 +31,15 @@ client_app, server_app = ClientApp(), ServerApp()
 
 @client_app.train()
 def nothing(message: Message, context: Context) -> Message:
-    """Send the model back, or a head as wide as is asked for."""
-    if "width" in message.content["config"]:
-        width = int(message.content["config"]["width"])
-        return upload_reply(message, np.ones((width, CLASSES), dtype=np.float32))
+    """Send the model back, or numbers as many as are asked for: a head, or a model of one array."""
+    arrays, config = message.content["arrays"], message.content["config"]
+    if "width" in config:
+        sent = np.ones((int(config["width"]), CLASSES), dtype=np.float32)
+        if "upload" in config:
+            return upload_reply(message, sent)
+        arrays = ArrayRecord({"w": Array(sent)})
     weight = MetricRecord({"num-examples": 1})
-    return Message(RecordDict({"arrays": message.content["arrays"], "weight": weight}), reply_to=message)
+    return Message(RecordDict({"arrays": arrays, "weight": weight}), reply_to=message)
 
 
 @server_app.main()
@@ -67,19 +70,19 @@ def main(grid: Grid, context: Context) -> None:
 
 def beside_fedavg(grid: Grid, parameters: int) -> dict[str, float]:
     """CPU seconds of a round of Flower's FedAvg and of one upload from everybody, of as many parameters."""
-    arrays = ArrayRecord({"w": Array(np.zeros(parameters, dtype=np.float32))})
     upload = Rows(features=parameters // CLASSES, classes=CLASSES)
-    told = ConfigRecord({"width": parameters // CLASSES})
+    arrays = ArrayRecord({"w": Array(np.zeros(upload.shape, dtype=np.float32))})
     cpu = {"fedavg": 0.0, "one-round": 0.0}
     for _ in range(3):
         before = computed()
-        FedAvg(fraction_evaluate=0.0).start(grid, arrays, num_rounds=1, timeout=3600)
+        told = ConfigRecord({"width": upload.shape[0]})
+        FedAvg(fraction_evaluate=0.0).start(grid, arrays, num_rounds=1, timeout=3600, train_config=told)
         cpu["fedavg"] += computed() - before
         strategy = OneRoundStrategy(
-            OneRound(upload=upload, noise_multiplier=1.0), num_users=NODES, delta=1e-5
+            OneRound(upload=upload, noise_multiplier=1.0), num_users=NODES, delta=1e-5, seed=0
         )
         before = computed()
-        strategy.start(grid, timeout=3600, train_config=told)
+        strategy.start(grid, timeout=3600, train_config=ConfigRecord({"width": upload.shape[0]}))
         cpu["one-round"] += computed() - before
         assert strategy.metrics[0]["replied"] == NODES
     return cpu | {"ratio": cpu["one-round"] / cpu["fedavg"]}

@@ -363,6 +363,7 @@ def test_a_node_without_an_identity_is_not_asked(flower, make_once, make_grid, n
         ({"mechanism": once(Rows(**HEAD), noise_multiplier=0.0)}, "delta and max_epsilon must be left out"),
         ({"anchors": np.eye(3)}, "upload = 'rows' has no anchors"),
         ({"num_users": 2**30}, "num_users = 1073741824 must be at most"),
+        ({"users": {100: 0, 101: 0}}, "users gives one number to two nodes"),
     ],
 )
 def test_bad_arguments_of_one_round(make_once, change, message):

@@ -42,8 +42,10 @@ def test_overhead_is_at_most_a_tenth_of_a_round_that_does_nothing():
 @pytest.mark.slow
 def test_uploads_are_added_up_as_they_come_and_not_collected(flower, make_grid, tmp_path):
     """The server holds less than three models, the numbers of a model being as it sums and publishes them."""
+    from flwr.app import Array, ArrayRecord, Message, RecordDict
+
     upload = Rows(features=PARAMETERS // 10, classes=10)
-    head = np.random.default_rng(0).normal(size=upload.shape).astype(np.float32)
+    head = Array(np.random.default_rng(0).normal(size=upload.shape).astype(np.float32))
     grid, sent = make_grid(dict.fromkeys(range(NODES))), {}
 
     def push(message):
@@ -52,7 +54,12 @@ def test_uploads_are_added_up_as_they_come_and_not_collected(flower, make_grid, 
         return name
 
     grid.push = push
-    grid.pull_messages = lambda names: [flower.upload_reply(sent.pop(name), head) for name in names]
+
+    def arrived(message):
+        fresh = Array(dtype=head.dtype, shape=head.shape, stype=head.stype, data=bytes(memoryview(head.data)))
+        return Message(RecordDict({"upload": ArrayRecord({"upload": fresh})}), reply_to=message)
+
+    grid.pull_messages = lambda names: [arrived(sent.pop(name)) for name in names]
     mechanism = OneRound(upload=upload, noise_multiplier=1.0)
     strategy = flower.OneRoundStrategy(
         mechanism, num_users=NODES, delta=0.01, folder=tmp_path, connect_timeout=0.0

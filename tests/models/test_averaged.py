@@ -7,12 +7,15 @@ import pytest
 import torch
 
 import fedproof as fp
+from fedproof.config import parse_config
 from fedproof.ensemble import Task
 from fedproof.ensemble.train import predict, train_replicas
 from fedproof.mechanisms import LocalTraining, Partition, UserFedAvg
 from fedproof.models.averaged import Averaged
 from fedproof.models.model import as_inputs, load
 from fedproof.models.networks import logistic, mlp
+from fedproof.pretrain import load_pretrain_config, pretrain
+from fedproof.serving import predict as predict_new
 
 
 @pytest.fixture
@@ -101,3 +104,49 @@ def test_noise_on_copies_is_refused(digits):
     model = Averaged(one=mlp((4,), 3), copies=2)
     with pytest.raises(ValueError, match="copies = 2 must be 1 where noise is added"):
         model.clipped_gradient(*[torch.zeros(1)] * 4, clip_norm=1.0)
+
+
+CONFIG = """
+[data]
+name = "digits"
+users = 12
+[model]
+name = "mlp"
+hidden = [6]
+copies = 2
+[mechanism]
+kind = "partition"
+groups = 4
+pooled = true
+[ensemble]
+seed = 0
+"""
+
+
+def test_a_run_keeps_all_copies_and_serves_their_mean(digits, tmp_path):
+    done = fp.run(parse_config(CONFIG, "copies"), tmp_path / "run")
+    served = predict_new(tmp_path / "run", digits.test_features)
+    assert served.certified_size == done.certificate.certified_size
+    assert served.prediction == done.certificate.prediction
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("copies = 2", "copies = 0", r"model\.copies"),
+        ("copies = 2", "copies = 2.5", r"model\.copies"),
+        ('name = "mlp"\nhidden = [6]', 'name = "logistic"', "copies = 2 must be 1: this model always starts"),
+        ('kind = "partition"\ngroups = 4\npooled = true', "cohort = 4", "copies = 2 must be 1 for kind"),
+    ],
+)
+def test_a_mistake_is_one_line_before_training(tmp_path, old, new, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        fp.run(parse_config(CONFIG.replace(old, new), "copies"), tmp_path / "run")
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_are_those_of_one_model(tmp_path):
+    path = tmp_path / "pretrain.toml"
+    path.write_text('[data]\nname = "digits"\nclasses = [2, 3]\n[model]\nname = "mlp"\ncopies = 2\n')
+    with pytest.raises(ValueError, match=r"model\.copies = 2 must be 1: weights of one model are written"):
+        pretrain(load_pretrain_config(path), tmp_path / "weights.npz")

@@ -9,6 +9,7 @@ one vector, so that the answer is counted in units, as votes are.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -48,8 +49,11 @@ class Upload(Protocol):
     @property
     def bytes(self) -> int: ...  # noqa: D102
 
-    def inside(self, sent: Sent) -> Floats:
-        """Vectors `(units, width, classes)` of K, whatever was sent; what is not finite becomes 0."""
+    def inside(self, sent: Sent, out: Floats | None = None) -> Floats:
+        """Vectors `(units, width, classes)` of K, whatever was sent; what is not finite becomes 0.
+
+        They may take the place of `out`, which has their shape: fresh memory costs more than the numbers do.
+        """
 
     def weights(self, features: Floats, anchors: Floats | None) -> Floats:
         """Public weights `(inputs, width)` of inputs `(inputs, features)`.
@@ -105,9 +109,9 @@ class Ball(_Head):
     kind: ClassVar[str] = "ball"
     norm: ClassVar[float] = 1.0
 
-    def inside(self, sent: Sent) -> Floats:
+    def inside(self, sent: Sent, out: Floats | None = None) -> Floats:
         """Scaled to norm one."""
-        return _scaled(_finite(sent, self.shape), axes=(1, 2))
+        return _scaled(_finite(sent, self.shape), axes=(1, 2), out=out)
 
     def weights(self, features: Floats, anchors: Floats | None) -> Floats:
         """φ / (√2 ‖φ‖)."""
@@ -133,9 +137,9 @@ class Rows(_Head):
         """√C: every row has norm one."""
         return math.sqrt(self.classes)
 
-    def inside(self, sent: Sent) -> Floats:
+    def inside(self, sent: Sent, out: Floats | None = None) -> Floats:
         """Every class's row scaled to norm one."""
-        return _scaled(_finite(sent, self.shape), axes=(1,))
+        return _scaled(_finite(sent, self.shape), axes=(1,), out=out)
 
     def weights(self, features: Floats, anchors: Floats | None) -> Floats:
         """φ / (2 ‖φ‖)."""
@@ -161,14 +165,15 @@ class Pairs(_Head):
         """√((C - 1)/2)."""
         return math.sqrt((self.classes - 1) / 2)
 
-    def inside(self, sent: Sent) -> Floats:
+    def inside(self, sent: Sent, out: Floats | None = None) -> Floats:
         """Centred over classes, and scaled until the two rows that differ most differ by norm one."""
-        rows = _level(_finite(sent, self.shape), (1, 2))
+        rows = _finite(sent, self.shape)
+        rows = _over(rows, _largest(rows, (1, 2)), out)
         rows -= rows.mean(axis=2, keepdims=True)  # no row is longer than the two that differ most
         gram = np.einsum("uwa,uwb->uab", rows, rows)
         squares = np.einsum("uaa->ua", gram)
         apart = np.sqrt(np.maximum(squares[:, :, None] + squares[:, None] - 2 * gram, 0).max(axis=(1, 2)))
-        return _over(rows, apart[:, None, None])
+        return _over(rows, apart[:, None, None], out=rows)
 
     def weights(self, features: Floats, anchors: Floats | None) -> Floats:
         """φ / ‖φ‖."""
@@ -232,9 +237,9 @@ class NonNegative(_Near):
         """Numbers of four bytes."""
         return 4 * self.anchors * self.classes
 
-    def inside(self, sent: Sent) -> Floats:
+    def inside(self, sent: Sent, out: Floats | None = None) -> Floats:
         """Negative numbers become 0, and every class's row is scaled to norm one."""
-        return _scaled(np.maximum(_finite(sent, self.shape), 0), axes=(1,))
+        return _scaled(np.maximum(_finite(sent, self.shape), 0), axes=(1,), out=out)
 
     def weights(self, features: Floats, anchors: Floats | None) -> Floats:
         """Nearness over its norm."""
@@ -273,7 +278,7 @@ class Anchors(_Near):
         """One byte for a label, two where there are many classes."""
         return self.anchors * (1 if self.classes <= 255 else 2)
 
-    def inside(self, sent: Sent) -> Floats:
+    def inside(self, sent: Sent, out: Floats | None = None) -> Floats:
         """Labels `(units, anchors)` as vectors; what is no class abstains."""
         labels = np.asarray(sent)
         if labels.ndim != 2 or labels.shape[1] != self.anchors or labels.dtype.kind not in "iu":
@@ -300,6 +305,7 @@ GRID = 2.0**-32
 """Vectors and noise are whole multiples of it, so that sums are exact, whoever adds them in which order."""
 
 _INSIDE = 1 - 2.0**-20  # leaves room for what rounding does to the boundary of a set
+_FOLD = 128  # rows that are looked at as one
 MOST_UNITS = 2**29  # a sum of so many vectors, and noise, fits into 64 bits
 
 
@@ -324,26 +330,32 @@ def _finite(sent: Sent, shape: tuple[int, int]) -> NDArray[np.floating]:
     return vectors if known.all() else np.where(known, vectors, vectors.dtype.type(0))
 
 
-def _scaled(vectors: NDArray[np.floating], axes: tuple[int, ...]) -> Floats:
+def _scaled(vectors: NDArray[np.floating], axes: tuple[int, ...], out: Floats | None = None) -> Floats:
     """Vectors whose norm over some axes is one; those that are 0 stay.
 
-    Of all numbers one copy in float64 is held, for a server that has room for a few models only.
+    The largest entry becomes one first: squares of huge numbers are not finite, those of tiny ones zero. Of
+    all numbers one copy in float64 is held, for a server that has room for a few models only.
     """
     largest = _largest(vectors, axes)
-    level = _over(vectors, largest)
+    level = _over(vectors, largest, out)
     norms = np.sqrt(np.square(level, out=level).sum(axis=axes, keepdims=True))
-    return _over(_over(vectors, largest, out=level), norms, out=level)
-
-
-def _level(vectors: NDArray[np.floating], axes: tuple[int, ...]) -> Floats:
-    """Vectors whose largest entry is one: squares of huge numbers are not finite, those of tiny ones zero."""
-    return _over(vectors, _largest(vectors, axes))
+    return _over(_over(vectors, largest, level), norms, level)
 
 
 def _largest(vectors: NDArray[np.floating], axes: tuple[int, ...]) -> Floats:
     """The largest absolute value over some axes."""
-    above, below = (extreme(vectors, axis=axes, keepdims=True) for extreme in (np.max, np.min))
+    above, below = (_extreme(extreme, vectors, axes) for extreme in (np.max, np.min))
     return np.asarray(np.maximum(above, -below), dtype=np.float64)
+
+
+def _extreme(extreme: Callable[..., Any], vectors: NDArray[np.floating], axes: tuple[int, ...]) -> Any:
+    """The largest, or the smallest, entry over some axes; of one long vector by many rows at once."""
+    whole = vectors.shape[1] // _FOLD * _FOLD
+    if len(vectors) > 1 or axes != (1,) or vectors.ndim == 2 or not whole:
+        return extreme(vectors, axis=axes, keepdims=True)
+    folded = extreme(vectors[:, :whole].reshape(1, -1, _FOLD * vectors.shape[2]), axis=1)
+    rest = folded.reshape(1, _FOLD, -1), vectors[:, whole:]
+    return extreme(np.concatenate(rest, axis=1), axis=1, keepdims=True)
 
 
 def _unit(rows: Floats) -> Floats:
@@ -352,7 +364,4 @@ def _unit(rows: Floats) -> Floats:
 
 def _over(vectors: NDArray[np.floating], divisor: Floats, out: Floats | None = None) -> Floats:
     """The quotient in float64, 0 where the divisor is; `out` may be `vectors`."""
-    if out is None:
-        out = np.zeros(vectors.shape)
-    np.divide(vectors, divisor, out=out, where=divisor > 0)
-    return out
+    return np.asarray(np.divide(vectors, np.where(divisor > 0, divisor, np.inf), out=out))

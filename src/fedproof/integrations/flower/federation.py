@@ -58,6 +58,8 @@ class FederationStrategy(Strategy):
             raise ValueError(f"delta and max_epsilon must be left out: {mechanism.unaccounted}")
         if max_epsilon is not None:
             check.positive(max_epsilon=max_epsilon)
+        if mechanism.once and users is not None and len(set(users.values())) < len(users):
+            raise ValueError("users gives one number to two nodes: everybody is counted once")
         self.num_users = num_users
         self.delta = delta
         self.max_epsilon = max_epsilon

@@ -156,10 +156,13 @@ def exchange(
             found = list(grid.pull_messages(some))
             asked = 2 * asked if not found else room if len(found) > room else asked
             silent = silent and not found
-            for reply in found:
-                message = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if message is None or not returning.keeps(message, reply):
-                    yield reply
+            found = [
+                reply
+                for reply in found
+                if not returning.keeps(waiting.pop(reply.metadata.reply_to_message_id, None), reply)
+            ]
+            while found:  # nothing here holds on to what was handed over
+                yield found.pop(0)
         waiting |= _pushed(grid, returning.back(grid))
         yield from returning.given_up(time.monotonic())
         if silent:
@@ -181,10 +184,12 @@ class _Returning:
         self._patience = patience
         self._tries: Counter[int] = Counter()
 
-    def keeps(self, message: Message, reply: Message) -> bool:
+    def keeps(self, message: Message | None, reply: Message) -> bool:
         """Whether the node of a reply is to be asked again, and nothing is to be heard of the reply."""
+        if not self._patience or message is None or not reply.has_error():
+            return False
         node = message.metadata.dst_node_id
-        if not self._patience or not reply.has_error() or self._tries[node] == _TRIES:
+        if self._tries[node] == _TRIES:
             return False
         self._tries[node] += 1
         self.failed[node] = message, reply, time.monotonic() + self._patience
@@ -275,6 +280,7 @@ def judged(
         else:
             waiting.discard(node)
             yield node, Fault.ERROR if reply.has_error() else reply
+        del reply  # before the next one is there
     for node in sorted(waiting):
         yield node, Fault.SILENT
 

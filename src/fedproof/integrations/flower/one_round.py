@@ -235,7 +235,8 @@ class OneRoundStrategy(FederationStrategy):
         self, invited: tuple[int, ...], replies: Iterable[Message]
     ) -> tuple[Integers, int, int, list[tuple[int, Fault]]]:
         """The exact sum of what arrived, of how many, how many bytes, and who is not in it."""
-        total, faults = _zeros(self.mechanism), []
+        total, room = _zeros(self.mechanism), np.empty(self.mechanism.upload.shape)
+        faults: list[tuple[int, Fault]] = []
         replied = size = 0
         for node, reply in judged(frozenset(invited), _GROUP, replies):
             sent = reply if isinstance(reply, Fault) else read_upload(reply.content, self.mechanism.upload)
@@ -245,7 +246,8 @@ class OneRoundStrategy(FederationStrategy):
             replied, size = replied + 1, size + sent.nbytes
             if not np.isfinite([sent.max(), sent.min()]).all():
                 faults.append((node, Fault.NOT_FINITE))
-            add_upload(self.mechanism, total, sent)
+            add_upload(self.mechanism, total, sent, room)
+            del reply, sent  # before the next one is there
         return total, replied, size, faults
 
     def _arrays(self) -> ArrayRecord:
