@@ -13,8 +13,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-# Two workers on two cores: a second thread of either would only wait, and spin while it waits. Commands that
-# a test starts inherit this; tests of threads ask for their own number.
+# Workers share the cores: a second thread of one would only wait, and spin while it waits. Commands that a
+# test starts inherit this; tests of threads ask for their own number.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # How long an example takes says who else uses the machine.

@@ -4,22 +4,15 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from paper.clean import CLOSE, Comparison, compare_clean
+from paper.compared import UNDER
 from paper.defences import DEFENCES, defended
-from paper.published import Published
-from paper.rows import Budgets, Clean, MeasuredRow, Rows, of_kind
+from paper.inefficacy import saturated
+from paper.printed import Printed
+from paper.published import POINTS, Published
+from paper.results import Budgets
+from paper.rows import MeasuredRow, Rows, of_kind
+from paper.sizes import PANELS, best, sizes_of
 from paper.study import Panel, Study, rows_key
-
-_BEST = {
-    "certified-user-epsilon/mnist": "user-mnist",
-    "certified-user-epsilon/cifar": "user-cifar",
-    "certified-user-epsilon/tweets": "user-sent140",
-    "instances-mnist/certified": "instance-mnist",
-    "instances-cifar/certified": "instance-cifar",
-    "certified-heterogeneity/mnist-dir1": "user-mnist-dir1",
-    "certified-heterogeneity/mnist-dir0.5": "user-mnist-dir0.5",
-    "certified-heterogeneity/cifar-dir1": "user-cifar-dir1",
-    "certified-heterogeneity/cifar-dir0.5": "user-cifar-dir0.5",
-}
 
 
 def agreement(study: Study, rows: Rows, published: Published, clean: Sequence[Comparison]) -> str:
@@ -30,7 +23,7 @@ def agreement(study: Study, rows: Rows, published: Published, clean: Sequence[Co
     found = [(panel, rows.under(rows_key(study, panel))) for panel in study.panel]
     facts = [
         *_clean(study, rows, published, clean),
-        *_best_epsilon(study, found, published),
+        *_best_epsilon(study, rows, published),
         *_defences(found, published),
         *_bounds(found),
         *_budgets(found),
@@ -46,22 +39,16 @@ def _clean(study: Study, rows: Rows, published: Published, clean: Sequence[Compa
         yield f"{near} of {len(compared)} published clean accuracies are within {CLOSE} points"
 
 
-def _best_epsilon(
-    study: Study, found: Sequence[tuple[Panel, list[MeasuredRow]]], published: Published
-) -> Iterator[str]:
+def _best_epsilon(study: Study, rows: Rows, published: Published) -> Iterator[str]:
     """At which ε the paper's formula reaches furthest, there and here."""
-    for panel, rows in found:
-        name = _BEST.get(f"{study.name}/{panel.name}")
-        certified = [
-            (one.paper_largest, one) for _, one in of_kind(rows, Clean) if one.paper_largest is not None
-        ]
-        if name is None or not certified:
-            continue
-        largest, best = max(certified, key=lambda pair: pair[0])
-        yield (
-            f"on {panel.title} the largest K, {largest:.2f}, is reached at "
-            f"ε = {best.epsilon['paper']:.4g}, in the paper at {published.best_epsilon(name):g}"
-        )
+    for name, (_, key) in PANELS.items():
+        panels = [panel for panel in study.panel if key == f"{study.name}/{panel.name}"]
+        found = sizes_of(rows, key)
+        if panels and found:
+            yield (
+                f"on {panels[0].title} the largest K, {best(found)}, is reached at "
+                f"ε = {best(found).epsilon:.4g}, in the paper at {published.best_epsilon(name):g}"
+            )
 
 
 def _defences(found: Sequence[tuple[Panel, list[MeasuredRow]]], published: Published) -> Iterator[str]:
@@ -85,10 +72,49 @@ def _bounds(found: Sequence[tuple[Panel, list[MeasuredRow]]]) -> Iterator[str]:
     bounded = [one for one in attacked if one.holds_on_cost is not None]
     if bounded:
         held = sum(bool(one.holds_on_cost and one.holds_on_certified) for one in bounded)
-        yield f"{held} of {len(bounded)} attacked ensembles stay within what is certified"
+        full = sum(saturated(row, one) for _, rows in found for row in rows for one in row.attacks)
+        trivial = f" ({full} of them trivially: J(D) = J(D') = C̄)" if full else ""
+        yield f"{held} of {len(bounded)} attacked ensembles stay within what is certified{trivial}"
 
 
 def _budgets(found: Sequence[tuple[Panel, list[MeasuredRow]]]) -> Iterator[str]:
     for _, rows in found:
         for _, budgets in of_kind(rows, Budgets):
             yield f"{budgets.equal} of {len(budgets.rows)} values are equal to four decimals"
+
+
+# --- every printed number -----------------------------------------------------------------------------------
+
+
+def _shown_above(one: Printed) -> bool:
+    """Points of the paper are in the tables of budgets and accuracies, attacks in those of the defences."""
+    return one.ours is not None and (one.place[0] == POINTS or one.table.startswith(UNDER))
+
+
+def printed_section(found: Sequence[Printed]) -> Iterator[str]:
+    """Per table how many numbers agree, every miss, and the numbers that no other section shows."""
+    tables: dict[str, list[Printed]] = {}
+    for one in found:
+        tables.setdefault(one.table, []).append(one)
+    yield "\n## Every printed number\n"
+    yield (
+        f"Accuracies count as the same within {CLOSE} points, ε to the digits printed, K if it is rounded to "
+        "the printed number, settings if they are equal.\n"
+    )
+    yield "| table | printed | the same | not the same | not trained yet | share |\n|---|---|---|---|---|---|"
+    for table, entries in tables.items():
+        counts = [sum(one.close is said for one in entries) for said in (True, False, None)]
+        share = f"{counts[0] / (counts[0] + counts[1]):.0%}" if counts[0] + counts[1] else "-"
+        yield f"| {table} | {len(entries)} | {' | '.join(map(str, counts))} | {share} |"
+    yield "\n### Not the same\n"
+    yield "| table | which | published | ours | why |\n|---|---|---|---|---|"
+    for one in found:
+        if one.close is False:
+            cells = (one.what, f"{one.published:g}", f"{one.ours:.4g}", one.why or "unexplained")
+            yield f"| {one.table} | {' | '.join(cells)} |"
+    yield "\n### Numbers that no section above shows\n"
+    yield "| table | which | published | ours |\n|---|---|---|---|"
+    for one in found:
+        if not _shown_above(one):
+            ours = one.why or "not trained yet" if one.ours is None else f"{one.ours:.4g}"
+            yield f"| {one.table} | {one.what} | {one.published:g} | {ours} |"

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from paper.published import Budget, Published
-from paper.rows import MeasuredRow, Rows, Trained, of_kind
+from paper.results import Trained
+from paper.rows import MeasuredRow, Rows, of_kind
 from paper.study import Panel, Study, rows_key
 
 CLOSE = 2.5  # points

@@ -3,14 +3,17 @@
 A defence is judged by one model, on average over the replicas; UserDP-FedAvg by its certified ensemble.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from fedproof.report.chart import new_figure, save_figure
 from paper.figures import colours, label_of
 from paper.published import Published
-from paper.rows import AttackCell, MeasuredRow
+from paper.results import AttackCell, Clean
+from paper.rows import MeasuredRow, Rows, of_kind
+from paper.statements import Statement, at, counted
 
 DEFENCES = "robust-accuracy"  # `published` of the panels that are compared with the table
 
@@ -21,6 +24,8 @@ class Defended:
 
     Attributes:
         server: what tells it from its neighbours.
+        name: what it is called in the paper's table.
+        rule: whether it is a rule of aggregation without privacy; else it is UserDP-FedAvg.
         attack: its name.
         size: number of adversaries.
         ours, theirs: accuracy in percent, measured and printed; None where the paper prints none.
@@ -28,6 +33,8 @@ class Defended:
     """
 
     server: str
+    name: str
+    rule: bool
     attack: str
     size: int
     ours: float
@@ -40,6 +47,8 @@ def defended(rows: Sequence[MeasuredRow], published: Published) -> list[Defended
     return [
         Defended(
             server=label_of(row),
+            name=_server(row),
+            rule=rule_of(row) is not None,
             attack=one.attack,
             size=one.adversaries,
             ours=100 * _judged(row, one),
@@ -49,6 +58,101 @@ def defended(rows: Sequence[MeasuredRow], published: Published) -> list[Defended
         for row in rows
         for one in row.attacks
     ]
+
+
+def no_attack(rows: Rows) -> dict[str, float]:
+    """By server: its accuracy in percent without attack, judged as under attack."""
+    found = ((row, row.attacks[0]) for row in rows.under(_STUDY) if row.attacks)
+    return {
+        _server(row): 100 * (one.clean_accuracy if rule_of(row) is None else one.clean_replica_accuracy)
+        for row, one in found
+    }
+
+
+def certified_share(rows: Rows) -> dict[tuple[str, int], float]:
+    """By server and k: certified accuracy in percent, by the paper's formula without confidence."""
+    return {
+        (_server(row), size): 100 * at(one.curve("paper", None, False), size)
+        for row, one in of_kind(rows.under(f"{_STUDY}/user-dp-certified"), Clean)
+        for size in _SIZES
+    }
+
+
+_STUDY = "robust-accuracy"
+_SIZES = (2, 3, 5, 10)
+_MANY = 5
+_OPTIMISED = ("min-max", "min-sum")
+_SIMILAR = 2.5  # points
+_STABLE = 2.0  # points: "less than 1 % to 2 %" in the paper
+
+
+def conclusions(rows: Rows, published: Published) -> Iterator[Statement]:
+    """About the table of defences."""
+    found = rows.under(_STUDY)
+    cells = [(row, one) for row in found for one in row.attacks]
+    private = [(row, one) for row, one in cells if rule_of(row) is None]
+    certified = [one for _, one in private if one.certified_accuracy is not None]
+    if not private:
+        return
+    held = counted(certified, lambda one: (one.certified_accuracy or 0.0) <= one.accuracy)
+    yield Statement(
+        claim="certified accuracy is at most the accuracy under attack",
+        holds=held[0] == held[1],
+        evidence=f"{held[0]} of {held[1]} attacked ensembles",
+    )
+    drops = [100 * (one.clean_accuracy - one.accuracy) for _, one in private]
+    yield Statement(
+        claim=f"under every attack the ensemble of UserDP-FedAvg loses less than {_STABLE:g} points",
+        holds=max(drops) < _STABLE,
+        evidence=f"at most {max(drops):.2f} points, {sum(drop < _STABLE for drop in drops)} of {len(drops)}",
+    )
+    yield from _beside_rules(defended(found, published))
+    shares = {key: share for key, share in certified_share(rows).items() if key[1] >= _MANY}
+    if shares:
+        yield Statement(
+            claim=f"for k = {_MANY} and 10 next to nothing is certified by the paper's formula (below 1 %)",
+            holds=max(shares.values()) < 1,
+            evidence=f"at most {max(shares.values()):.2f} %",
+        )
+
+
+def _beside_rules(found: Sequence[Defended]) -> Iterator[Statement]:
+    """UserDP-FedAvg against the seven rules, at every attack and number of adversaries."""
+    best: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for attack, size in dict.fromkeys((one.attack, one.size) for one in found):
+        here = [one for one in found if (one.attack, one.size) == (attack, size)]
+        ours, rules = ([one.ours for one in here if one.rule is known] for known in (False, True))
+        if ours and rules:
+            best[attack, size] = [(max(ours), max(rules)), (min(ours), max(rules))]
+    optimised = [pairs for (attack, _), pairs in best.items() if attack in _OPTIMISED]
+    others = [pairs for (attack, _), pairs in best.items() if attack not in _OPTIMISED]
+    if optimised:
+        above = counted(optimised, lambda pairs: pairs[0][0] > pairs[0][1])
+        yield Statement(
+            claim="under optimised attacks UserDP-FedAvg is more accurate than every rule",
+            holds=above[0] == above[1],
+            evidence=f"{above[0]} of {above[1]} attacks; its best against the best rule: {_shown(optimised)}",
+        )
+    if others:
+        near = counted(others, lambda pairs: abs(pairs[0][0] - pairs[0][1]) <= _SIMILAR)
+        yield Statement(
+            claim="under backdoors and label flips UserDP-FedAvg is about as accurate as the best rule "
+            f"(within {_SIMILAR} points)",
+            holds=near[0] == near[1],
+            evidence=f"{near[0]} of {near[1]} attacks: {_shown(others)}",
+        )
+    if best:
+        below = counted(best.values(), lambda pairs: pairs[1][0] < pairs[1][1])
+        yield Statement(
+            claim="where ε is too small UserDP-FedAvg is less accurate than the rules",
+            holds=below[0] == below[1],
+            evidence=f"{below[0]} of {below[1]} attacks at the smallest ε",
+        )
+
+
+def _shown(found: Sequence[list[tuple[float, float]]]) -> str:
+    means = [fmean(pairs[0][place] for pairs in found) for place in (0, 1)]
+    return f"{means[0]:.2f} against {means[1]:.2f} on average"
 
 
 def draw_defences(title: str, found: Sequence[Defended], path: Path) -> None:
@@ -76,20 +180,20 @@ def draw_defences(title: str, found: Sequence[Defended], path: Path) -> None:
 
 
 def _judged(row: MeasuredRow, one: AttackCell) -> float:
-    if _rule(row) is None:
+    if rule_of(row) is None:
         return one.accuracy
     assert one.replica_accuracy is not None
     return one.replica_accuracy
 
 
-def _rule(row: MeasuredRow) -> str | None:
+def rule_of(row: MeasuredRow) -> str | None:
     """The defence of the row's server; None: the row is of UserDP-FedAvg."""
     return row.values.get("aggregation.rule")
 
 
 def _server(row: MeasuredRow) -> str:
     """What the row's server is called in the paper's table."""
-    rule = _rule(row)
+    rule = rule_of(row)
     if rule is not None:
         return {"mean": "fedavg", "geometric-median": "rfa"}.get(rule, rule)
     return f"user-dp eps {row.paper_epsilon or 0:.4g}"

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedproof.report.chart import new_figure, save_figure
-from paper.rows import AttackCell, Clean, Dopamine, MeasuredRow, Needed, of_kind
+from paper.inefficacy import VIEWS, View
+from paper.results import AS_PRINTED, Clean, CostCell, Dopamine, Needed
+from paper.rows import MeasuredRow, of_kind
 
 WAYS = (
     ("the paper's formula", "paper", None),
@@ -21,13 +23,15 @@ def draw_panel(measure: str, title: str, rows: Sequence[MeasuredRow], path: Path
     drawers: dict[str, Callable[[Any, Sequence[MeasuredRow]], None]] = {
         "certified": _certified,
         "attacked": _attacked,
+        "costs": _attacked,
         "needed": _needed,
         "dopamine": _dopamine,
     }
     if measure not in drawers or not rows:
         return False
-    wide = measure in ("certified", "dopamine")
-    with new_figure((9.0 if wide else 6.0, 3.6)) as figure:
+    several = measure == "costs" and len(measured_views(rows)) > 1
+    wide = several or measure in ("certified", "dopamine")
+    with new_figure((9.0 if wide else 6.0, 6.4 if several else 3.6)) as figure:
         figure.suptitle(title, fontsize=11)
         drawers[measure](figure, rows)
         if any(axes.get_legend_handles_labels()[0] for axes in figure.axes):
@@ -42,14 +46,24 @@ def label_of(row: MeasuredRow) -> str:
         return f"ε = {row.paper_epsilon:.4g}"
     names = {"poison_fraction": "α", "scale": "γ", "noise_multiplier": "σ"}
     parts = {key.rpartition(".")[2]: value for key, value in row.values.items()}
+    if "clip" in parts and row.paper_epsilon is not None:  # some clippings spend more than others
+        parts["ε"] = f"{row.paper_epsilon:.4g}"
     return ", ".join(f"{names.get(key, key)} = {value}" for key, value in parts.items())
+
+
+def titled(title: str, rows: Sequence[MeasuredRow]) -> str:
+    """The title of a panel, with the ε that was really spent where it is one."""
+    spent = {f"{row.paper_epsilon:.4g}" for row in rows if row.paper_epsilon is not None}
+    return f"{title}, ε = {spent.pop()}" if len(spent) == 1 else title
 
 
 def _certified(figure: Any, rows: Sequence[MeasuredRow]) -> None:
     """One picture for each way to certify the same scores; dotted: with confidence."""
     shown = [(row, result) for row, result in of_kind(rows, Clean) if result.curves]
-    pictures = figure.subplots(1, len(WAYS), sharey=True)
-    for axes, (title, method, relation) in zip(pictures, WAYS, strict=True):
+    printed = any(result.curve(AS_PRINTED, None, False) for _, result in shown)
+    ways = (*WAYS, ("the paper's, at its printed ε", AS_PRINTED, None)) if printed else WAYS
+    pictures = figure.subplots(1, len(ways), sharey=True)
+    for axes, (title, method, relation) in zip(pictures, ways, strict=True):
         for (row, result), colour in zip(shown, colours(len(shown)), strict=True):
             for sure, style in ((False, "-"), (True, ":")):
                 ys = result.curve(method, relation, sure)
@@ -68,17 +82,17 @@ class _Series:
     label: str
     colour: Any
     xs: list[float]
-    found: list[AttackCell]
+    found: list[CostCell]
 
     @property
     def tight(self) -> list[float] | None:
         """Our lower bound at every point, or None where one has none."""
-        return _known([one.certified_lower for one in self.found])
+        return _known([one.lower for one in self.found])
 
     @property
     def paper(self) -> list[float] | None:
         """The paper's lower bound likewise."""
-        return _known([one.paper_lower_exact for one in self.found])
+        return _known([one.paper_lower for one in self.found])
 
 
 def _known(values: Sequence[float | None]) -> list[float] | None:
@@ -86,55 +100,88 @@ def _known(values: Sequence[float | None]) -> list[float] | None:
 
 
 def _attacked(figure: Any, rows: Sequence[MeasuredRow]) -> None:
-    """The attacker's cost over k, or over ε where one k was attacked, above its bounds."""
-    axes = figure.subplots()
-    found = [
-        (row, name, [one for one in row.attacks if one.attack == name])
+    """The attacker's cost over k, or over ε where one k was attacked, above its bounds; a picture a cost."""
+    views = measured_views(rows)
+    pictures = figure.subplots(*((2, 2) if len(views) > 2 else (1, len(views))), squeeze=False).ravel()
+    for axes, view in zip(pictures, views, strict=True):
+        series = _over_epsilon(rows, view) or _over_size(rows, view)
+        axes.set_xlabel("ε (paper)" if _one_size(rows) else "k")
+        if not _one_size(rows):
+            axes.xaxis.get_major_locator().set_params(integer=True)
+        first = axes is pictures[0]
+        for one, marker in zip(series, cycle("os^Dv"), strict=False):
+            costs = [cost.attacked for cost in one.found]
+            # Hollow and of different shapes: costs are often equal.
+            look = {"color": one.colour, "markerfacecolor": "none", "markersize": 7}
+            axes.plot(one.xs, costs, marker, label=f"J(D'), {one.label}" if first else None, **look)
+        _clean(axes, series, named=first)
+        _bounds(axes, series, named=first)
+        axes.set(ylabel="attacker's cost", ylim=(0, None))
+        if len(views) > 1:
+            axes.set_title(view.name, fontsize=9)
+
+
+def measured_views(rows: Sequence[MeasuredRow]) -> list[View]:
+    """The costs that every attack of the rows was measured by."""
+    cells = [(row, one) for row in rows for one in row.attacks]
+    return [view for view in VIEWS if all(view.of(row, one) is not None for row, one in cells)]
+
+
+def _one_size(rows: Sequence[MeasuredRow]) -> bool:
+    """Whether every attack was tried with one number of units, at several ε."""
+    return len(rows) > 1 and all(
+        [one.attack for one in row.attacks].count(name) == 1
         for row in rows
-        for name in dict.fromkeys(one.attack for one in row.attacks)
-    ]
-    if all(len(attacks) == 1 for _, _, attacks in found) and len(rows) > 1:
-        series = _over_epsilon(found)
-        axes.set_xlabel("ε (paper)")
-    else:
-        series = _over_size(found)
-        axes.set_xlabel("k")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-    for one, marker in zip(series, cycle("os^Dv"), strict=False):
-        costs = [attack.cost for attack in one.found]
-        # Hollow and of different shapes: costs are often equal.
-        look = {"color": one.colour, "markerfacecolor": "none", "markersize": 7}
-        axes.plot(one.xs, costs, marker, label=f"J(D'), {one.label}", **look)
-    _bounds(axes, series)
-    axes.set(ylabel="attacker's cost", ylim=(0, None))
+        for name in {one.attack for one in row.attacks}
+    )
 
 
-def _over_size(found: Sequence[tuple[MeasuredRow, str, list[AttackCell]]]) -> list[_Series]:
+def _costs(row: MeasuredRow, name: str, view: View) -> list[CostCell]:
+    found = (view.of(row, one) for one in row.attacks if one.attack == name)
+    return [one for one in found if one is not None]
+
+
+def _over_size(rows: Sequence[MeasuredRow], view: View) -> list[_Series]:
+    found = [(row, name) for row in rows for name in dict.fromkeys(one.attack for one in row.attacks)]
     return [
         _Series(
             label=f"{name}, {label_of(row)}".rstrip(", "),
             colour=colour,
-            xs=[one.adversaries for one in attacks],
-            found=attacks,
+            xs=[one.adversaries for one in row.attacks if one.attack == name],
+            found=_costs(row, name, view),
         )
-        for (row, name, attacks), colour in zip(found, colours(len(found)), strict=True)
+        for (row, name), colour in zip(found, colours(len(found)), strict=True)
     ]
 
 
-def _over_epsilon(found: Sequence[tuple[MeasuredRow, str, list[AttackCell]]]) -> list[_Series]:
-    names = dict.fromkeys(name for _, name, _ in found)
+def _over_epsilon(rows: Sequence[MeasuredRow], view: View) -> list[_Series]:
+    """None where several numbers of units were tried."""
+    if not _one_size(rows):
+        return []
+    names = dict.fromkeys(one.attack for row in rows for one in row.attacks)
     return [
         _Series(
             label=name,
             colour=colour,
-            xs=[row.paper_epsilon or 0.0 for row, one, _ in found if one == name],
-            found=[attacks[0] for _, one, attacks in found if one == name],
+            xs=[row.paper_epsilon or 0.0 for row in rows if _costs(row, name, view)],
+            found=[one for row in rows for one in _costs(row, name, view)],
         )
         for name, colour in zip(names, colours(len(names)), strict=True)
     ]
 
 
-def _bounds(axes: Any, series: Sequence[_Series]) -> None:
+def _clean(axes: Any, series: Sequence[_Series], named: bool) -> None:
+    """The cost without attack: once where it is the same for all."""
+    costs = [tuple(round(cost.clean, 4) for cost in one.found) for one in series]
+    alike = len(set(costs)) == 1
+    for one, values in list(zip(series, costs, strict=True))[: 1 if alike else None]:
+        colour = "#555555" if alike else one.colour
+        axes.plot(one.xs, values, ":", color=colour, linewidth=1.2, gid="clean")
+    if named:
+        axes.plot([], [], ":", color="#555555", linewidth=1.2, label="J(D), without attack")
+
+
+def _bounds(axes: Any, series: Sequence[_Series], named: bool) -> None:
     """Both lower bounds: once where they are the same for all, else for each in its own colour."""
     alike = all((one.tight, one.paper) == (series[0].tight, series[0].paper) for one in series)
     styles = (
@@ -144,9 +191,12 @@ def _bounds(axes: Any, series: Sequence[_Series]) -> None:
     for one in series[:1] if alike else series:
         for values, (label, style, colour) in zip((one.tight, one.paper), styles, strict=True):
             if values is not None:
-                drawn = {"color": colour, "label": label} if alike else {"color": one.colour}
+                drawn = {
+                    "color": colour if alike else one.colour,
+                    "label": label if alike and named else None,
+                }
                 axes.plot(one.xs, values, style, linewidth=1.8, **drawn)
-    if not alike:
+    if not alike and named:
         for label, style, _ in styles:
             axes.plot([], [], style, color="#555555", linewidth=1.8, label=label)
 

@@ -1,80 +1,52 @@
 """What is measured of an experiment: plain numbers, small enough to be committed."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.accounting import account, ensemble_account
+from fedproof.accounting import account
 from fedproof.accounting.epsilon import dopamine_epsilon, paper_epsilon
-from fedproof.certificates import CostMethod, Method, certify, inefficacy
+from fedproof.certificates import Method, certify
 from fedproof.certificates.certificate import ONLY_METHOD
 from fedproof.certificates.comparison import compare, relations_of
-from fedproof.certificates.paper_theorems import inefficacy_bounds, real_size
+from fedproof.certificates.confidence import hoeffding_width
+from fedproof.certificates.paper_theorems import certified_size, real_size
 from fedproof.certificates.rules import Rule
-from fedproof.config import Config
-from fedproof.ensemble import Task, ensemble_accuracy, replica_accuracies
-from fedproof.experiment import SharedWork
+from fedproof.ensemble import replica_accuracies
 from fedproof.folder import secret_of
-from fedproof.mechanisms import (
-    FedAvg,
-    FixedSize,
-    InstanceFedSGD,
-    Releases,
-    UserFedAvg,
-    is_certified,
-    is_private,
-)
-from fedproof.robustness import AttackRow
-from fedproof.robustness.evaluate import attack, series
-from fedproof.robustness.outcome import AttackOutcome, costs, train
+from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedSGD, Releases, UserFedAvg, is_certified
+from fedproof.robustness.outcome import train
 from fedproof.threat import Relation, ThreatModel, Unit
 from fedproof.training import certify_task
 from fedproof.training import train as train_all
+from paper.attacked import attacked, costed, needed
 from paper.published import Published
-from paper.rows import (
-    AttackCell,
-    Attacked,
+from paper.results import (
+    AS_PRINTED,
     BudgetCell,
     Budgets,
     CertifiedCurve,
     Clean,
     Dopamine,
     DopamineCurve,
-    Needed,
+    LargestSize,
     Recorded,
     Result,
     RuleCurve,
     RunTime,
 )
-from paper.study import Panel
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What a measurement may use.
-
-    Attributes:
-        panel: what is asked for.
-        config: the experiment.
-        task: its training.
-        shared: data and first updates that neighbouring points have in common.
-    """
-
-    panel: Panel
-    config: Config
-    task: Task
-    shared: SharedWork
+from paper.work import Work, clean_outcome, one_model, paper_epsilon_of, trained
 
 
 def certified(work: Work) -> Clean:
     """Accuracy, and certified accuracy over k: the paper's way and ours, from the same scores."""
     config, task = work.config, work.task
-    scores = _clean(work).scores
-    clean = _trained(work, scores)
+    scores = clean_outcome(work).scores
+    clean = trained(work, scores)
     if not is_certified(task.mechanism):
         return clean
     start = time.perf_counter()
@@ -97,17 +69,26 @@ def certified(work: Work) -> Clean:
         for curve in curves
     ]
     margins = [_margin(work, scores, relation, chance) for relation in relations_of(task.mechanism)]
+    found = _sizes(work, scores)
     return replace(
         clean,
-        curves=(*compared, *margins),
-        paper_largest=_paper_largest(work, scores),
+        curves=(*compared, *_as_published(work, scores), *margins),
+        paper_largest=found[0].all,
+        sizes=found,
         certify_seconds=round(time.perf_counter() - start, 3),
     )
 
 
+def sizes(work: Work) -> Clean:
+    """Accuracy, and the paper's K with its uncertainty."""
+    scores = clean_outcome(work).scores
+    found = _sizes(work, scores)
+    return replace(trained(work, scores), paper_largest=found[0].all, sizes=found)
+
+
 def accuracy(work: Work) -> Clean:
     """Accuracy alone."""
-    return _trained(work, _clean(work).scores)
+    return trained(work, clean_outcome(work).scores)
 
 
 def _margin(work: Work, scores: NDArray[np.float32], relation: Relation, chance: float) -> CertifiedCurve:
@@ -131,83 +112,46 @@ def _margin(work: Work, scores: NDArray[np.float32], relation: Relation, chance:
     )
 
 
-def _paper_largest(work: Work, scores: NDArray[np.float32]) -> float:
-    """The largest real K of the paper's formula over the test inputs, with means taken as exact."""
-    means = np.sort(scores.mean(axis=0, dtype=np.float64), axis=-1)
-    delta = work.config.mechanism.delta
-    epsilon = account(work.task.mechanism, delta, ["paper"])["paper"]
-    return round(float(real_size(means[:, -1], means[:, -2], epsilon=epsilon, delta=delta).max()), 3)
+_PART = 250  # replicas of a part: four of an ensemble of the paper's size
 
 
-def attacked(work: Work) -> Attacked:
-    """Attacked ensembles beside the bounds, for every attack and number of poisoned units."""
-    config, task = work.config, work.task
-    first = work.shared.first_updates(config, task)
-    rows = attack(config, work.panel.attacks, work.panel.sizes, task=task, first=first)
-    return Attacked(
-        accuracy=rows[0].clean_replica_accuracy,
-        attacks=tuple(
-            AttackCell(**row.values() | {"reasons": row.reasons}, paper_lower_exact=_paper_lower(work, row))
-            for row in rows
-        ),
-        cost_bound=config.attack.cost_bound,
-        **_privacy(work),
+def _sizes(work: Work, scores: NDArray[np.float32]) -> tuple[LargestSize, ...]:
+    """The paper's largest K: at the ε spent, with confidence, and where it differs at the ε it prints."""
+    chance = work.config.certificate.failure_probability
+    spent, printed = paper_epsilon_of(work), paper_epsilon_of(work, printed=True)
+    ways = [(spent, None), (spent, chance), *([(printed, None)] if printed != spent else [])]
+    parts = [scores[begin : begin + _PART] for begin in range(0, len(scores) - _PART + 1, _PART)]
+
+    def largest(part: NDArray[np.float32], epsilon: float, chance: float | None) -> float:
+        means = np.sort(part.mean(axis=0, dtype=np.float64), axis=-1)
+        width = 0.0 if chance is None else hoeffding_width(len(part), chance)
+        delta = work.config.mechanism.delta
+        top, rival = means[:, -1] - width, np.minimum(means[:, -2] + width, 1.0)
+        return round(float(real_size(top, rival, epsilon=epsilon, delta=delta).max()), 3)
+
+    return tuple(
+        LargestSize(
+            epsilon=round(epsilon, 6),
+            failure_probability=chance,
+            all=largest(scores, epsilon, chance),
+            parts=tuple(largest(part, epsilon, chance) for part in parts if len(parts) > 1),
+        )
+        for epsilon, chance in ways
     )
 
 
-def _cell(work: Work, row: AttackRow) -> AttackCell:
-    columns = row.values() | {"reasons": row.reasons}
-    return AttackCell(**columns, paper_lower_exact=_paper_lower(work, row))
-
-
-def _paper_lower(work: Work, row: AttackRow) -> float | None:
-    """The paper's lower bound as the paper draws it: from the mean, without confidence."""
-    delta, bound = work.config.mechanism.delta, work.config.attack.cost_bound
-    if not is_private(work.task.mechanism):
-        return None
-    epsilon = account(work.task.mechanism, delta, ["paper"])["paper"]
-    lower, _ = inefficacy_bounds(
-        row.clean_cost, row.adversaries, cost_bound=bound, epsilon=epsilon, delta=delta
-    )
-    return float(lower)
-
-
-def needed(work: Work) -> Needed:
-    """How many units it takes to divide the attacker's cost by τ: the paper's bound and ours."""
-    config, task = work.config, work.task
-    [(_, goal_of)] = series(config, work.panel.attacks[0], [1], task)
-    outcome = _clean(work, goal_of.goal(task.federation))
-    found = costs(outcome.losses[0], config.attack.cost_bound)
-
-    def units(tau: float, method: CostMethod, bound: str) -> float | None:
-        return inefficacy(
-            found,
-            cost_bound=config.attack.cost_bound,
-            mechanism=task.mechanism,
-            threat=config.threat_model,
-            sizes=(),
-            method=method,
-            bound=bound,
-            failure_probability=config.certificate.failure_probability,
-            tau=tau,
-            delta=config.mechanism.delta,
-        ).needed
-
-    def by_formula(tau: float) -> float:
-        count = units(tau, CostMethod.PAPER, "none")
-        assert count is not None, "a formula has a value for every τ"
-        return count
-
-    clean = _trained(work, outcome.scores)
-    return Needed(
-        accuracy=clean.accuracy,
-        accuracy_std=clean.accuracy_std,
-        ensemble_accuracy=clean.ensemble_accuracy,
-        cost=float(found.mean()),
-        taus=work.panel.taus,
-        paper=tuple(map(by_formula, work.panel.taus)),
-        tight=tuple(units(tau, CostMethod.MEAN, "betting") for tau in work.panel.taus),
-        **_privacy(work),
+def _as_published(work: Work, scores: NDArray[np.float32]) -> Iterator[CertifiedCurve]:
+    """The paper's curve at the ε that it prints, where a panel asks for it."""
+    epsilon, delta = paper_epsilon_of(work, printed=True), work.config.mechanism.delta
+    if not work.panel.printed:
+        return
+    means = scores.mean(axis=0, dtype=np.float64)
+    ordered = np.sort(means, axis=-1)
+    found = certified_size(ordered[:, -1], ordered[:, -2], epsilon=epsilon, delta=delta)
+    right = np.where(means.argmax(axis=-1) == work.task.federation.test_labels, found, -1)
+    shares = [np.mean(right >= size) for size in range(work.config.certificate.max_size + 1)]
+    yield CertifiedCurve(
+        method=AS_PRINTED, relation=None, failure_probability=None, accuracy=_until_zero(shares)
     )
 
 
@@ -294,7 +238,7 @@ def record(work: Work) -> Recorded:
         curves.append(_rule_curve(work, scores, announced, Relation.JOIN))
     return Recorded(
         accuracy=round(float(replica_accuracies(scores, labels).mean()), 5),
-        **_one_model(work),
+        **one_model(work),
         inputs=len(labels),
         unit=task.mechanism.unit.value,
         units=task.federation.num_users if task.mechanism.unit is Unit.USER else len(task.federation.labels),
@@ -335,49 +279,14 @@ def _rule_curve(work: Work, scores: NDArray[np.floating], rule: Rule | None, rel
 MEASURES: dict[str, Callable[[Work], Result]] = {
     "certified": certified,
     "accuracy": accuracy,
+    "sizes": sizes,
     "attacked": attacked,
+    "costs": costed,
     "needed": needed,
     "run-time": run_time,
     "record": record,
 }
 COMPUTED: dict[str, Callable[[Published], Result]] = {"budgets": budgets, "dopamine": dopamine}
-
-
-def _clean(work: Work, *goals: Any) -> AttackOutcome:
-    first = work.shared.first_updates(work.config, work.task)
-    return train(work.task, work.config.ensemble.replicas, goals, first=first)
-
-
-def _trained(work: Work, scores: NDArray[np.float32]) -> Clean:
-    """Accuracy and privacy of the replicas, nothing certified yet."""
-    labels = work.task.federation.test_labels
-    single = replica_accuracies(scores, labels)
-    return Clean(
-        accuracy=round(float(single.mean()), 5),
-        accuracy_std=round(float(single.std()), 5),
-        ensemble_accuracy=round(ensemble_accuracy(scores, labels), 5),
-        **_privacy(work),
-    )
-
-
-def _privacy(work: Work) -> dict[str, Any]:
-    """What `Trained` says of privacy; nothing where there is none."""
-    mechanism, delta = work.task.mechanism, work.config.mechanism.delta
-    if not is_private(mechanism):
-        return {}
-    together = ensemble_account(mechanism, delta, work.config.ensemble.replicas)
-    return _one_model(work) | {
-        "ensemble_epsilon": {name: round(value, 4) for name, value in together.items()}
-    }
-
-
-def _one_model(work: Work) -> dict[str, Any]:
-    """ε and δ of one model, or of the one release; nothing where there are none."""
-    mechanism, delta = work.task.mechanism, work.config.mechanism.delta
-    if not is_private(mechanism):
-        return {}
-    found = account(mechanism, delta).items()
-    return {"epsilon": {name: round(value, 6) for name, value in found}, "delta": delta}
 
 
 def _rounded(values: Any) -> tuple[float, ...]:

@@ -5,25 +5,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedproof.files import replace_file
-from paper.agreement import agreement
+from paper.agreement import agreement, printed_section
 from paper.clean import Comparison, compare_clean
+from paper.compared import printed
+from paper.conclusions import statements
 from paper.defences import DEFENCES, Defended, defended, draw_defences
-from paper.figures import draw_panel, label_of
+from paper.figures import draw_panel, titled
+from paper.printed import Sources
 from paper.published import Published
-from paper.rows import (
-    Attacked,
-    Budgets,
-    Clean,
-    Dopamine,
-    MeasuredRow,
-    Needed,
-    Rows,
-    RunTime,
-    device_seconds,
-    of_kind,
-)
-from paper.statements import Statement, at, statements
+from paper.results import Attacked, Budgets, Dopamine, RunTime
+from paper.rows import MeasuredRow, Rows, device_seconds, of_kind
+from paper.statements import Statement
 from paper.study import Panel, Study, points_of, rows_key
+from paper.tables import attacked_table, certified_table, needed_table, number
 
 PAGE = "reproduction.md"
 IMAGES = "images/reproduction"
@@ -40,11 +34,6 @@ _HOW_MADE = """
 `fedproof reproduce all --device cuda` makes the rows, `python docs/build.py` this page from them; nothing on
 it is typed in by hand. Every section says what the paper shows, how far we agree, and what differs. O is the
 number of replicas, K the paper's real-valued certified size.
-"""
-
-_LEGEND = """
-Paper: its formula with the means as they are. Others: with the confidence of the row, 99 % unless said
-otherwise; the last column is fedproof's default certificate, for adversaries that join / replace.
 """
 
 _DATA = """
@@ -82,19 +71,20 @@ def drawn_panel(study: Study, panel: Panel, rows: Rows, published: Published, fo
     if panel.published == DEFENCES and found:
         draw_defences(panel.title, defended(found, published), path)
         return True
-    return draw_panel(panel.measure, panel.title, found, path)
+    return draw_panel(panel.measure, titled(panel.title, found), found, path)
 
 
 def page(studies: Sequence[Study], experiments: Path, rows: Rows) -> str:
-    """The page as Markdown; studies without rows are left out."""
+    """The page as Markdown; what has no rows is said to be not trained yet."""
     published = Published.read(experiments)
     clean = compare_clean(studies, rows, published)
-    found = statements(rows, clean)
+    found = statements(rows, clean, published)
     parts = [_INTRODUCTION, *_in_short(found, studies, experiments, rows), _HOW_MADE]
-    parts += [*_missing(studies, rows), *_summary(found)]
+    parts += [*_missing(studies, experiments, rows), *_summary(found)]
     for study in studies:
         parts += _section(study, rows, published, clean)
-    parts += [*_clean_table(clean), _DATA]
+    numbers = printed(Sources(studies, experiments, rows, published, clean))
+    parts += [*_clean_table(clean), *printed_section(numbers), _DATA]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -106,16 +96,18 @@ def shown(study: Study, panel: Panel, rows: Rows) -> list[MeasuredRow]:
     return [replace(row, result=result.only(panel.attacks)) for row, result in of_kind(found, Attacked)]
 
 
-def _missing(studies: Sequence[Study], rows: Rows) -> Iterator[str]:
-    """What of the studies has no rows, so that nobody takes the page for whole."""
-    names = [
-        f"{study.title} ({panel.title})"
-        for study in studies
-        for panel in study.panel
-        if not shown(study, panel, rows)
-    ]
+def _missing(studies: Sequence[Study], experiments: Path, rows: Rows) -> Iterator[str]:
+    """What is not trained with these settings, so that nobody takes the page for whole."""
+    counts: dict[str, list[bool]] = {}
+    for study in studies:
+        for point in points_of(study, experiments):
+            counts.setdefault(study.name, []).append(rows.find(point) is None)
+    names = [f"`{name}` {sum(found)} of {len(found)}" for name, found in counts.items() if any(found)]
     if names:
-        yield f"Not measured yet: {'; '.join(names)}.\n"
+        yield (
+            "Points that are **not trained yet** with the settings of today; where rows of before are there, "
+            f"they are shown: {', '.join(names)}.\n"
+        )
 
 
 def _effort(studies: Sequence[Study], experiments: Path, rows: Rows) -> Iterator[str]:
@@ -138,11 +130,15 @@ def _in_short(
     yield "## In short\n"
     theirs = [one for one in found if not one.beyond]
     if theirs:
-        missed = "".join(f"; not: {one.claim} ({one.evidence})" for one in theirs if not one.holds)
-        held = sum(one.holds for one in theirs)
-        yield f"* **{held} of {len(theirs)} conclusions of the paper hold** on our own trainings{missed}."
-    for one in theirs[:2]:
-        yield f"* {one.claim[:1].upper()}{one.claim[1:]}: {one.evidence}."
+        held, failed, open_ = (sum(one.verdict == said for one in theirs) for said in ("yes", "no", "open"))
+        yield (
+            f"* **{held} of {len(theirs)} conclusions of the paper hold** on our own trainings, {failed} do "
+            f"not, {open_} are open: what they compare differs by less than it varies, or was measured once."
+        )
+        yield from (f"    * not: {one.claim} ({one.evidence})" for one in theirs if one.verdict == "no")
+    for one in theirs:
+        if "published" in one.claim:
+            yield f"* {one.claim[:1].upper()}{one.claim[1:]}: {one.evidence}."
     beyond = [one for one in found if one.beyond]
     if beyond:
         yield "* **The same models prove more** with our certificates than with the paper's formula:"
@@ -154,14 +150,10 @@ def _summary(found: Sequence[Statement]) -> Iterator[str]:
     yield "\n## The paper's conclusions, computed\n"
     yield "| conclusion | holds | from |\n|---|---|---|"
     for one in found:
-        yield f"| {one.claim} | {'yes' if one.holds else '**no**'} | {one.evidence} |"
+        yield f"| {one.claim} | {'yes' if one.holds else f'**{one.verdict}**'} | {one.evidence} |"
 
 
 def _section(study: Study, rows: Rows, published: Published, clean: Sequence[Comparison]) -> Iterator[str]:
-    panels = [(panel, shown(study, panel, rows)) for panel in study.panel]
-    panels = [(panel, found) for panel, found in panels if found]
-    if not panels:
-        return
     yield f"\n## {study.title}\n"
     yield f"*In the paper:* {study.shows}\n"
     agreed = agreement(study, rows, published, clean)
@@ -169,61 +161,41 @@ def _section(study: Study, rows: Rows, published: Published, clean: Sequence[Com
         yield f"*Agreement:* {agreed}.\n"
     if study.reason:
         yield f"*What differs:* {study.reason}\n"
-    for panel, found in panels:
-        yield from _panel(study, panel, found, published)
+    for panel in study.panel:
+        found = shown(study, panel, rows)
+        if found:
+            yield from _panel(study, panel, found, rows, published)
+        else:
+            yield f"*{panel.title}:* not trained yet.\n"
 
 
-def _panel(study: Study, panel: Panel, found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
-    if panel.measure in ("certified", "attacked", "needed", "dopamine"):
-        yield f"![{panel.title}]({_image(study, panel)})\n"
+def _panel(
+    study: Study, panel: Panel, found: Sequence[MeasuredRow], rows: Rows, published: Published
+) -> Iterator[str]:
+    if panel.measure in ("certified", "attacked", "costs", "needed", "dopamine"):
+        yield f"![{titled(panel.title, found)}]({_image(study, panel)})\n"
     if panel.substitute:
         yield f"*Data:* {panel.substitute}.\n"
-    yield from {
-        "certified": _certified_table,
-        "attacked": _defence_table if panel.published == DEFENCES else _attacked_table,
-        "needed": _needed_table,
-        "run-time": _seconds,
-        "budgets": _budgets,
-        "dopamine": _dopamine,
-        "accuracy": _nothing,
-    }[panel.measure](found, published)
+    if panel.measure == "certified":
+        yield from certified_table(panel, found, rows)
+    elif panel.measure == "needed":
+        yield from needed_table(panel, found)
+    elif panel.measure == "costs" or (panel.measure == "attacked" and panel.published != DEFENCES):
+        yield from attacked_table(found)
+    elif panel.measure in ("accuracy", "sizes"):  # shown in the tables of accuracies and of K
+        yield f"*{panel.title}:*"
+    else:
+        yield from _table(panel, found, published)
     yield _provenance(found)
 
 
-def _nothing(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
-    yield from ()
-
-
-def _certified_table(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
-    yield "| | accuracy | paper's K | paper, k = 2 | join, k = 10 | replace, k = 10 | fedproof, k = 10 |"
-    yield "|---|---|---|---|---|---|---|"
-    for row, result in of_kind(found, Clean):
-        name = "without noise" if "baseline" in row.values else label_of(row)
-        cells = [f"{result.accuracy:.2%}"]
-        if result.curves:
-            ways = (("paper", None, False), ("mean", "join", True), ("mean", "replace", True))
-            paper, joined, replaced = (result.curve(*way) for way in ways)
-            best = (result.curve("margin", relation, True) for relation in ("join", "replace"))
-            cells += [f"{result.paper_largest:.2f}", f"{at(paper, 2):.1%}"]
-            cells += [f"{at(joined, 10):.1%}" if joined else "-", f"{at(replaced, 10):.1%}"]
-            cells.append(" / ".join(f"{at(one, 10):.1%}" if one else "-" for one in best))
-        else:
-            cells += ["-"] * 5
-        yield f"| {name} | {' | '.join(cells)} |"
-    yield _LEGEND
-
-
-def _attacked_table(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
-    yield "| | attack | k | accuracy | certified | J(D) | J(D') | lower bound | paper's |"
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for row in found:
-        for one in row.attacks:
-            cells = [one.attack, str(one.adversaries), f"{one.accuracy:.2%}"]
-            cells += [_number(one.certified_accuracy, ".1%"), f"{one.clean_cost:.4f}"]
-            cells += [f"{one.cost:.4f}", _number(one.certified_lower, ".4f")]
-            cells += [_number(one.paper_lower_exact, ".4f")]
-            yield f"| {label_of(row)} | {' | '.join(cells)} |"
-    yield ""
+def _table(panel: Panel, found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
+    yield from {
+        "attacked": _defence_table,
+        "run-time": _seconds,
+        "budgets": _budgets,
+        "dopamine": _dopamine,
+    }[panel.measure](found, published)
 
 
 def _defence_table(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
@@ -236,7 +208,7 @@ def _defence_table(found: Sequence[MeasuredRow], published: Published) -> Iterat
     yield "|---" * (len(heads) + 1) + "|"
     for server, cells in servers.items():
         shown = [
-            f"{one.ours:.2f}{_in_parentheses(one.certified)} / {_number(one.theirs, '.2f')}" for one in cells
+            f"{one.ours:.2f}{_in_parentheses(one.certified)} / {number(one.theirs, '.2f')}" for one in cells
         ]
         yield f"| {server} | {' | '.join(shown)} |"
     yield "\nIn parentheses: the share that is certified for as many adversaries, with 99 % confidence.\n"
@@ -244,22 +216,6 @@ def _defence_table(found: Sequence[MeasuredRow], published: Published) -> Iterat
 
 def _in_parentheses(share: float | None) -> str:
     return "" if share is None else f" ({share:.0%})"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def _needed_table(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
-    needed = list(of_kind(found, Needed))
-    taus = needed[0][1].taus
-    yield f"| units for τ (tight / paper) | {' | '.join(f'{tau:g}' for tau in taus)} |"
-    yield "|---" * (len(taus) + 1) + "|"
-    for row, result in needed:
-        pairs = zip(result.tight, result.paper, strict=True)
-        cells = [f"{'> 200' if tight is None else f'{tight:g}'} / {paper:.1f}" for tight, paper in pairs]
-        yield f"| {label_of(row)} | {' | '.join(cells)} |"
-    yield ""
 
 
 def _seconds(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fedproof.mechanisms import InstanceFedAvg, Poisson, UserFedAvg
-from paper.rows import RunTime
+from paper.results import RunTime
 
 FILE = "paper_values.json"
+_PRINTED = ("sigma", "rounds", "epsilon", "accuracy")
+POINTS = "epsilon_and_accuracy"  # the tables of ε and clean accuracies in it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,7 @@ class Published:
     @cached_property
     def table(self) -> tuple[Budget, ...]:
         """Every point of the paper's experiments, those without noise too."""
-        return tuple(self._entries())
+        return tuple(entry for entry, _ in self.entries())
 
     def budgets(self) -> list[Budget]:
         """Those with a printed ε."""
@@ -109,6 +111,17 @@ class Published:
         """At which ε the largest K is reached."""
         return float(self.values["best_epsilon_for_largest_k"][experiment])
 
+    @property
+    def best_epsilon_at_two(self) -> dict[str, float]:
+        """At which ε most inputs are certified for k = 2."""
+        return dict(self.values["best_epsilon_for_k_2"])
+
+    @property
+    def instances_of_a_user(self) -> float:
+        """On MNIST 0/1, as the paper counts them: 1250 instances of five users."""
+        found = self.values["user_against_instance_level"]
+        return float(found["poisoned instances"] / self.values["largest_k"]["user-mnist eps 0.4"])
+
     def robust_accuracy(self, server: str, attack: str, size: int) -> float | None:
         """Accuracy on CIFAR under attack, in percent, where it is printed."""
         table = self.values["robust_accuracy_cifar"]
@@ -116,15 +129,16 @@ class Published:
         columns = [name.partition(" gamma")[0] for name in table["columns"]]
         return row[columns.index(attack)] if row and attack in columns else None
 
-    def _entries(self) -> Iterator[Budget]:
+    def entries(self) -> Iterator[tuple[Budget, dict[str, tuple[str | int, ...]]]]:
+        """Every point of the paper's experiments, and where in the file its numbers are."""
         # ε of the instance level follow from 26 steps a round at 50/1266, and 100 at 50/1000.
         steps = {"instance-mnist": (26, 50 / 1266), "instance-cifar": (100, 50 / 1000)}
-        for table in self.values["epsilon_and_accuracy"]:
+        for place, table in enumerate(self.values[POINTS]):
             setup = self.values["setup"][table["exp"]]
             local, rate = steps.get(table["exp"], (None, setup["cohort"] / setup["users"]))
             for index, epsilon in enumerate(table["epsilon"]):
                 accuracies = table["accuracy"]
-                yield Budget(
+                entry = Budget(
                     experiment=table["exp"],
                     sigma=float(_at(table["sigma"], index)),
                     rounds=int(_at(table["rounds"], index)),
@@ -134,6 +148,12 @@ class Published:
                     local_steps=local,
                     delta=setup["delta"],
                 )
+                yield entry, {key: _place(place, table, key, index) for key in _PRINTED}
+
+
+def _place(table: int, values: dict[str, Any], key: str, index: int) -> tuple[str | int, ...]:
+    """Where a number is; σ or the number of rounds may be one for a whole table."""
+    return (POINTS, table, key, index) if isinstance(values[key], list) else (POINTS, table, key)
 
 
 def _at(value: Any, index: int) -> Any:

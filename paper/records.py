@@ -5,7 +5,8 @@ from pathlib import Path
 
 from fedproof.files import replace_file
 from fedproof.report.words import rounded_up
-from paper.rows import MeasuredRow, Recorded, Rows, RuleCurve
+from paper.results import Recorded, RuleCurve
+from paper.rows import MeasuredRow, Rows
 from paper.study import Panel, Peer, Study, points_of
 
 PAGE = "records.md"

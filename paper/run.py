@@ -13,10 +13,12 @@ import torch
 
 from fedproof import __version__, check
 from fedproof.experiment import SharedWork
-from paper.measures import COMPUTED, MEASURES, Work
+from paper.measures import COMPUTED, MEASURES
 from paper.published import Published
-from paper.rows import MeasuredRow, Result, Rows
+from paper.results import Result
+from paper.rows import MeasuredRow, Rows
 from paper.study import FOLDER, RECORDS, Point, Study, load_studies, points_of
+from paper.work import Work
 
 ROWS = {FOLDER: "rows.jsonl", RECORDS: "records.jsonl"}
 """The file of the measured rows of each folder of studies."""
@@ -58,21 +60,37 @@ def reproduce(
     order = [point.key for study in every for point in points_of(study, experiments, scale)]
     rows.arrange(order)  # a half-written line of an interrupted reproduction goes
     points = [point for study in studies for point in points_of(study, experiments, scale)]
+    for point in points:
+        twin = rows.find(point) or rows.like(point)
+        if twin is not None and twin.key != point.key:
+            rows.add(_copied(twin, point))
     missing = [point for point in points if rows.find(point) is None]
-    before = len(points) - len(missing)
+    alike: dict[str, list[Point]] = {}
+    for point in missing:
+        alike.setdefault(point.settings_sha256, []).append(point)
+    untrained = [group[0] for group in alike.values()]
+    done = len(points) - len(missing)
     shared = SharedWork(wanted=True)
-    _look_for_data(missing, shared if jobs == 1 else SharedWork())  # other processes read their own
-    measured = _measured_by(jobs, missing, shared, Published.read(experiments), device)
+    _look_for_data(untrained, shared if jobs == 1 else SharedWork())  # other processes read their own
+    measured = _measured_by(jobs, untrained, shared, Published.read(experiments), device)
     begin = time.perf_counter()
-    for done, point in enumerate(missing):
-        progress(point.key, before + done, len(points))
+    for point in untrained:
+        progress(point.key, done, len(points))
         row = next(measured)
         end = time.perf_counter()
         rows.add(replace(row, wall=round(end - begin, 2)))
-        begin = end
+        for other in alike[row.settings_sha256]:
+            if other.key != row.key:
+                rows.add(_copied(row, other))
+        begin, done = end, done + len(alike[row.settings_sha256])
     rows.arrange(order)
     progress("reproduced", len(points), len(points))
     return rows
+
+
+def _copied(row: MeasuredRow, point: Point) -> MeasuredRow:
+    """The row of another point with the same settings: one training, and no time of its own."""
+    return replace(row, key=point.key, values=point.values, wall=0.0)
 
 
 def _look_for_data(points: Sequence[Point], shared: SharedWork) -> None:

@@ -21,6 +21,7 @@ from fedproof.threat import Relation
 
 FOLDER = "paper"  # inside the folder of experiments
 RECORDS = "records"  # beside it: benchmarks on which others have published what they certify
+SEEDS = "-seeds"  # ends the name of a panel with further ensembles of the points of another
 _REHEARSAL = 0.1  # below this scale everything is cut down, not replicas alone
 
 Strings = Annotated[tuple[str, ...], Field(default=(), strict=False)]
@@ -30,7 +31,7 @@ class Panel(Section):
     """`[[panel]]`: one experiment, what is varied, and what is measured.
 
     Attributes:
-        name: of its rows and its figure.
+        name: of its rows and its figure; `<other>-seeds` are further ensembles of the points of `other`.
         title: what stands above the figure.
         measure: see `measures.MEASURES`.
         experiment: the file of the experiment, without its ending.
@@ -43,13 +44,23 @@ class Panel(Section):
         rows_of: `study/panel` whose rows are shown again; nothing is trained.
         published: name of the paper's experiment, for its ε and accuracies.
         substitute: what stands in for data that are not to be had.
+        printed: certify also at the ε that the paper prints, where more is spent.
         looked: of a record, how settings were chosen and how often test inputs were looked at.
     """
 
     name: str
     title: str
     measure: Literal[
-        "certified", "accuracy", "attacked", "needed", "run-time", "budgets", "dopamine", "record"
+        "certified",
+        "sizes",
+        "accuracy",
+        "attacked",
+        "costs",
+        "needed",
+        "run-time",
+        "budgets",
+        "dopamine",
+        "record",
     ]
     experiment: str | None = None
     set: Strings
@@ -61,6 +72,7 @@ class Panel(Section):
     rows_of: str | None = None
     published: str | None = None
     substitute: str | None = None
+    printed: bool = False
     looked: str = ""
 
 
@@ -133,6 +145,8 @@ class Point:
     def settings_sha256(self) -> str:
         """SHA-256 of all that the files say about this point."""
         said = self.panel.model_dump(mode="json", include={"measure", "attacks", "sizes", "taus"})
+        if self.panel.printed:  # otherwise as before there was such a key
+            said["printed"] = True
         if self.config is not None:
             said["config"] = self.config.model_dump(mode="json", exclude_unset=True)
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
@@ -183,12 +197,12 @@ def points_of(study: Study, experiments: Path, scale: float = 1.0) -> list[Point
     """What is to be trained for a study; `scale` multiplies the replicas.
 
     Below a tenth it is a rehearsal of everything in minutes: of a list of values the last, two rounds at
-    most, one pass or four steps of local training, 500 test inputs.
+    most, one pass or four steps of local training, 500 test inputs, and no further seeds of the same points.
     """
     return [
         point
         for panel in study.panel
-        if panel.rows_of is None
+        if panel.rows_of is None and not (scale < _REHEARSAL and panel.name.endswith(SEEDS))
         for point in _points(study, panel, experiments, scale)
     ]
 

@@ -1,5 +1,6 @@
 import hashlib
 import os
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -16,6 +17,18 @@ def _has_gpu() -> bool:
 if not _has_gpu():
     # Before anything imports Triton: its interpreter runs the GPU kernels on the host.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """A second thread would only wait for its core; a test that asks for more asks for itself alone."""
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 1
+    if torch:
+        torch.set_num_threads(1)
+    yield
+    if torch:
+        torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def shell(script, folder):
 
 def run_command(command, folder):
     """The command, finished; a plain `fedproof` in this process: an interpreter takes seconds to start."""
-    words = shlex.split(command.replace("\\\n", " "))
+    words = shlex.split(command.replace("\\\n", " "), comments=True)
     if words[0] != "fedproof" or set(command) & set("|&;<>$`*"):
         return shell(command, folder)
     try:

@@ -20,7 +20,7 @@ class Watch:
 
     def look(self) -> None:
         """AssertionError, with the whole family ended, if there is no use in waiting."""
-        used = self._computed()
+        used = computed(self._process)
         if abs(used - self._used) > 0.05:  # less, too: a child has ended
             self._used, self._moved = used, time.monotonic()
         idle = time.monotonic() - self._moved
@@ -28,15 +28,17 @@ class Watch:
             end(self._process)
             raise AssertionError(f"{self._process.args}: idle for {idle:.0f} s after {used:.0f} s of work")
 
-    def _computed(self) -> float:
-        total = 0.0
-        for one in family(self._process):
-            try:
-                times = one.cpu_times()
-            except psutil.Error:
-                continue
-            total += times.user + times.system + times.children_user + times.children_system
-        return total
+
+def computed(process: subprocess.Popen) -> float:
+    """Seconds that the process and all that descend from it have computed."""
+    total = 0.0
+    for one in family(process):
+        try:
+            times = one.cpu_times()
+        except psutil.Error:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
 def family(process: subprocess.Popen) -> list[psutil.Process]:

@@ -164,6 +164,11 @@ class Deployment:
                 raise RuntimeError(f"waited in vain until {what}; the SuperLink says\n{said}")
             time.sleep(0.25)
 
+    @property
+    def activated(self) -> int:
+        """How often a node was let in."""
+        return (self.folder / "superlink.log").read_text(errors="replace").count("Activated node")
+
     def log(self, name: str) -> str:
         """The last lines that a process has written."""
         path = self.folder / f"{name}.log"
@@ -212,46 +217,42 @@ def rounds_done(out: Path) -> int:
     return sum(last.values())
 
 
-def trial_of_node(deployment: Deployment, out: Path, config: Mapping[str, object]) -> None:
-    """Run the app with one node killed and started again; results are in `out`."""
-    deployment.run_app({"out": str(out), "users": deployment.nodes} | dict(config))
+def without_node(deployment: Deployment, out: Path, *, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Kill a node after a round, call `meanwhile`, and have it back, to be asked again in the next one."""
     deployment.wait(lambda: rounds_done(out) >= 1, "a round is over")
     deployment.kill("node-0")
-    seen = rounds_done(out)
-    deployment.wait(lambda: rounds_done(out) > seen, "the others go on")
+    meanwhile()
+    known = deployment.activated
     deployment.start_node(0)
 
-    def finished() -> bool:
+    def back() -> bool:
         # The SuperLink refuses the node's key until it has missed the dead process's heartbeat for a
         # minute. A service manager would try again and again, and so does this.
         if deployment.processes["node-0"].poll() is not None:
             time.sleep(3)
             deployment.start_node(0)
-        return (out / "certificate.json").exists()
+        return deployment.activated > known
 
-    deployment.wait(finished, "the certificate is there")
+    deployment.wait(back, "the node is back")
 
 
-def trial_of_superlink(
+def without_superlink(
     deployment: Deployment,
-    out: Path,
     config: Mapping[str, object],
     *,
+    after: int = 3,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run the app with the SuperLink killed after three rounds; results are in `out`.
+    """Kill the SuperLink `after` so many rounds, call `meanwhile` while nothing runs, and start it again.
 
-    `meanwhile` is called while nothing runs. Nodes connect again by themselves; the app is submitted again,
-    as it was, and goes on from its folder.
+    Nodes connect again by themselves; the app is submitted again, as it was, and goes on from its folder.
     """
-    config = {"out": str(out), "users": deployment.nodes} | dict(config)
-    deployment.run_app(config)
-    deployment.wait(lambda: rounds_done(out) >= 3, "three rounds are over")
+    out = Path(str(config["out"]))
+    deployment.wait(lambda: rounds_done(out) >= after, f"{after} rounds are over")
     deployment.kill("superlink")
     meanwhile()
     deployment.start_superlink()
     deployment.run_app(config)
-    deployment.wait((out / "certificate.json").exists, "the certificate is there")
 
 
 def trial_of_app(deployment: Deployment, out: Path, config: Mapping[str, object]) -> None:
@@ -262,15 +263,16 @@ def trial_of_app(deployment: Deployment, out: Path, config: Mapping[str, object]
     deployment.wait(found.exists, "the certificate is there")
 
 
-# One round for each part, and parts enough that some are trained before, without and after the killed node. A
-# round waits a minute for whoever is silent, a part ten for whoever is known to be away: machines are busy.
+# One round for each part, and parts enough that some are trained before and after the killed node. A round
+# waits four minutes for whoever is silent, a part ten for whoever is known to be away: machines are busy, and
+# a node that was killed is let in again after one.
 SETTINGS: dict[str, object] = {
     "rounds": 1,
     "probability": 0.5,
     "noise-multiplier": 1.0,
     "replicas": 48,
     "part-size": 12,
-    "timeout": 60.0,
+    "timeout": 240.0,
     "connect-timeout": 600.0,
 }
 
@@ -289,10 +291,16 @@ if __name__ == "__main__":
     parser.add_argument("--kill", choices=["node", "superlink"], default="node")
     parser.add_argument("--once", action="store_true", help="ask everybody once, and kill nobody")
     options = parser.parse_args()
-    trial = trial_of_node if options.kill == "node" else trial_of_superlink
     with Deployment(folder=options.out.resolve(), nodes=options.nodes) as running:
+        results = running.folder / "run"
+        submitted = SETTINGS | {"out": str(results), "users": options.nodes}
         if options.once:
-            trial_of_app(running, running.folder / "run", ONCE)
+            trial_of_app(running, results, ONCE)
         else:
-            trial(running, running.folder / "run", SETTINGS)
-    print(running.folder / "run")
+            running.run_app(submitted)
+            if options.kill == "node":
+                without_node(running, results)
+            else:
+                without_superlink(running, submitted)
+            running.wait((results / "certificate.json").exists, "the certificate is there")
+    print(results)

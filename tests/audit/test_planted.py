@@ -41,7 +41,7 @@ FALSE_ALARM = 1e-6
 CLIP_NORM = 1e-4
 REPLICAS, THRESHOLDS = 8000, 32
 POWER = 0.999
-SEEDS = int(os.environ.get("FEDPROOF_AUDIT_SEEDS", "5"))
+SEEDS = int(os.environ.get("FEDPROOF_AUDIT_SEEDS", "1"))
 JOIN, REPLACE = Relation.JOIN, Relation.REPLACE
 
 
@@ -260,11 +260,12 @@ def test_a_planted_mistake_is_caught(monkeypatch, name):
 
 
 def assert_mostly_caught(caught, name, record_property):
-    """As many as POWER promises; a power below it would be seen with more seeds, one far below with few."""
+    """As many as POWER promises. Few seeds, which are always the same, must all be caught."""
     record_property("planted", name)
     record_property("caught", sum(caught))
     record_property("trained", len(caught))
-    assert sum(caught) >= binom.ppf(FALSE_ALARM, len(caught), POWER)
+    few = len(caught) * (1 - POWER) < 0.1
+    assert sum(caught) >= (len(caught) if few else binom.ppf(FALSE_ALARM, len(caught), POWER))
 
 
 @pytest.mark.slow

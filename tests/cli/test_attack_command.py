@@ -104,6 +104,8 @@ def test_a_cost_at_its_bound_is_said(config, tmp_path):
     told = fedproof(*attack, *changed("attack.cost_bound=0.1"), "--out", tmp_path / "out").stdout
     assert "cost of label-flip is at its bound already, attack.cost_bound = 0.1" in told
     assert "at its bound already" in (tmp_path / "out" / "attacks.html").read_text()
+    [warning] = json.loads(fedproof(*attack, *changed("attack.cost_bound=0.1"), "--json").stdout)["warnings"]
+    assert "at its bound already" in warning
     told = fedproof(*attack).stdout
     assert "at its bound" not in told
     assert max(map(len, told.split("k: poisoned")[0].splitlines())) <= 80

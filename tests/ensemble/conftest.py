@@ -1,20 +1,10 @@
 import numpy as np
 import pytest
-import torch
 
 from fedproof.ensemble import Task
 from fedproof.federation import Federation
 from fedproof.mechanisms import LocalTraining, Poisson, UserFedAvg
 from fedproof.models import build
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tests are small and run side by side: a second thread would only wait for its core."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

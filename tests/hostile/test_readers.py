@@ -12,7 +12,7 @@ import pytest
 
 from tests.hostile.readers import all_readers
 
-EXAMPLES = int(os.environ.get("FEDPROOF_FUZZ_EXAMPLES", "2500"))
+EXAMPLES = int(os.environ.get("FEDPROOF_FUZZ_EXAMPLES", "1000"))
 START = int(os.environ.get("FEDPROOF_FUZZ_START", "0"))
 TEXTS = [
     "config",

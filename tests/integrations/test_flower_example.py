@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -175,7 +176,7 @@ def test_one_upload_from_everybody_is_that_of_the_local_engine(all_simulated, ex
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_not_trained_again(all_simulated, example_path, flower, make_grid):
+def test_a_finished_run_is_not_trained_again(all_simulated, example_path, flower, make_grid, monkeypatch):
     server_app = import_module("digits_app.server_app")
     settings = server_app.Settings(
         strategy=" ".join(STRATEGIES),
@@ -188,11 +189,8 @@ def test_a_finished_run_is_not_trained_again(all_simulated, example_path, flower
         timeout=1.0,
     )
     before = {path: path.read_bytes() for path in all_simulated.rglob("*.json")}
-    os.environ["FEDPROOF_SEED"] = str(SEED)
-    try:
-        server_app.run(make_grid({}), settings)
-    finally:
-        del os.environ["FEDPROOF_SEED"]
+    monkeypatch.setenv("FEDPROOF_SEED", str(SEED))
+    server_app.run(make_grid({}), settings)
     assert {path: path.read_bytes() for path in all_simulated.rglob("*.json")} == before
 
 
@@ -207,29 +205,36 @@ def test_settings_are_those_of_the_project_file(example_path):
 # --- one real deployment, to which everything happens ----------------------------------------------------
 
 NODES = 2  # one that is killed, and one that goes on
+# The first of three parts loses a node; in the middle of the second, which has it back, dies the SuperLink.
+PARTS, PART, ROUNDS = 3, 8, 2  # with so many replicas and rounds each
 
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory):
-    """What was seen of a deployment with a node killed, then its SuperLink, and keys that nobody may use."""
+    """What was seen of a deployment: a node killed, then its SuperLink, and keys that nobody may use."""
     pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedproof[flower]'")
     folder, seen = tmp_path_factory.mktemp("deployment"), {}
+    out = folder / "run"
+
+    def look():
+        kept = [path for path in (out / "part-00000").rglob("*") if path.is_file()]
+        seen["files"] = {path: path.read_bytes() for path in kept}
+        seen["rounds"] = rounds_done(out)
+        seen["ledger"] = load_ledger(out / "ledger.json")
+
     with pytest.MonkeyPatch.context() as patch:
         use_example(patch)
         deploy = import_module("deploy")
+        rounds_done = deploy.rounds_done
+        # Nodes look for the SuperLink less and less often while it is away: a round waits for them.
+        sizes = {"rounds": ROUNDS, "replicas": PARTS * PART, "part-size": PART, "timeout": 240.0}
+        config = deploy.SETTINGS | sizes | {"out": str(out), "users": NODES}
         with deploy.Deployment(folder=folder, nodes=NODES) as running:
-            turn_away(deploy, running, seen)
-            deploy.trial_of_node(running, folder / "node", deploy.SETTINGS)
-
-            def look():
-                kept = [path for path in (folder / "link" / "part-00000").rglob("*") if path.is_file()]
-                seen["files"] = {path: path.read_bytes() for path in kept}
-                seen["rounds"] = deploy.rounds_done(folder / "link")
-                seen["ledger"] = load_ledger(folder / "link" / "ledger.json")
-
-            # Nodes look for the SuperLink less and less often while it is away: a round waits for them.
-            settings = deploy.SETTINGS | {"rounds": 2, "replicas": 24, "part-size": 8, "timeout": 240.0}
-            deploy.trial_of_superlink(running, folder / "link", settings, meanwhile=look)
+            running.run_app(config)
+            # Until the dead node is missed a minute goes by, time enough for the others to knock.
+            deploy.without_node(running, out, meanwhile=partial(turn_away, deploy, running, seen))
+            deploy.without_superlink(running, config, after=ROUNDS + 1, meanwhile=look)
+            running.wait((out / "certificate.json").exists, "the certificate is there")
             # The same federation is asked once by other servers.
             deploy.trial_of_app(running, folder / "once", deploy.ONCE)
     return folder, seen
@@ -238,57 +243,50 @@ def deployed(tmp_path_factory):
 def turn_away(deploy, running, seen):
     """Start a node whose key nobody registered, and another with the key of a node that is there."""
     deploy.make_keys(1, running.folder / "others")
-    log = running.folder / "superlink.log"
-    running.wait(lambda: log.read_text().count("Activated node") == NODES, "all nodes are there")
     running.start_node(1, key=running.folder / "others" / "node-0", name="stranger")
     running.start_node(1, name="double")
     for name in ("stranger", "double"):
         process = running.processes[name]
         running.wait(lambda process=process: process.poll() is not None, f"the {name} is turned away")
         seen[name] = process.returncode
-    seen["alive"] = [running.processes[f"node-{node}"].poll() is None for node in range(NODES)]
+    seen["alive"] = running.processes["node-1"].poll() is None
 
 
 def states_of(out):
+    """What the server kept of each part."""
     return [json.loads(path.read_text()) for path in sorted(out.glob("part-*/private/state.json"))]
 
 
 @pytest.mark.slow
 def test_a_deployment_survives_a_killed_node(deployed):
-    out = deployed[0] / "node"
+    out = deployed[0] / "run"
     certificate = loads((out / "certificate.json").read_text())
     assert certificate.reasons == TOGETHER
-    assert certificate.num_replicas == 48
+    assert certificate.num_replicas == PARTS * PART
     assert not fp.verify((out / "certificate.json").read_text(), out / "scores.npy")
     states = states_of(out)
-    first, *middle, last = [state["metrics"][0] for state in states]
-    assert first["faults"] == 0
-    assert any(metrics.get("faults-silent") for metrics in middle)
-    assert last["faults"] == 0  # with its key the node is the same user as before
+    # It was asked again when it was back: with its key it is the same user as before, and missed no round.
+    assert [metrics["faults"] for state in states for metrics in state["metrics"]] == [0] * PARTS * ROUNDS
     assert all(state["users"] == states[0]["users"] for state in states)
 
 
 @pytest.mark.slow
 def test_a_deployment_goes_on_after_its_superlink_was_killed(deployed):
     folder, seen = deployed
-    out, counted = folder / "link", seen["ledger"]
+    out, counted = folder / "run", seen["ledger"]
     # Killed in the middle: one part was finished, another begun, and both were counted.
-    assert 3 <= seen["rounds"] < 6
-    assert counted.replicas * counted.queries[0].count >= 8 * seen["rounds"]
+    assert ROUNDS < seen["rounds"] < ROUNDS * PARTS
+    assert counted.replicas * counted.queries[0].count >= PART * seen["rounds"]
     assert all(path.read_bytes() == content for path, content in seen["files"].items())
     # All nodes came back as who they were: the replicas are those of a training that nobody stopped.
-    states = states_of(out)
-    assert [metrics["faults"] for state in states for metrics in state["metrics"]] == [0] * 6
-    assert all(state["users"] == states[0]["users"] for state in states)
     mechanism = replace(MECHANISM, noise_multiplier=1.0, sampling=Poisson(probability=0.5))
-    scores, labels = local_scores(NODES, mechanism, 24, kept_seed(out))
+    scores, labels = local_scores(NODES, mechanism, PARTS * PART, kept_seed(out))
     kept = np.load(out / "scores.npy")
     np.testing.assert_allclose(kept, scores, atol=2e-4)
     certificate = loads((out / "certificate.json").read_text())
     assert certificate.reasons == TOGETHER
-    # From the kept scores: bets are ordered by a hash of their bits, which a local training does not share.
     assert certificate.prediction == fp.certify(kept, labels, mechanism=mechanism, bound="levels").prediction
-    assert load_ledger(out / "ledger.json") == fp.Ledger.of(mechanism, 0.005).spend(24)
+    assert load_ledger(out / "ledger.json") == fp.Ledger.of(mechanism, 0.005).spend(PARTS * PART)
 
 
 @pytest.mark.slow
@@ -301,7 +299,7 @@ def test_nodes_with_keys_are_asked_once(deployed):
         record = json.loads((out / name / "private" / "state.json").read_text())
         assert record["metrics"][0]["replied"] == NODES
         assert sorted(record["users"].values()) == list(range(NODES))
-        assert record["users"] == states_of(deployed[0] / "node")[0]["users"]  # who they were before
+        assert record["users"] == states_of(deployed[0] / "run")[0]["users"]  # who they were before
 
 
 @pytest.mark.slow
@@ -309,7 +307,7 @@ def test_a_node_without_a_registered_key_or_with_that_of_another_is_turned_away(
     folder, seen = deployed
     assert seen["stranger"] != 0
     assert seen["double"] != 0
-    assert all(seen["alive"])
+    assert seen["alive"]
     assert "could not be activated" in (folder / "superlink.log").read_text()
 
 

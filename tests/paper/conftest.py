@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from paper.rows import AttackCell, Attacked, MeasuredRow
+from paper.results import AttackCell, Attacked
+from paper.rows import MeasuredRow
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -53,6 +54,20 @@ experiment = "tiny"
 set = ["attack.target=0", "attack.scale=10"]
 attacks = ["label-flip"]
 sizes = [1, 2]
+[[panel]]
+name = "costs"
+title = "Backdoors by four costs"
+measure = "costs"
+experiment = "tiny"
+set = ["attack.target=0", "attack.scale=10", "attack.cost_bound=0.05"]
+attacks = ["backdoor"]
+sizes = [1, 2]
+[[panel]]
+name = "sizes"
+title = "K alone"
+measure = "sizes"
+experiment = "tiny"
+set = ["ensemble.replicas=600"]
 [[panel]]
 name = "needed"
 title = "Needed"

@@ -25,7 +25,7 @@ def lines(rows):
     figure = Figure()
     _attacked(figure, rows)
     [axes] = figure.axes
-    drawn = [line for line in axes.lines if len(line.get_xdata())]
+    drawn = [line for line in axes.lines if len(line.get_xdata()) and line.get_gid() != "clean"]
     points = [line for line in drawn if line.get_marker() != "None"]
     return points, [line for line in drawn if line not in points], axes
 

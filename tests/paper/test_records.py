@@ -10,7 +10,7 @@ import fedproof as fp
 from fedproof.experiment import SharedWork
 from paper import Rows, load_studies, reproduce
 from paper.records import headline, measured, page, write_page
-from paper.rows import Recorded
+from paper.results import Recorded
 from paper.run import ROWS
 from paper.study import RECORDS, chosen, points_of
 from tests.commands import fedproof

@@ -58,8 +58,7 @@ KINDS = ("report", "heuristic", "nothing", "certificate", "attack", "inefficacy"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])  # colours take no room
 def test_pages_load_without_network_errors_or_overflow(browser, pages, tmp_path, kind, width, dark):
     browser.open(pages[kind], width=width, dark=dark)
     assert browser.errors == []
@@ -201,7 +200,7 @@ def test_even_injected_script_would_not_run(browser, tmp_path):
 def test_ten_thousand_inputs_open_quickly(browser, large_run):
     folder, federation = large_run
     path = write_report(folder, federation=federation)
-    assert browser.open(path) <= 2.0
+    assert browser.open(path) <= 1.0  # of processor time; a fifth of that is usual
     assert browser.errors == []
 
 

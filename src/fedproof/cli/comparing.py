@@ -164,6 +164,7 @@ def attack(
     """Train under attack, and set what the attacks achieve beside what is certified."""
     training()
     from fedproof.report import write_attack_page
+    from fedproof.report.comparisons import saturated
     from fedproof.robustness.evaluate import attack as run_attacks
     from fedproof.robustness.rows import document, write_rows
 
@@ -184,7 +185,7 @@ def attack(
             cost_bound=loaded.attack.cost_bound,
         )
     if json:
-        print_json(document(rows))
+        print_json(document(rows) | {"warnings": saturated(rows, loaded.attack.cost_bound)})
         return
     _show_attacks(rows, loaded.attack.cost_bound)
     say_soundness(all(row.sound for row in rows), list(dict.fromkeys(r for row in rows for r in row.reasons)))
@@ -240,7 +241,10 @@ def _shown(value: float | None, form: str) -> str:
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="A study in EXPERIMENTS/paper, or all.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(help="Studies in EXPERIMENTS/paper, single panels as STUDY/PANEL, or all."),
+    ],
     scale: Annotated[
         float, typer.Option(help="Of the number of replicas; 1 is the paper's, below 0.1 all is cut down.")
     ] = 1.0,
@@ -263,10 +267,9 @@ def reproduce(
     from paper.study import chosen
 
     studies = load_studies(experiments)
+    wanted = [study for name in names for study in chosen(studies, name)]
     with progress_bars() as progress:
-        rows = measure(
-            chosen(studies, name), experiments, out, scale=scale, device=device, jobs=jobs, progress=progress
-        )
+        rows = measure(wanted, experiments, out, scale=scale, device=device, jobs=jobs, progress=progress)
     page = write_page(studies, experiments, rows, out)
     if json:
         print_json({"rows": str(rows.path), "page": str(page)})

@@ -39,11 +39,13 @@ class AttackOutcome:
         losses: `(replicas,)` for each goal, the attacker's loss.
         answers: `(2, inputs, classes)` for each goal: what the replicas say to its inputs, added up, in
             confidences and in votes.
+        missed: `(replicas,)` for each goal: share of its inputs not answered as it wants, a cost in [0, 1].
     """
 
     scores: NDArray[np.floating]
     losses: tuple[NDArray[np.float64], ...]
     answers: tuple[NDArray[np.float64], ...] = ()
+    missed: tuple[NDArray[np.float64], ...] = ()
 
 
 def train(
@@ -67,6 +69,7 @@ def train(
         return _released(task, goals)
     scores: list[NDArray[np.float32]] = []
     found: list[list[NDArray[np.float64]]] = [[] for _ in goals]
+    missed: list[list[NDArray[np.float64]]] = [[] for _ in goals]
     answers = [np.zeros((2, 1, 1))] * len(goals)
     step = part_size_for(task)
     for begin in range(0, num_replicas, step):
@@ -75,6 +78,7 @@ def train(
         for place, goal in enumerate(goals):
             said = scores_on(task, part.models, goal.inputs)
             found[place].append(losses(said, goal))
+            missed[place].append(answer_costs(said, goal).mean(axis=1))
             answers[place] = answers[place] + np.stack(
                 [said.sum(axis=0, dtype=np.float64), votes_of(said).sum(axis=0)]
             )
@@ -83,6 +87,7 @@ def train(
         scores=np.concatenate(scores),
         losses=tuple(np.concatenate(parts) for parts in found),
         answers=tuple(answers),
+        missed=tuple(np.concatenate(parts) for parts in missed),
     )
 
 
@@ -117,12 +122,12 @@ def _released(task: Task, goals: Sequence[Goal]) -> AttackOutcome:
         )
     found = one_round.release(task)
     said = [found.scores(goal.inputs) for goal in goals]
+    missed = tuple(answer_costs(one, goal).mean(keepdims=True) for one, goal in zip(said, goals, strict=True))
     return AttackOutcome(
         scores=found.scores(task.federation.test_features)[None],
-        losses=tuple(
-            answer_costs(one, goal).mean(keepdims=True) for one, goal in zip(said, goals, strict=True)
-        ),
+        losses=missed,
         answers=tuple(np.stack([one, votes_of(one[None])[0]]) for one in said),
+        missed=missed,
     )
 
 
@@ -161,13 +166,13 @@ def losses(scores: NDArray[np.floating], goal: Goal) -> NDArray[np.float64]:
     return np.asarray(-np.log(np.clip(chosen, _LEAST, 1.0)).mean(axis=1))
 
 
-def answer_costs(scores: Floats, goal: Goal) -> Floats:
-    """The cost `(inputs,)` of one model's answers: 0 where they are what the attacker wants, else 1.
+def answer_costs(scores: NDArray[np.floating], goal: Goal) -> Floats:
+    """The cost `(..., inputs)` of models' answers: 0 where they are what the attacker wants, else 1.
 
     >>> answer_costs(np.array([[5.0, 7.5]]), Goal(inputs=np.zeros((1, 2)), labels=np.array([0]))).tolist()
     [1.0]
     """
-    return np.asarray((scores.argmax(axis=1) == goal.labels) != goal.wanted, dtype=np.float64)
+    return np.asarray((scores.argmax(axis=-1) == goal.labels) != goal.wanted, dtype=np.float64)
 
 
 def success_rate(answers: NDArray[np.float64], goal: Goal) -> float:

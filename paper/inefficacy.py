@@ -1,0 +1,235 @@
+"""The attacker's cost measured four ways, and the paper's conclusions about it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from paper.results import WIDE, AttackCell, Attacked, CostCell, Needed
+from paper.rows import MeasuredRow, Rows, of_kind
+from paper.statements import Statement, counted, nearly_all
+
+STUDIES = ("inefficacy-users", "inefficacy-epsilon", "instances-mnist", "instances-cifar", "ten-classes")
+_FULL = 0.999  # of C̄: a mean above it is at its bound
+_HARDLY = 0.05  # of the larger cost: what "did not vary much" is taken to mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One way to measure the attacker's cost.
+
+    Attributes:
+        name: for a reader.
+        kind, bound: of the `CostCell`; `printed`: the loss clipped at the C̄ that the paper prints.
+        heuristic: no theorem covers it.
+    """
+
+    name: str
+    kind: str
+    bound: float | None = None
+    printed: bool = False
+    heuristic: bool = False
+
+    def of(self, row: MeasuredRow, cell: AttackCell) -> CostCell | None:
+        """The cost of an attack; None where it was not measured this way."""
+        if not self.printed:
+            return cell.cost_by(self.kind, self.bound)
+        assert isinstance(row.result, Attacked)
+        return CostCell(
+            kind=self.kind,
+            bound=row.result.cost_bound,
+            clean=cell.clean_cost,
+            attacked=cell.cost,
+            clipped=cell.clipped_share,
+            lower=cell.certified_lower,
+            paper_lower=cell.paper_lower_exact,
+        )
+
+
+PRINTED = View(name="loss, the paper's C̄", kind="loss", printed=True)
+VIEWS = (
+    PRINTED,
+    View(name=f"loss, C̄ = {WIDE:g}", kind="loss", bound=WIDE),
+    View(name="1 - attack success, C̄ = 1", kind="success", bound=1.0),
+    View(name="loss as the paper draws it, unclipped (heuristic)", kind="loss", heuristic=True),
+)
+
+Attack = tuple[MeasuredRow, AttackCell]
+Pair = tuple[CostCell, CostCell]
+
+
+def saturated(row: MeasuredRow, cell: AttackCell) -> bool:
+    """Whether the cost is at its bound without attack and with it, so that every bound below it holds."""
+    cost = PRINTED.of(row, cell)
+    assert cost is not None
+    assert cost.bound is not None
+    return min(cost.clean, cost.attacked) >= _FULL * cost.bound
+
+
+def conclusions(rows: Rows) -> Iterator[Statement]:
+    """About certified attack inefficacy."""
+    every = [(row, one) for study in STUDIES for row in rows.under(study) for one in row.attacks]
+    found = [(row, one) for row, one in every if one.certified_lower is not None]
+    if found:
+        yield from _bounds(found)
+        yield from _over_k(found)
+        yield from _over_options(found)
+        yield from _over_epsilon(found)
+    yield from _needed(rows)
+
+
+def _bounds(found: Sequence[Attack]) -> Iterator[Statement]:
+    full = sum(saturated(*one) for one in found)
+    trivial = f"; {full} of them trivially, the cost being clipped to C̄ before and after" if full else ""
+    above = counted(found, lambda one: bool(one[1].holds_on_cost))
+    yield Statement(
+        claim="no attack brings its cost below the certified lower bound (beyond Monte-Carlo error)",
+        holds=above[0] == above[1],
+        evidence=f"{above[0]} of {above[1]} attacked ensembles{trivial}",
+    )
+    yield _by_view(
+        "the paper's lower bound is below what every attack achieves",
+        [(row, one, one) for row, one in found],
+        lambda pair: (pair[0].paper_lower or 0.0) <= pair[0].attacked,
+        "attacked ensembles",
+    )
+
+
+def _over_k(found: Sequence[Attack]) -> Iterator[Statement]:
+    steps = [
+        (row, less, more)
+        for (row, less), (other, more) in pairwise(found)
+        if row is other and less.attack == more.attack and less.adversaries < more.adversaries
+    ]
+    said = "pairs of neighbouring k"
+    yield _by_view("J(D') falls as k grows", steps, lambda pair: pair[1].attacked < pair[0].attacked, said)
+    yield _by_view(
+        "the paper's lower bound falls as k grows", steps, lambda pair: _low(pair[1]) < _low(pair[0]), said
+    )
+    yield _by_view(
+        "the bound is tight for small k and leaves a gap for large k (J(D') over the bound grows)",
+        steps,
+        lambda pair: _low(pair[1]) * pair[0].attacked < _low(pair[0]) * pair[1].attacked,
+        said,
+    )
+
+
+def _over_options(found: Sequence[Attack]) -> Iterator[Statement]:
+    """α makes attacks stronger, γ and the kind of attack hardly matter."""
+    alpha = list(_varied(found, "attack.poison_fraction"))
+    if alpha:
+        yield _by_view(
+            "given k, a larger α is a stronger attack: J(D') falls",
+            alpha,
+            lambda pair: pair[1].attacked < pair[0].attacked,
+            "pairs of neighbouring α",
+        )
+    gamma = list(_varied(found, "attack.scale"))
+    if gamma:
+        yield _by_view("J(D') hardly varies with γ", gamma, _alike, "pairs of neighbouring γ")
+    kinds = list(_kinds(found))
+    if kinds:
+        yield _by_view(
+            "J(D') hardly varies with the attack (backdoor, distributed backdoor)", kinds, _alike, "pairs"
+        )
+
+
+def _over_epsilon(found: Sequence[Attack]) -> Iterator[Statement]:
+    """From the larger to the smaller ε of each pair."""
+    steps = [(row, one, other) for row, one, other in _varied(found, "mechanism.noise_multiplier")]
+    if not steps:
+        return
+    said = "pairs of neighbouring ε"
+    yield _by_view(
+        "the stronger the privacy, the higher the paper's lower bound",
+        steps,
+        lambda pair: _low(pair[1]) > _low(pair[0]),
+        said,
+    )
+    yield _by_view(
+        "the stronger the privacy, the higher our lower bound",
+        steps,
+        lambda pair: (pair[1].lower or 0.0) > (pair[0].lower or 0.0),
+        said,
+        certified=True,
+    )
+    yield _by_view(
+        "the stronger the privacy, the higher the attacker's cost J(D')",
+        steps,
+        lambda pair: pair[1].attacked > pair[0].attacked,
+        said,
+    )
+
+
+Step = tuple[MeasuredRow, AttackCell, AttackCell]
+
+
+def _varied(found: Sequence[Attack], key: str) -> Iterator[Step]:
+    """Neighbours in one varied key, all else being the same; ε falls as the noise grows."""
+    series: dict[tuple[str, str, int], list[Attack]] = {}
+    for row, one in found:
+        if set(row.values) == {key}:
+            name = (row.key.rpartition("/")[0], one.attack, one.adversaries)
+            series.setdefault(name, []).append((row, one))
+    for alike in series.values():
+        alike.sort(key=lambda pair: float(pair[0].values[key]))
+        yield from ((row, less, more) for (row, less), (_, more) in pairwise(alike))
+
+
+def _kinds(found: Sequence[Attack]) -> Iterator[Step]:
+    """Backdoors in one piece beside those dealt out over the adversaries, at the same k and γ."""
+    by = {(row.key, one.adversaries): (row, one) for row, one in found}
+    for (key, size), (row, one) in by.items():
+        other = by.get((key.replace("-dba/", "-bkd-gamma/"), size))
+        if one.attack == "distributed-backdoor" and other is not None:
+            yield row, other[1], one
+
+
+def _by_view(
+    claim: str, steps: Sequence[Step], holds: Callable[[Pair], bool], said: str, certified: bool = False
+) -> Statement:
+    """A claim about pairs, by every cost that was measured; one clipped to its bound does not decide it."""
+    counts: dict[str, tuple[int, int]] = {}
+    for view in VIEWS:
+        if certified and view.heuristic:
+            continue
+        costs = [(view.of(row, one), view.of(row, other)) for row, one, other in steps]
+        known = [(one, other) for one, other in costs if one is not None and other is not None]
+        if known:
+            counts[view.name] = counted(known, holds)
+    decisive = [count for name, count in counts.items() if name != PRINTED.name] or list(counts.values())
+    shown = "; ".join(f"{name}: {held} of {total}" for name, (held, total) in counts.items())
+    return Statement(claim=claim, holds=all(map(nearly_all, decisive)), evidence=f"{said}: {shown}")
+
+
+def _alike(pair: Pair) -> bool:
+    one, other = pair[0].attacked, pair[1].attacked
+    return abs(one - other) <= _HARDLY * max(one, other)
+
+
+def _low(cost: CostCell) -> float:
+    assert cost.paper_lower is not None
+    return cost.paper_lower
+
+
+def _needed(rows: Rows) -> Iterator[Statement]:
+    every = [row for study in ("inefficacy-epsilon", "needed-instances") for row in rows.under(study)]
+    needed = [one for _, one in of_kind(every, Needed)]
+    if not needed:
+        return
+    rising = counted(needed, lambda one: all(less <= more for less, more in pairwise(one.paper)))
+    yield Statement(
+        claim="the larger τ, the more adversaries an attack needs (the paper's bound)",
+        holds=nearly_all(rising),
+        evidence=f"{rising[0]} of {rising[1]} ensembles",
+    )
+    steps = [(a, b) for a in needed for b in needed if a.epsilon["paper"] < b.epsilon["paper"]]
+    steps = [(a, b) for a, b in steps if a.delta == b.delta and a.taus == b.taus]
+    fewer = counted(
+        steps, lambda pair: all(x >= y for x, y in zip(pair[0].paper, pair[1].paper, strict=True))
+    )
+    if steps:
+        yield Statement(
+            claim="the smaller ε, the more adversaries an attack needs (the paper's bound)",
+            holds=nearly_all(fewer),
+            evidence=f"{fewer[0]} of {fewer[1]} pairs of ε",
+        )

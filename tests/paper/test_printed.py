@@ -1,0 +1,103 @@
+"""Every number that the paper prints is compared, and shown."""
+
+import copy
+from pathlib import Path
+
+from paper import Rows, load_studies
+from paper.agreement import printed_section
+from paper.clean import compare_clean
+from paper.compared import printed
+from paper.page import page
+from paper.printed import Printed, Sources
+from paper.published import Published
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+STUDIES = load_studies(EXPERIMENTS)
+ROWS = Rows(EXPERIMENTS / "results" / "rows.jsonl")
+
+
+def compared(published):
+    return printed(Sources(STUDIES, EXPERIMENTS, ROWS, published, compare_clean(STUDIES, ROWS, published)))
+
+
+def leaves(value, place=()):
+    """Where the numbers of a JSON document are."""
+    if isinstance(value, dict):
+        value = list(value.items())
+    elif isinstance(value, list):
+        value = list(enumerate(value))
+    elif isinstance(value, int | float):
+        yield place
+        return
+    else:
+        return
+    for key, inner in value:
+        yield from leaves(inner, (*place, key))
+
+
+def test_every_number_of_the_paper_is_compared():
+    published = Published.read(EXPERIMENTS)
+    assert set(leaves(published.values)) <= {one.place for one in compared(published)}
+
+
+def test_every_number_is_the_one_of_its_place():
+    published = Published.read(EXPERIMENTS)
+    for one in compared(published):
+        found = published.values
+        for key in one.place:
+            found = found[key]
+        assert one.published == found or isinstance(found, list), one
+
+
+def test_every_point_is_in_the_tables_of_budgets_and_accuracies():
+    lines = set(page(STUDIES, EXPERIMENTS, ROWS).split("\n"))
+    starts = {line.replace("*", "").rsplit(" | ", cut)[0] for line in lines for cut in (2, 3)}
+    for entry, _ in Published.read(EXPERIMENTS).entries():
+        point = f"| {entry.experiment} | {entry.sigma:g} | {entry.rounds}"
+        if entry.epsilon is not None:
+            assert f"{point} | {entry.epsilon:g}" in starts
+        if entry.accuracy is not None:
+            shown = f"{point} | {entry.accuracy:.2f}" in starts
+            absent = f"σ = {entry.sigma:g}, {entry.rounds} rounds | {entry.accuracy:g} | not trained yet |"
+            assert shown or any(line.endswith(absent) for line in lines)
+
+
+def test_another_number_would_be_another_page():
+    """One number of each kind that no table of the sections shows."""
+    places = [
+        ("setup", "user-cifar", "learning_rate"),
+        ("largest_k", "user-mnist eps 0.6298"),
+        ("overall_privacy_cost", "user-cifar eps 0.1451 O 70"),
+        ("clipping_comparison", "mnist", "epsilon"),
+        ("robust_accuracy_cifar", "k=2", "user-dp eps 0.3205", 5),
+        ("robust_accuracy_cifar", "k=10", "krum", 0),
+        ("accuracy_printed_again", "instance-cifar rounds 1 sigma 8"),
+        ("ten_classes", "cifar backdoor over k, epsilon"),
+        ("runtime", "certification seconds given scores"),
+    ]
+    changed = copy.deepcopy(Published.read(EXPERIMENTS).values)
+    for *path, last in places:
+        inner = changed
+        for key in path:
+            inner = inner[key]
+        inner[last] += 0.0625
+    found = compared(Published(changed))
+    lines = "\n".join(printed_section(found))
+    for place in places:
+        [one] = [one for one in found if one.place == place]
+        assert f"| {one.table} | {one.what} | {one.published:g} |" in lines
+
+
+def test_what_differs_is_listed_with_its_reason_or_as_unexplained():
+    same = {"table": "T", "place": ("setup",), "published": 80.0, "within": 2.5}
+    found = [
+        Printed(**same, what="near", ours=82.5),
+        Printed(**same, what="far", ours=70.0),
+        Printed(**same, what="other data", ours=60.0, why="other data"),
+        Printed(**same, what="absent", ours=None),
+    ]
+    text = "\n".join(printed_section(found))
+    assert "| T | 4 | 1 | 2 | 1 | 33% |" in text
+    assert "| T | far | 80 | 70 | unexplained |" in text
+    assert "| T | other data | 80 | 60 | other data |" in text
+    assert "| T | absent | 80 | not trained yet |" in text

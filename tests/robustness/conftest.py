@@ -1,1 +1,0 @@
-from tests.attacks.conftest import one_thread  # noqa: F401 - a fixture
