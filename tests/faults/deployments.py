@@ -223,15 +223,27 @@ def expected(kind, deaths, base, *, returned):
         yield undisturbed(kind, left, base)[1]
 
 
-def deployment(number, rng, base, found):
-    """One deployment: its server is killed one to three times, and maybe some of its nodes."""
+def drawn(number, rng, base):
+    """A kind of deployment, its dead nodes, whether they return, and when its server is killed."""
     kind = list(GROUPS)[number % len(GROUPS)]
-    deaths, folder = deaths_of(rng, kind), base / f"deployment-{number}"
-    returned, release = bool(deaths) and rng.random() < 0.5, folder / "release.npz"
-    steps, shown = undisturbed(kind, frozenset(deaths.items()), base)[0], None
+    deaths = deaths_of(rng, kind)
+    steps = undisturbed(kind, frozenset(deaths.items()), base)[0]
+    kills = [(rng.randrange(steps), rng.random() < 0.5) for _ in range(rng.randint(1, 3))]
+    return kind, deaths, rng.random() < 0.5, kills
+
+
+def late(number, rng, base):
+    """The server dies when it has shown some, and nodes return that were silent in the first round."""
+    deaths = {("0-1", FIRST + user): "silent" for user in range(USERS - 1)}
+    return "cohort-once", deaths, True, [(undisturbed("cohort-once", frozenset(), base)[0] // 2, True)]
+
+
+def deployment(folder, found, kind, deaths, returned, kills):
+    """One deployment: its server is killed so often, and maybe some of its nodes."""
+    release, shown = folder / "release.npz", None
     found["nodes_killed"] += len(deaths)
-    for _ in range(rng.randint(1, 3)):
-        end = forked(kind, folder, deaths, (rng.randrange(steps), rng.random() < 0.5))
+    for kill in kills:
+        end = forked(kind, folder, deaths, kill)
         found["servers_killed"] += end is None
         judge(kind, folder, found)
         shown = shown or (release.read_bytes() if release.exists() else None)
@@ -240,7 +252,7 @@ def deployment(number, rng, base, found):
     found["shown_twice"] += shown is not None and release.read_bytes() != shown
     found["refused"] += "refused" in end
     if "steps" in end:
-        found["equal"] += outputs(folder) in expected(kind, deaths, base, returned=returned)
+        found["equal"] += outputs(folder) in expected(kind, deaths, folder.parent, returned=returned)
     found["deployments"] += 1
 
 
@@ -251,11 +263,12 @@ def main(count, base, *planted):
     if "uncounted" in planted:
         files.save_ledger = lambda ledger, path: None
     if "forgetful" in planted:
-        files.load, files.publish = lambda *known: None, lambda *known: None
+        files.load = lambda *known: None
     example("digits_app.server_app"), example("digits_app.client_app")
     rng, found = random.Random(0), Counter(dict.fromkeys(FOUND, 0))
+    draw = late if "forgetful" in planted else drawn
     for number in range(count):
-        deployment(number, rng, base, found)
+        deployment(base / f"deployment-{number}", found, *draw(number, rng, base))
     print(json.dumps(found))
 
 

@@ -297,7 +297,7 @@ def test_nodes_with_keys_are_asked_once(deployed):
         assert loads(text).sound
         assert not fp.verify(text, out / name / "scores.npy", out / name / "labels.npy")
         record = json.loads((out / name / "private" / "state.json").read_text())
-        assert record["metrics"][0]["replied"] == NODES
+        assert (record["metrics"][0]["messages"], record["metrics"][0]["faults"]) == (NODES, 0)
         assert sorted(record["users"].values()) == list(range(NODES))
         assert record["users"] == states_of(deployed[0] / "run")[0]["users"]  # who they were before
 
