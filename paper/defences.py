@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedproof.report.chart import new_figure, save_figure
 from paper.figures import colours, label_of
 from paper.published import Published
@@ -58,6 +61,61 @@ def defended(rows: Sequence[MeasuredRow], published: Published) -> list[Defended
         for row in rows
         for one in row.attacks
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """Accuracies of all rules under an attack, as a line over those without it.
+
+    Attributes:
+        attack, size: which.
+        honest: chance that a cohort has no adversary.
+        theirs, ours: slope of the published accuracies, and of ours.
+        fall: how much the rule that suffers most loses here, in points.
+        away: largest distance of a published accuracy from its line, in points.
+    """
+
+    attack: str
+    size: int
+    honest: float
+    theirs: float
+    ours: float
+    fall: float
+    away: float
+
+
+def lines_of(rows: Sequence[MeasuredRow], published: Published) -> list[Line]:
+    """One line for each attack and number of adversaries, where the paper prints all rules."""
+    found: dict[tuple[str, int], list[tuple[float, float, float | None, float | None]]] = {}
+    for row in rows:
+        for one in row.attacks:
+            if rule_of(row) is not None and one.replica_accuracy is not None:
+                printed = [
+                    published.robust_accuracy(_server(row), name, one.adversaries)
+                    for name in ("no attack", one.attack)
+                ]
+                ours = (100 * one.clean_replica_accuracy, 100 * one.replica_accuracy)
+                found.setdefault((one.attack, one.adversaries), []).append((*ours, printed[0], printed[1]))
+    return [
+        _line(attack, size, np.array(cells, dtype=np.float64), published)
+        for (attack, size), cells in found.items()
+        if len(cells) > 2 and all(None not in cell for cell in cells)
+    ]
+
+
+def _line(attack: str, size: int, cells: NDArray[np.float64], published: Published) -> Line:
+    clean, attacked, printed, printed_attacked = cells.T
+    users, cohort = published.cohort("user-cifar")
+    slope, level = np.polyfit(printed, printed_attacked, 1)
+    return Line(
+        attack=attack,
+        size=size,
+        honest=(1 - cohort / users) ** size,
+        theirs=float(slope),
+        ours=float(np.polyfit(clean, attacked, 1)[0]),
+        fall=float((clean - attacked).max()),
+        away=float(np.abs(level + slope * printed - printed_attacked).max()),
+    )
 
 
 def no_attack(rows: Rows) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedproof.report.chart import new_figure, save_figure
 from paper.inefficacy import VIEWS, View
-from paper.results import AS_PRINTED, Clean, CostCell, Dopamine, Needed
+from paper.results import AS_PRINTED, Clean, CostCell, Dopamine, Needed, Renyi
 from paper.rows import MeasuredRow, of_kind
 
 WAYS = (
@@ -26,11 +26,12 @@ def draw_panel(measure: str, title: str, rows: Sequence[MeasuredRow], path: Path
         "costs": _attacked,
         "needed": _needed,
         "dopamine": _dopamine,
+        "renyi": _renyi,
     }
     if measure not in drawers or not rows:
         return False
     several = measure == "costs" and len(measured_views(rows)) > 1
-    wide = several or measure in ("certified", "dopamine")
+    wide = several or measure in ("certified", "dopamine", "renyi")
     with new_figure((9.0 if wide else 6.0, 6.4 if several else 3.6)) as figure:
         figure.suptitle(title, fontsize=11)
         drawers[measure](figure, rows)
@@ -217,6 +218,17 @@ def _dopamine(figure: Any, rows: Sequence[MeasuredRow]) -> None:
             axes.plot(one.rounds, values, color=colour, label=name if one is curves[0] else None)
         axes.set(xlabel="round", title=f"{one.cohort} of 30 users", ylim=(0, None))
     figure.axes[0].set_ylabel("ε (paper)")
+
+
+def _renyi(figure: Any, rows: Sequence[MeasuredRow]) -> None:
+    found = next(result for _, result in of_kind(rows, Renyi))
+    for axes, one in zip(figure.subplots(1, len(found.curves)), found.curves, strict=True):
+        for (name, sizes), colour in zip(one.sizes.items(), colours(len(one.sizes)), strict=True):
+            label = name if one is found.curves[0] else None
+            axes.step(found.shares, sizes, where="post", color=colour, linewidth=1.4, label=label)
+        axes.set(xlabel="share of the votes", title=one.training, yscale="symlog", ylim=(0, None))
+        axes.title.set_fontsize(9)
+    figure.axes[0].set_ylabel("certified users")
 
 
 def colours(count: int) -> list[Any]:

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.accounting import account
-from fedproof.accounting.epsilon import dopamine_epsilon, paper_epsilon
 from fedproof.certificates import Method, certify
 from fedproof.certificates.certificate import ONLY_METHOD
 from fedproof.certificates.comparison import compare, relations_of
@@ -18,21 +16,16 @@ from fedproof.certificates.paper_theorems import certified_size, real_size
 from fedproof.certificates.rules import Rule
 from fedproof.ensemble import replica_accuracies
 from fedproof.folder import secret_of
-from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedSGD, Releases, UserFedAvg, is_certified
+from fedproof.mechanisms import FedAvg, Releases, UserFedAvg, is_certified
 from fedproof.robustness.outcome import train
 from fedproof.threat import Relation, ThreatModel, Unit
 from fedproof.training import certify_task
 from fedproof.training import train as train_all
 from paper.attacked import attacked, costed, needed
-from paper.published import Published
 from paper.results import (
     AS_PRINTED,
-    BudgetCell,
-    Budgets,
     CertifiedCurve,
     Clean,
-    Dopamine,
-    DopamineCurve,
     LargestSize,
     Recorded,
     Result,
@@ -171,51 +164,6 @@ def run_time(work: Work) -> RunTime:
     return RunTime(seconds_per_round=seconds, certify_seconds=time.perf_counter() - start)
 
 
-def budgets(published: Published) -> Budgets:
-    """Every ε that the paper prints, beside ours to four decimals."""
-    return Budgets(
-        rows=tuple(
-            BudgetCell(
-                experiment=entry.experiment,
-                sigma=entry.sigma,
-                rounds=entry.rounds,
-                published=printed,
-                paper=round(paper_epsilon(entry.mechanism, entry.delta), 4),
-                pld=round(account(entry.mechanism, entry.delta, ["pld"])["pld"], 4),
-            )
-            for entry in published.table
-            if (printed := entry.epsilon) is not None
-        )
-    )
-
-
-def dopamine(published: Published) -> Dopamine:
-    """ε over the rounds of InsDP-FedSGD, by its own accounting and by Dopamine's."""
-    setting, curves = published.dopamine, []
-    for cohort in setting.cohorts:
-        rounds = tuple(range(10, setting.rounds + 1, 10))
-        mechanisms = [
-            InstanceFedSGD(
-                rounds=count,
-                noise_multiplier=setting.sigma,
-                clip_norm=setting.clip_norm,
-                sampling=FixedSize(cohort=cohort, users=setting.users),
-                batch_probability=setting.batch_probability,
-            )
-            for count in rounds
-        ]
-        curves.append(
-            DopamineCurve(
-                cohort=cohort,
-                rounds=rounds,
-                own=tuple(round(paper_epsilon(one, setting.delta), 4) for one in mechanisms),
-                dopamine=tuple(round(dopamine_epsilon(one, setting.delta), 4) for one in mechanisms),
-                pld=(round(account(mechanisms[-1], setting.delta, ["pld"])["pld"], 4),),
-            )
-        )
-    return Dopamine(curves=tuple(curves))
-
-
 def record(work: Work) -> Recorded:
     """Certified accuracy at the panel's sizes by every rule; against units that join by the announced one.
 
@@ -286,7 +234,6 @@ MEASURES: dict[str, Callable[[Work], Result]] = {
     "run-time": run_time,
     "record": record,
 }
-COMPUTED: dict[str, Callable[[Published], Result]] = {"budgets": budgets, "dopamine": dopamine}
 
 
 def _rounded(values: Any) -> tuple[float, ...]:

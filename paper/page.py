@@ -9,11 +9,13 @@ from paper.agreement import agreement, printed_section
 from paper.clean import Comparison, compare_clean
 from paper.compared import printed
 from paper.conclusions import statements
-from paper.defences import DEFENCES, Defended, defended, draw_defences
+from paper.defences import DEFENCES, Defended, Line, defended, draw_defences, lines_of
+from paper.deviations import deviation_table
 from paper.figures import draw_panel, titled
 from paper.printed import Sources
+from paper.provenance import Provenance
 from paper.published import Published
-from paper.results import Attacked, Budgets, Dopamine, RunTime
+from paper.results import Attacked, Budgets, Dopamine, Renyi, RunTime
 from paper.rows import MeasuredRow, Rows, device_seconds, of_kind
 from paper.statements import Statement
 from paper.study import Panel, Study, points_of, rows_key
@@ -31,9 +33,18 @@ beside ours where the paper prints one.
 """
 
 _HOW_MADE = """
-`fedproof reproduce all --device cuda` makes the rows, `python docs/build.py` this page from them; nothing on
-it is typed in by hand. Every section says what the paper shows, how far we agree, and what differs. O is the
-number of replicas, K the paper's real-valued certified size.
+`fedproof reproduce all --device cuda` makes the rows, `python docs/build.py` this page from them. Every
+number of ours is computed from the rows, every published one is in `experiments/paper_values.json`; what the
+paper shows, what differs and the deviations are told in our own words. Rows hold their commit and a hash of
+all that decided them: `fedproof reproduce all --check 5 --out experiments/results` trains five of them again.
+O is the number of replicas, K the paper's real-valued certified size.
+"""
+
+_LINES = """\
+What an optimised attack leaves of the differences between the rules: accuracies under attack as a line over
+those without, its slope beside the chance that a cohort is honest. A slope like that chance means that rules
+differ in honest cohorts alone; a slope near one and a small loss (of the rule that loses most, in points)
+that the attack does little to any of them. *Off it* is how far a published accuracy lies from the line.
 """
 
 _DATA = """
@@ -47,6 +58,7 @@ what is not there.
 | `mnist`, `cifar-10-batches-bin` | `fedproof data fetch mnist`, `fedproof data fetch cifar10` |
 | `weights/cifar100_cnn.npz` | here the weights that the paper's authors publish, as arrays; of your own: \
 `fedproof data fetch cifar100`, `fedproof pretrain experiments/pretrain-cifar100.toml` |
+| `leaf/airline` | tweets about airlines by account, in LEAF's format |
 | `leaf/sent140-pseudo` | here tweets of Sentiment140 dealt at random to 805 users of 60 tweets each, in \
 LEAF's format; with the published file `sent140` has the accounts: `fedproof data fetch sent140` |
 | `glove` | `fedproof data fetch glove`; here the vectors of 100 dimensions |
@@ -79,12 +91,13 @@ def page(studies: Sequence[Study], experiments: Path, rows: Rows) -> str:
     published = Published.read(experiments)
     clean = compare_clean(studies, rows, published)
     found = statements(rows, clean, published)
-    parts = [_INTRODUCTION, *_in_short(found, studies, experiments, rows), _HOW_MADE]
+    origin = Provenance.of(studies, experiments)
+    parts = [_INTRODUCTION, *_in_short(found, studies, experiments, rows), *origin.summary(rows), _HOW_MADE]
     parts += [*_missing(studies, experiments, rows), *_summary(found)]
     for study in studies:
-        parts += _section(study, rows, published, clean)
+        parts += _section(study, rows, published, clean, origin)
     numbers = printed(Sources(studies, experiments, rows, published, clean))
-    parts += [*_clean_table(clean), *printed_section(numbers), _DATA]
+    parts += [*_clean_table(clean), *printed_section(numbers), *deviation_table(rows), _DATA]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -112,7 +125,7 @@ def _missing(studies: Sequence[Study], experiments: Path, rows: Rows) -> Iterato
 
 def _effort(studies: Sequence[Study], experiments: Path, rows: Rows) -> Iterator[str]:
     """How much of the paper's scale was trained, and how long it took."""
-    points = [point for study in studies for point in points_of(study, experiments, 1.0)]
+    points = [point for study in studies for point in points_of(study, experiments, 1.0) if point.config]
     whole = [row for row in (rows.find(point) for point in points) if row]
     for hardware in sorted({row.hardware for row in whole}):
         found = [row for row in whole if row.hardware == hardware]
@@ -153,7 +166,9 @@ def _summary(found: Sequence[Statement]) -> Iterator[str]:
         yield f"| {one.claim} | {'yes' if one.holds else f'**{one.verdict}**'} | {one.evidence} |"
 
 
-def _section(study: Study, rows: Rows, published: Published, clean: Sequence[Comparison]) -> Iterator[str]:
+def _section(
+    study: Study, rows: Rows, published: Published, clean: Sequence[Comparison], origin: Provenance
+) -> Iterator[str]:
     yield f"\n## {study.title}\n"
     yield f"*In the paper:* {study.shows}\n"
     agreed = agreement(study, rows, published, clean)
@@ -165,6 +180,7 @@ def _section(study: Study, rows: Rows, published: Published, clean: Sequence[Com
         found = shown(study, panel, rows)
         if found:
             yield from _panel(study, panel, found, rows, published)
+            yield _provenance(found, origin)
         else:
             yield f"*{panel.title}:* not trained yet.\n"
 
@@ -172,7 +188,7 @@ def _section(study: Study, rows: Rows, published: Published, clean: Sequence[Com
 def _panel(
     study: Study, panel: Panel, found: Sequence[MeasuredRow], rows: Rows, published: Published
 ) -> Iterator[str]:
-    if panel.measure in ("certified", "attacked", "costs", "needed", "dopamine"):
+    if panel.measure in ("certified", "attacked", "costs", "needed", "dopamine", "renyi"):
         yield f"![{titled(panel.title, found)}]({_image(study, panel)})\n"
     if panel.substitute:
         yield f"*Data:* {panel.substitute}.\n"
@@ -186,7 +202,6 @@ def _panel(
         yield f"*{panel.title}:*"
     else:
         yield from _table(panel, found, published)
-    yield _provenance(found)
 
 
 def _table(panel: Panel, found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
@@ -195,6 +210,7 @@ def _table(panel: Panel, found: Sequence[MeasuredRow], published: Published) -> 
         "run-time": _seconds,
         "budgets": _budgets,
         "dopamine": _dopamine,
+        "renyi": _renyi,
     }[panel.measure](found, published)
 
 
@@ -212,6 +228,19 @@ def _defence_table(found: Sequence[MeasuredRow], published: Published) -> Iterat
         ]
         yield f"| {server} | {' | '.join(shown)} |"
     yield "\nIn parentheses: the share that is certified for as many adversaries, with 99 % confidence.\n"
+    lines = [one for one in lines_of(found, published) if one.attack.startswith("min-")]
+    if lines:
+        yield from _line_table(lines)
+
+
+def _line_table(lines: Sequence[Line]) -> Iterator[str]:
+    yield _LINES
+    yield "| attack | k | honest cohorts | published slope | off it | our slope | largest loss |"
+    yield "|---|---|---|---|---|---|---|"
+    for one in lines:
+        cells = [f"{one.honest:.3f}", f"{one.theirs:.3f}", f"{one.away:.2f}", f"{one.ours:.3f}"]
+        yield f"| {one.attack} | {one.size} | {' | '.join(cells)} | {one.fall:.2f} |"
+    yield ""
 
 
 def _in_parentheses(share: float | None) -> str:
@@ -251,6 +280,18 @@ def _dopamine(found: Sequence[MeasuredRow], published: Published) -> Iterator[st
     yield f"| InsDP-FedSGD, sound | - | {' | '.join(sound)} |\n"
 
 
+def _renyi(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
+    """Sizes at a few shares of the votes."""
+    [(_, measured)] = of_kind(found, Renyi)
+    places = [measured.shares.index(share) for share in (0.7, 0.9, 0.97, 0.99, 0.999)]
+    yield f"| certified users | {' | '.join(f'{measured.shares[at]:g} of the votes' for at in places)} |"
+    yield "|---" * (len(places) + 1) + "|"
+    for one in measured.curves:
+        for name, sizes in one.sizes.items():
+            yield f"| {one.training}: {name} | {' | '.join(str(sizes[at]) for at in places)} |"
+    yield ""
+
+
 def _clean_table(clean: Sequence[Comparison]) -> Iterator[str]:
     yield "\n## Clean accuracies\n"
     yield "Mean over the replicas, in percent.\n"
@@ -270,13 +311,18 @@ def _clean_table(clean: Sequence[Comparison]) -> Iterator[str]:
         yield "\n\\* not the paper's data: real tweets over synthetic users."
 
 
-def _provenance(found: Sequence[MeasuredRow]) -> str:
+def _provenance(found: Sequence[MeasuredRow], origin: Provenance) -> str:
     replicas = sorted({row.replicas for row in found if row.replicas})
     counted = f"O = {' and '.join(map(str, replicas))}; " if replicas else ""
     seconds = device_seconds(found)
     hashes = ", ".join(dict.fromkeys(row.settings_sha256[:8] for row in found[:3]))
     more = " …" if len(found) > 3 else ""
-    return f"<sub>{counted}{found[0].hardware}, {seconds:.0f} s; settings {hashes}{more}</sub>\n"
+    commits = "".join(f"; commit {one}" for one in sorted({row.commit[:9] for row in found if row.commit}))
+    marked = origin.marked(found)
+    return (
+        f"<sub>{counted}{found[0].hardware}, {seconds:.0f} s; settings {hashes}{more}{commits}"
+        f"{'; ' if marked else ''}{marked}</sub>\n"
+    )
 
 
 def _image(study: Study, panel: Panel) -> str:

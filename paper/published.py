@@ -85,7 +85,10 @@ class Published:
 
     @property
     def dopamine(self) -> DopamineSetting:
-        """Setting of the comparison; N is that of its q, δ is not printed and ours."""
+        """Setting of the comparison; N is that of its q.
+
+        δ is not printed: from 1.551e-4 to 1.589e-4 it gives both published ε, and nothing else does.
+        """
         found = self.values["fedsgd_vs_dopamine"]
         return DopamineSetting(
             sigma=found["sigma"],
@@ -94,7 +97,7 @@ class Published:
             rounds=found["rounds"],
             users=30,
             cohorts=(10, 20),
-            delta=1e-4,
+            delta=1.57e-4,
             printed=found["q=10/30"],
         )
 
@@ -110,6 +113,11 @@ class Published:
     def best_epsilon(self, experiment: str) -> float:
         """At which ε the largest K is reached."""
         return float(self.values["best_epsilon_for_largest_k"][experiment])
+
+    def cohort(self, experiment: str) -> tuple[int, int]:
+        """How many users there are, and how many of them a round draws."""
+        found = self.values["setup"][experiment]
+        return int(found["users"]), int(found["cohort"])
 
     @property
     def best_epsilon_at_two(self) -> dict[str, float]:

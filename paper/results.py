@@ -309,4 +309,24 @@ class Dopamine:
     curves: tuple[DopamineCurve, ...]
 
 
-Result = Clean | Attacked | Needed | Recorded | RunTime | Budgets | Dopamine
+@dataclass(frozen=True, kw_only=True)
+class RenyiCurve:
+    """Certified users at each share of the votes in `Renyi.shares`, by name of the certificate."""
+
+    __pydantic_config__ = _EXACT
+
+    training: str
+    sizes: dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renyi:
+    """Rényi certificates with both groupings beside (ε, δ) and the trade-off curve, one for each training."""
+
+    __pydantic_config__ = _EXACT
+
+    shares: tuple[float, ...]
+    curves: tuple[RenyiCurve, ...]
+
+
+Result = Clean | Attacked | Needed | Recorded | RunTime | Budgets | Dopamine | Renyi

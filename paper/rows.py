@@ -6,7 +6,7 @@ Each row is on the disk as soon as it is measured, so that an interrupted reprod
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,6 +31,9 @@ class MeasuredRow:
         jobs: points that were measured side by side.
         seconds: that this one took.
         wall: what passed since the row before: all rows together took all the time.
+        commit: of the checkout it was measured in, see `provenance.commit`; None where nobody knows.
+        decided: hashes of all that decided it, see `provenance.decided_by`; empty in older rows.
+        torch: its version; None in older rows.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -46,6 +49,9 @@ class MeasuredRow:
     seconds: float
     wall: float
     result: Result
+    commit: str | None = None
+    decided: dict[str, str] = field(default_factory=dict)
+    torch: str | None = None
 
     @property
     def paper_epsilon(self) -> float | None:
@@ -74,6 +80,9 @@ class Rows:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._rows: dict[str, MeasuredRow] = {row.key: row for row in _read(path)}
+
+    def __iter__(self) -> Iterator[MeasuredRow]:
+        return iter(self._rows.values())
 
     def find(self, point: Point) -> MeasuredRow | None:
         """The row of a point, if it was measured with the same settings."""

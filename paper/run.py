@@ -13,7 +13,9 @@ import torch
 
 from fedproof import __version__, check
 from fedproof.experiment import SharedWork
-from paper.measures import COMPUTED, MEASURES
+from paper.computed import COMPUTED
+from paper.measures import MEASURES
+from paper.provenance import commit, decided_by, stale
 from paper.published import Published
 from paper.results import Result
 from paper.rows import MeasuredRow, Rows
@@ -35,6 +37,7 @@ def reproduce(
     scale: float = 1.0,
     device: str = "cpu",
     jobs: int = 1,
+    again: bool = False,
     progress: Progress = lambda stage, done, total: None,
 ) -> Rows:
     """The rows of all points of `studies`, in `out`; those that are there with the same settings are kept.
@@ -48,6 +51,7 @@ def reproduce(
         device: `cpu` or `cuda`.
         jobs: points that are measured side by side, each by a process with its share of the device's memory;
             small ensembles leave most of a GPU idle.
+        again: whether rows whose code has changed since are measured again.
         progress: called with what is measured next, how many points are done and how many there are.
 
     Raises:
@@ -64,7 +68,9 @@ def reproduce(
         twin = rows.find(point) or rows.like(point)
         if twin is not None and twin.key != point.key:
             rows.add(_copied(twin, point))
-    missing = [point for point in points if rows.find(point) is None]
+    missing = [
+        point for point in points if (row := rows.find(point)) is None or (again and stale(row, point))
+    ]
     alike: dict[str, list[Point]] = {}
     for point in missing:
         alike.setdefault(point.settings_sha256, []).append(point)
@@ -125,7 +131,7 @@ def _measured_by(
                 yield from (one.result() for one in as_completed(found))
             finally:
                 pool.shutdown(cancel_futures=True)
-    yield from (_measured(point, shared, published, device) for point in alone)
+    yield from (measure_point(point, shared, published, device) for point in alone)
 
 
 def _take_share(device: str, jobs: int) -> None:
@@ -143,10 +149,11 @@ def _own_work() -> SharedWork:
 
 
 def _measured_beside(jobs: int, point: Point, published: Published, device: str) -> MeasuredRow:
-    return replace(_measured(point, _own_work(), published, device), jobs=jobs)
+    return replace(measure_point(point, _own_work(), published, device), jobs=jobs)
 
 
-def _measured(point: Point, shared: SharedWork, published: Published, device: str) -> MeasuredRow:
+def measure_point(point: Point, shared: SharedWork, published: Published, device: str) -> MeasuredRow:
+    """The row of a point, measured here and now."""
     start = time.perf_counter()
     result = _result(point, shared, published, device)
     seconds = round(time.perf_counter() - start, 2)
@@ -162,6 +169,9 @@ def _measured(point: Point, shared: SharedWork, published: Published, device: st
         seconds=seconds,
         wall=seconds,
         result=result,
+        commit=commit(),
+        decided=decided_by(point),
+        torch=torch.__version__,
     )
 
 

@@ -22,7 +22,7 @@ from fedproof.threat import Relation
 FOLDER = "paper"  # inside the folder of experiments
 RECORDS = "records"  # beside it: benchmarks on which others have published what they certify
 SEEDS = "-seeds"  # ends the name of a panel with further ensembles of the points of another
-_REHEARSAL = 0.1  # below this scale everything is cut down, not replicas alone
+REHEARSAL = 0.1  # below this scale everything is cut down, not replicas alone
 
 Strings = Annotated[tuple[str, ...], Field(default=(), strict=False)]
 
@@ -60,6 +60,7 @@ class Panel(Section):
         "run-time",
         "budgets",
         "dopamine",
+        "renyi",
         "record",
     ]
     experiment: str | None = None
@@ -197,12 +198,13 @@ def points_of(study: Study, experiments: Path, scale: float = 1.0) -> list[Point
     """What is to be trained for a study; `scale` multiplies the replicas.
 
     Below a tenth it is a rehearsal of everything in minutes: of a list of values the last, two rounds at
-    most, one pass or four steps of local training, 500 test inputs, and no further seeds of the same points.
+    most, one pass or four steps of local training, hidden layers of the default width, 500 test inputs, and
+    no further seeds of the same points.
     """
     return [
         point
         for panel in study.panel
-        if panel.rows_of is None and not (scale < _REHEARSAL and panel.name.endswith(SEEDS))
+        if panel.rows_of is None and not (scale < REHEARSAL and panel.name.endswith(SEEDS))
         for point in _points(study, panel, experiments, scale)
     ]
 
@@ -211,7 +213,7 @@ def _points(study: Study, panel: Panel, experiments: Path, scale: float) -> list
     prefix = f"{study.name}/{panel.name}"
     if panel.experiment is None:
         return [Point(key=prefix, panel=panel, values={}, config=None)]
-    if scale < _REHEARSAL:
+    if scale < REHEARSAL:
         panel = panel.model_copy(update={"sizes": panel.sizes[-1:], "attacks": panel.attacks[-1:]})
     axes = [_thinned(axis(text), scale) for text in panel.vary]
     combinations = [
@@ -253,18 +255,19 @@ def _scaled(config: Config, scale: float) -> Config:
         return config
     replicas = max(2, round(scale * config.ensemble.replicas))
     cut: dict[str, Section] = {"ensemble": config.ensemble.model_copy(update={"replicas": replicas})}
-    if scale < _REHEARSAL:
+    if scale < REHEARSAL:
         section = config.mechanism
         rounds, steps = min(2, section.rounds), 4 if section.local_steps else None
         shorter = {"rounds": rounds, "local_epochs": 1, "local_steps": steps}
         cut["mechanism"] = section.model_copy(update=shorter)
         cut["data"] = config.data.model_copy(update={"test_limit": 500})
+        cut["model"] = config.model.model_copy(update={"hidden": ()})
     return config.model_copy(update=cut)
 
 
 def _thinned(values: tuple[str, list[str]], scale: float) -> tuple[str, list[str]]:
     key, every = values
-    return values if scale >= _REHEARSAL else (key, every[-1:])
+    return values if scale >= REHEARSAL else (key, every[-1:])
 
 
 def rows_key(study: Study, panel: Panel) -> str:

@@ -17,6 +17,7 @@ SHOWN = [
     *("certificates", "choosing", "reproduction", "theory", "numerics", "ray", "configuration", "api"),
     "architecture",
     "little",
+    "secure-aggregation",
     "glossary",
 ]
 

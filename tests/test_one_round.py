@@ -3,6 +3,7 @@
 import csv
 import json
 
+import numpy as np
 import pytest
 
 from fedproof.config import parse_config
@@ -87,6 +88,43 @@ def test_observed_influence_belongs_to_replaced_users_of_one_release(changes):
         ValueError, match=r"certificate.observed = true belongs to kind = 'one-round' and thr"
     ):
         parse_config(ANCHORS, "test", changes)
+
+
+LOCAL = ["mechanism.kind=local", "mechanism.noise_multiplier=0.5", "certificate.observed=false"]
+
+
+@pytest.mark.parametrize("upload", ["anchors", "rows"])
+@pytest.mark.parametrize("secure", ["true", "false"])
+def test_users_own_noise_is_told_apart_from_that_of_the_sum(upload, secure, tmp_path):
+    heads = ["mechanism.upload=rows", "mechanism.anchors=256"] if upload == "rows" else []
+    noise = [f"ensemble.secure_noise={secure}", "mechanism.delta=1e-3"]
+    summary = run(parse_config(ANCHORS, "test", [*LOCAL, *heads, *noise]), tmp_path / "run").summary
+    sums = summary.epsilon_of_sum
+    assert summary.epsilon_if_replaced > summary.epsilon["pld"] > 5  # towards the server
+    if upload == "rows":
+        assert (
+            sums["join"] < summary.epsilon["pld"] / 3 > sums["replace"] / 3
+        )  # the noise of half of 30 users
+    else:
+        assert sums == {"join": summary.epsilon["pld"], "replace": summary.epsilon_if_replaced}
+    page = write_report(tmp_path / "run").read_text()
+    assert "Privacy towards the server" in page
+    told = "the noise of 15 users adds up" if upload == "rows" else "sum of votes nothing smaller is shown"
+    assert told in page
+    certificate = json.loads((tmp_path / "run" / "certificate.json").read_text())
+    assert any("15 users or more added their noise" in one for one in certificate["assumptions"])
+    ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert ledger["epsilon"]["pld"] == summary.epsilon["pld"]
+
+
+def test_a_run_with_users_own_noise_predicts_and_is_told_at_the_terminal(tmp_path):
+    (tmp_path / "one.toml").write_text(ANCHORS)
+    changes = [word for change in LOCAL for word in ("--set", change)]
+    told = fedproof("run", tmp_path / "one.toml", "--out", tmp_path / "run", *changes)
+    assert "ε towards the server, one user replaced" in " ".join(told.stdout.replace("│", " ").split())
+    np.save(tmp_path / "inputs.npy", np.ones((2, 64), dtype=np.float32))
+    found = fedproof("predict", tmp_path / "run", "--inputs", tmp_path / "inputs.npy", "--json")
+    assert len(json.loads(found.stdout)["prediction"]) == 2
 
 
 SMOOTHED = """

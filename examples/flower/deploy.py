@@ -255,12 +255,11 @@ def without_superlink(
     deployment.run_app(config)
 
 
-def trial_of_app(deployment: Deployment, out: Path, config: Mapping[str, object]) -> None:
-    """Run the app and leave it alone; results are in `out`, the last strategy's last."""
-    deployment.run_app({"out": str(out), "users": deployment.nodes} | dict(config))
-    last = str(config["strategy"]).split()
-    found = out / (last[-1] if len(last) > 1 else "") / "certificate.json"
-    deployment.wait(found.exists, "the certificate is there")
+def ask_once(deployment: Deployment, out: Path) -> None:
+    """Run the strategies that ask every node once, one after the other; results are in `out`."""
+    deployment.run_app(ONCE | {"out": str(out), "users": deployment.nodes})
+    last = str(ONCE["strategy"]).split()[-1]
+    deployment.wait((out / last / "certificate.json").exists, "the certificate is there")
 
 
 # One round for each part, and parts enough that some are trained before and after the killed node. A round
@@ -295,7 +294,7 @@ if __name__ == "__main__":
         results = running.folder / "run"
         submitted = SETTINGS | {"out": str(results), "users": options.nodes}
         if options.once:
-            trial_of_app(running, results, ONCE)
+            ask_once(running, results)
         else:
             running.run_app(submitted)
             if options.kill == "node":

@@ -48,9 +48,9 @@ Numbers = np.random.Generator | SecureGenerator
 """What uniform and normal numbers are drawn from."""
 
 
-def private_numbers(seed: int, purpose: Purpose, replica: int, *, secure: bool) -> Numbers:
-    """The random numbers of one replica for one purpose: from the seed, or from the operating system."""
-    return SecureGenerator() if secure else np.random.default_rng(sequence(seed, purpose, replica))
+def private_numbers(seed: int, purpose: Purpose, *path: int, secure: bool) -> Numbers:
+    """The random numbers of one replica, or unit, for one purpose: of the seed, or the operating system."""
+    return SecureGenerator() if secure else np.random.default_rng(sequence(seed, purpose, *path))
 
 
 class Lots:

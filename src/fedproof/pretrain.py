@@ -15,7 +15,7 @@ from fedproof.config import PretrainConfig, validated
 from fedproof.config.sections import PretrainSection
 from fedproof.federation import Federation
 from fedproof.folder import RELEASE, read_config
-from fedproof.mechanisms import OneRound
+from fedproof.mechanisms import Releases
 from fedproof.mechanisms.uploads import Anchors
 from fedproof.models import build
 from fedproof.models.model import as_inputs, load
@@ -85,7 +85,7 @@ def distil(
         ValueError: the run released no votes on anchors, or its public inputs are not those of the release.
     """
     config = read_config(folder)
-    if config.mechanism.kind != OneRound.kind or config.mechanism.upload != Anchors.kind:
+    if config.mechanism.described.releases is not Releases.MODEL or config.mechanism.upload != Anchors.kind:
         raise ValueError(f"{folder}: released no votes on anchors, by which public inputs could be labelled")
     release = load_release(folder / RELEASE)
     federation = encoders.load(**config.data.model_dump(), device=device, progress=progress)

@@ -18,7 +18,7 @@ from fedproof import check
 from fedproof.arrays import Floats, Integers
 from fedproof.files import read_npz, replacing
 from fedproof.lots import Numbers
-from fedproof.mechanisms import Mechanism, OneRound, Smoothed
+from fedproof.mechanisms import Local, Mechanism, OneRound, Smoothed, UploadedOnce
 from fedproof.mechanisms.codec import describe, restore
 from fedproof.mechanisms.uploads import GRID, MOST_UNITS, Sent, on_grid
 
@@ -47,7 +47,7 @@ class Release:
         anchors: `(anchors, features)`, the public inputs that others are compared with; None for plain heads.
     """
 
-    mechanism: OneRound
+    mechanism: UploadedOnce
     total: Integers
     anchors: NDArray[np.float32] | None = None
 
@@ -134,25 +134,25 @@ def _save(path: Path, mechanism: Mechanism, **arrays: NDArray[Any]) -> None:
 
 
 def load_release(path: Path) -> Release:
-    """The release of a `OneRound` mechanism in a file; it can run no code.
+    """The release of a `OneRound` or `Local` mechanism in a file; it can run no code.
 
     Raises:
         ValueError: it is not there, or is none; the message names the file.
     """
-    return _load(path, OneRound, Release)
+    return _load(path, (OneRound, Local), Release)
 
 
 def load_centre(path: Path) -> Centre:
     """The release of a `Smoothed` mechanism in a file."""
-    return _load(path, Smoothed, Centre)
+    return _load(path, (Smoothed,), Centre)
 
 
-def _load(path: Path, kind: type[OneRound | Smoothed], made: Callable[..., Kind]) -> Kind:
+def _load(path: Path, kinds: tuple[type[Mechanism], ...], made: Callable[..., Kind]) -> Kind:
     file = read_npz(path)
     try:
         mechanism = restore(json.loads(file.pop("mechanism").tobytes()), name="mechanism")
-        if not isinstance(mechanism, kind):
-            raise ValueError(f"mechanism must be of kind {kind.kind}")
+        if not isinstance(mechanism, kinds):
+            raise ValueError(f"mechanism must be of kind {' or '.join(kind.kind for kind in kinds)}")
         return made(mechanism=mechanism, **file)
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: is no release: {check.one_line(error)}") from error
@@ -163,13 +163,13 @@ def _lost(width: int, reach: float, largest: float) -> float:
     return 2 * (width + 4) * reach * largest * 2.0**-53
 
 
-def vectors_of(mechanism: OneRound, sent: Sent) -> Iterator[Integers]:
+def vectors_of(mechanism: UploadedOnce, sent: Sent) -> Iterator[Integers]:
     """The vectors that enter the sum, some units' at a time: what each sent, put inside the set first."""
     for begin in range(0, len(sent), _UNITS):
-        yield on_grid(mechanism.upload.inside(sent[begin : begin + _UNITS]))
+        yield mechanism.received(sent[begin : begin + _UNITS])
 
 
-def summed(mechanism: OneRound, sent: Sent, keep: list[Integers] | None = None) -> Integers:
+def summed(mechanism: UploadedOnce, sent: Sent, keep: list[Integers] | None = None) -> Integers:
     """The exact sum of what units sent; `keep` gets the vectors that it is made of.
 
     Guarantee: a unit changes it by its own vector alone, whatever it sends.
@@ -205,7 +205,7 @@ def add_noise(mechanism: OneRound, total: Integers, numbers: Numbers) -> None:
         piece[:] = noised(mechanism, piece, numbers.standard_normal(len(piece), dtype=np.float64))
 
 
-def noised(mechanism: OneRound, total: Integers, normal: Floats) -> Integers:
+def noised(mechanism: UploadedOnce, total: Integers, normal: Floats) -> Integers:
     """The sum with its noise; `normal` are standard normal numbers of its shape, drawn for this sum alone.
 
     Rounding the noise is rounding the noisy sum, as the sum is on the grid: nothing more is learned from it.

@@ -59,6 +59,8 @@ class RunSummary:
         delta, epsilon_relation: which ε is meant.
         epsilon_reasons: why it would be no guarantee.
         epsilon_if_replaced: of everything that is released, for a unit that is replaced; of one release.
+        epsilon_of_sum: where users add noise themselves, ε of the released sum alone, by its relation: what
+            `honest` users' noise hides together. The other ε are towards the server, which sees every upload.
         paper_largest_size, paper_certified_accuracy: what the paper's formula makes of the same models.
         threat: who may poison what.
     """
@@ -92,6 +94,7 @@ class RunSummary:
     epsilon_relation: str | None = None
     epsilon_reasons: tuple[str, ...] | None = None
     epsilon_if_replaced: float | None = None
+    epsilon_of_sum: Mapping[str, float] | None = None
     paper_largest_size: int | None = None
     paper_certified_accuracy: Mapping[str, float] | None = None
     threat: ThreatModel | None = None

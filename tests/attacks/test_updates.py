@@ -21,6 +21,7 @@ from fedproof.ensemble import first_updates, train_replicas
 from fedproof.mechanisms import Flat, PerLayer, Poisson, Quantile
 from fedproof.models import build
 from fedproof.robustness.poisoned import attacked_first_updates, under_attack
+from fedproof.rounds.randomness import cohorts_of
 from fedproof.rounds.state import State
 from tests.attacks.conftest import demo_task, random_federation
 
@@ -303,3 +304,108 @@ def test_a_replica_does_not_depend_on_those_beside_it(kind):
     attacked = under_attack(task, build_attack(kind, adversaries=adversaries, scale=3.0))
     together, alone = (train_replicas(attacked, replicas).scores for replicas in (range(30), range(1)))
     np.testing.assert_allclose(together[:1], alone, atol=1e-5)
+
+
+# --- the whole coalition ---------------------------------------------------------------------------------
+
+
+class Colluding(Spy):
+    """A spy whose adversaries know of each other, and which keeps what it saw."""
+
+    collusive = True
+
+    def __call__(self, contributions, state):
+        self.seen.append((contributions, state))
+        return contributions
+
+
+def seen_by(spy, task, replicas=12):
+    train_replicas(replace(task, attack=spy), range(replicas))
+    return spy.seen
+
+
+@pytest.mark.parametrize("own_start", [False, True])
+def test_a_coalition_is_whole_in_every_round_wherever_one_of_it_is_drawn(own_start):
+    task = demo_task(rounds=3)
+    task = replace(
+        task, own_start=own_start, mechanism=replace(task.mechanism, sampling=Poisson(probability=0.1))
+    )
+    drawn_of = [contributions for contributions, _ in seen_by(Colluding(()), task)]
+    rounds = seen_by(Colluding(ADVERSARIES), task)
+    later = rounds if own_start else rounds[1:]
+    without, partly = 0, 0
+    for (contributions, _), honest in zip(later, drawn_of[-len(later) :], strict=True):
+        for who, present, members in zip(
+            contributions.members, contributions.present, honest.members, strict=True
+        ):
+            drawn = set(who[present].tolist())
+            assert drawn == set(members.tolist()) - {-1}  # nobody takes part who was not drawn
+            wanted = drawn | (set(ADVERSARIES) if drawn & set(ADVERSARIES) else set())
+            assert set(who.tolist()) - {-1} == wanted
+            without += not drawn & set(ADVERSARIES)
+            partly += 0 < len(drawn & set(ADVERSARIES)) < len(ADVERSARIES)
+    assert without > 0
+    assert partly > 0
+
+
+def test_who_is_not_drawn_computes_what_it_would_hand_in():
+    task = demo_task(rounds=1)
+    task = replace(task, own_start=True, mechanism=replace(task.mechanism, sampling=Poisson(probability=0.2)))
+    everybody = replace(task, mechanism=replace(task.mechanism, sampling=Poisson(probability=1.0)))
+    [(found, _)], [(whole, _)] = (
+        seen_by(Colluding(ADVERSARIES), task),
+        seen_by(Colluding(()), everybody),
+    )
+    absent = (found.members >= 0) & ~found.present
+    assert int(absent.sum()) > 10
+    replica, slot = absent.nonzero(as_tuple=True)
+    expected = whole.updates[replica, found.members[replica, slot]]
+    torch.testing.assert_close(found.updates[replica, slot], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["min-max", "min-sum"])
+def test_one_drawn_adversary_hides_among_all_of_them(kind):
+    """With those drawn alone it would hand in its own update, having nothing to hide behind."""
+    task = demo_task(rounds=1)
+    task = replace(task, own_start=True, mechanism=replace(task.mechanism, sampling=Poisson(probability=0.1)))
+    spy = Colluding(ADVERSARIES)
+    [(found, state)] = seen_by(spy, task)
+    hook = under_attack(task, build_attack(kind, adversaries=ADVERSARIES)).attack
+    assert hook.collusive
+    after = hook(found, state)
+    mine = torch.isin(found.members, torch.tensor(ADVERSARIES))
+    alone = [r for r in range(12) if int((mine & found.present)[r].sum()) == 1]
+    assert alone
+    for replica in alone:
+        honest = found.updates[replica][mine[replica]].double().numpy()
+        expected, _ = bisected(kind, honest, Direction.STD)
+        [handed] = after.updates[replica][(mine & found.present)[replica]].double().numpy()
+        np.testing.assert_allclose(handed, expected, rtol=1e-4, atol=1e-4)
+        assert np.abs(handed - found.updates[replica][(mine & found.present)[replica]].numpy()).max() > 1e-3
+
+
+@pytest.mark.parametrize("own_start", [False, True])
+@pytest.mark.parametrize("kind", ["min-max", "min-sum"])
+def test_a_coalition_changes_no_bit_of_a_replica_that_drew_none_of_it(kind, own_start):
+    task = demo_task(rounds=3)
+    task = replace(
+        task, own_start=own_start, mechanism=replace(task.mechanism, sampling=Poisson(probability=0.08))
+    )
+    clean = train_replicas(task, range(20))
+    adversaries = tuple(range(3, 96, 19))
+    attacked = train_replicas(
+        under_attack(task, build_attack(kind, adversaries=adversaries, scale=9.0)), range(20)
+    )
+    drawn = cohorts_of(task.mechanism, task.units.who, task.seed, range(20))[:, :, list(adversaries)]
+    untouched = ~drawn.any(axis=(1, 2))
+    assert 0 < untouched.sum() < 20
+    same = (flat(clean) == flat(attacked)).all(dim=1).numpy()
+    assert same[untouched].all()
+    assert not same[~untouched].any()
+
+
+def test_wrapped_attacks_collude_as_what_they_wrap():
+    for options in ({}, {"scale": 5.0}, {"user_instances": 2}, {"joining": True}):
+        who = (96, 97) if options.get("joining") else ADVERSARIES
+        assert build_attack("min-sum", adversaries=who, **options).collusive
+        assert not build_attack("label-flip", adversaries=who, **options).collusive

@@ -18,6 +18,7 @@ from fedproof.mechanisms import (
     Flat,
     InstanceFedAvg,
     InstanceFedSGD,
+    Local,
     LocalTraining,
     OneRound,
     PerLayer,
@@ -216,8 +217,8 @@ HEAD, NEAR = {"features": 2, "classes": 2}, {"anchors": 2, "classes": 2, "sharpn
 ONCE = [Ball(**HEAD), Rows(**HEAD), Pairs(**HEAD), NonNegative(**NEAR)]
 
 
-def sums_of_releases(mechanism, canaries, monkeypatch, *, num_releases=4000, seed=0):
-    """Of a user who adds nothing and `canaries`, two instances each: released sums, and one without noise."""
+def task_with(mechanism, canaries):
+    """A user who adds nothing, and `canaries`, two instances each."""
     rows = np.array([(0.0, 0.0), (0.0, 0.0), *(row for canary in canaries for row in canary)])
     federation = Federation(
         features=rows.astype(np.float32),
@@ -229,12 +230,17 @@ def sums_of_releases(mechanism, canaries, monkeypatch, *, num_releases=4000, see
         name="canaries",
         public_features=np.eye(2, dtype=np.float32),
     )
-    task = Task(
+    return Task(
         federation=federation,
         model=build("linear", federation),
         mechanism=mechanism,
         local=LocalTraining(solver="sums"),
     )
+
+
+def sums_of_releases(mechanism, canaries, monkeypatch, *, num_releases=4000, seed=0):
+    """Of a user who adds nothing and `canaries`, two instances each: released sums, and one without noise."""
+    task = task_with(mechanism, canaries)
     sent = list(one_round.uploads_of(task))
     with monkeypatch.context() as patched:  # what is sent depends on no seed: computed once
         patched.setattr(one_round, "uploads_of", lambda task, units: sent)
@@ -260,3 +266,34 @@ def test_canaries_in_one_release_come_close_to_what_is_accounted(upload, relatio
     assert shift == pytest.approx(2)
     assert found.contradictions(GaussianTradeoff(shift=shift)).size == 0
     assert found.contradictions(GaussianTradeoff(shift=0.85 * shift)).size > 0
+
+
+# --- users' own noise: what the server sees of one, and what the sum alone tells --------------------------
+
+
+def own_noise(mechanism, canary, monkeypatch, *, num=4000, seed=0):
+    """What one user sends, and the sum of it and of three others, each with noise of its own."""
+    task = task_with(mechanism, [canary, [(0.0, 0.0)] * 2, [(0.0, 0.0)] * 2])
+    made = list(one_round._honest(task))
+    with monkeypatch.context() as patched:
+        patched.setattr(one_round, "_honest", lambda task: made)
+        tasks = [replace(task, seed=one) for one in range(seed, seed + num)]
+        sent = [next(one_round.uploads_of(one))[1].ravel() for one in tasks]
+        totals = [one_round.release(one).total.ravel() * GRID for one in tasks]
+    return np.array(sent), np.array(totals)
+
+
+@pytest.mark.parametrize("upload", [Ball(**HEAD), Rows(**HEAD)], ids=lambda upload: upload.kind)
+def test_canaries_under_their_own_noise_come_close_to_what_is_accounted(upload, monkeypatch):
+    mechanism = Local(upload=upload, noise_multiplier=0.5, honest=4)
+    canary, other = [(1.0, 0.0), (-1.0, 0.0)], [(-1.0, 0.0), (1.0, 0.0)]
+    first = own_noise(mechanism, canary, monkeypatch)
+    second = own_noise(mechanism, other, monkeypatch, seed=10_000)
+    (server,) = mechanism.replaced
+    together, _ = mechanism.sum_query(REPLACE)
+    for seen, (clean, poisoned) in ((server, (first[0], second[0])), (together, (first[1], second[1]))):
+        way = np.array([1.0, -1.0, 0.0, 0.0])  # a canary's head, as far from the other as the set is wide
+        found = evidence(clean @ way, poisoned @ way)
+        shift = 2 / seen.noise_multiplier
+        assert found.contradictions(GaussianTradeoff(shift=shift)).size == 0
+        assert found.contradictions(GaussianTradeoff(shift=0.8 * shift)).size > 0  # noise of 4/5 is caught

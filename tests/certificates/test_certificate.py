@@ -69,6 +69,7 @@ VALUES = [
         for kind in UPLOADS.values()
     ],
     *[kind(**{field.name: 3 for field in fields(kind)}) for kind in UPLOADS.values()],
+    mechanisms.Local(upload=UPLOADS["rows"](features=3, classes=3), noise_multiplier=2.0, honest=7),
     mechanisms.Smoothed(noise_multiplier=2.0, smoothing=3.0, population=50),
     mechanisms.FedAvg(rounds=2, sampling=Everyone()),
     ApproximateDP(epsilon=0.63, delta=0.0029, relation="replace"),

@@ -95,6 +95,39 @@ def test_account_at_instance_level():
     assert document["epsilon"]["dopamine"] > document["epsilon"]["pld"] > document["epsilon"]["paper"]
 
 
+def test_account_of_users_own_noise_says_who_sees_what():
+    local = ("--upload", "rows", "--width", "16", "--honest", "500", "--noise-multiplier", "1")
+    document = as_json("account", *local, "--delta", "5e-4")
+    assert document["epsilon"]["pld"] == pytest.approx(3.35, abs=0.01)  # one Gaussian of noise 1
+    assert document["epsilon_if_replaced"] == pytest.approx(8.0, abs=0.01)
+    assert document["epsilon_of_sum"]["join"] < document["epsilon_of_sum"]["replace"] < 0.25
+    assert document["reach"] > 25
+    told = fedproof("account", *local, "--delta", "5e-4").stdout
+    assert "towards the server" in told
+    assert "of the sum alone, if 500 users add their noise" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--upload", "rows"), "--upload rows does not belong to user-level DP-FedAvg"),
+        (
+            ("--honest", "5"),
+            "noise that every user adds to what it sends (--honest) needs --upload and --width",
+        ),
+        (("--honest", "5", "--upload", "rows", "--width", "0"), "--width = 0 must be"),
+        (("--honest", "0", "--upload", "rows", "--width", "8"), "--honest = 0 must be"),
+        (
+            ("--honest", "5", "--upload", "rows", "--width", "8", "--rounds", "2"),
+            "--rounds 2 does not belong",
+        ),
+    ],
+)
+def test_account_of_users_own_noise_refuses_in_one_line(options, message):
+    done = fedproof("account", "--noise-multiplier", "1", *options, status=1)
+    assert message in done.stderr
+
+
 def test_plan_answers_what_certify_confirms():
     noise = as_json("plan", "--size", "10", "--top", "0.95", "--rounds", "3", "--sampling-probability", "0.1")
     assert noise["noise_multiplier"] == pytest.approx(1.891, abs=0.002)

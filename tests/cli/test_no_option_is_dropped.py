@@ -55,7 +55,8 @@ TARGET = {"epsilon": "0.8", "delta": "0.001"}
 RANKED = {"size": "2", "users": "60", "accuracy": "5=0.8"}
 
 MEANT = {
-    "account": MECHANISMS,
+    "account": MECHANISMS
+    | {"users' own noise": NOISE | {"upload": "rows", "width": "16", "classes": "10", "honest": "500"}},
     "certify": {
         **{name: SCORES | options for name, options in MECHANISMS.items()},
         **{
@@ -122,6 +123,8 @@ OTHER = {
     "accuracy": "5=0.6",
     "pilot": "other_pilot.toml",
     "classes": "40",
+    "honest": "200",
+    "width": "64",
 }
 
 # Options that change no number, and why they need not.

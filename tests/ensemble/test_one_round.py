@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedproof.ensemble import one_round
-from fedproof.mechanisms import LocalTraining, OneRound
+from fedproof.mechanisms import Local, LocalTraining, OneRound
 from fedproof.mechanisms.uploads import Anchors, Ball, NonNegative, Pairs, Rows
 from fedproof.release import summed
 from fedproof.threat import Unit
@@ -42,6 +42,11 @@ RELEASED = {
     "pairs, logistic": Case(mechanism=once_each(Pairs(**HEAD)), local=LOGISTIC, limited=False),
     "ball, gradient": Case(mechanism=once_each(Ball(**HEAD)), local=GRADIENT),
     "non-negative, ridge": Case(mechanism=once_each(NonNegative(**NEAR)), local=RIDGE),
+    "local anchors": Case(
+        mechanism=Local(upload=Anchors(**NEAR), noise_multiplier=0.3, honest=2), local=RIDGE
+    ),
+    "local rows": Case(mechanism=Local(upload=Rows(**HEAD), noise_multiplier=0.3, honest=2), local=SUMS),
+    "local ball": Case(mechanism=Local(upload=Ball(**HEAD), noise_multiplier=0.3, honest=2), local=GRADIENT),
     "rows of instances": Case(mechanism=once_each(Rows(**HEAD), "instance"), local=GRADIENT),
     "non-negative of instances": Case(mechanism=once_each(NonNegative(**NEAR), "instance"), local=SUMS),
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from fedproof.accounting.ledger import Ledger, load_ledger, save_ledger
+from fedproof.accounting.ledger import Ledger, load_ledger, load_site_ledger, save_ledger, save_site_ledger
 from fedproof.certificates import certify, dumps, inefficacy, loads, loads_inefficacy, verify
 from fedproof.certificates.document import checksum
 from fedproof.certificates.scores import check_scores, read_array
@@ -116,6 +116,12 @@ def _bounds():
 
 def _ledger(folder):
     save_ledger(Ledger.of(MECHANISM, delta=1e-3).spend(7), folder / "ledger.json")
+    return (folder / "ledger.json").read_bytes()
+
+
+def _site_ledger(folder):
+    counted = Ledger(queries=(), delta=1e-3).charged(MECHANISM.queries[0])
+    save_site_ledger(counted, folder / "ledger.json")
     return (folder / "ledger.json").read_bytes()
 
 
@@ -316,6 +322,11 @@ def all_readers(folder):
         ),
         "ledger": Reader(
             read=_at("ledger.json", load_ledger), valid=(_ledger(folder),), mutations=(mutate, mutate_json)
+        ),
+        "ledger of a site": Reader(
+            read=_at("ledger.json", load_site_ledger),
+            valid=(_site_ledger(folder),),
+            mutations=(mutate, mutate_json),
         ),
         "release": Reader(read=_at("release.npz", load_release), valid=(_release(folder),)),
         "centre": Reader(read=_at("release.npz", load_centre), valid=(_centre(folder),)),

@@ -22,6 +22,7 @@ TEXTS = [
     "bounds on costs",
     "verify bounds",
     "ledger",
+    "ledger of a site",
     "leaf",
     "tweets",
     "glove",

@@ -236,7 +236,7 @@ def deployed(tmp_path_factory):
             deploy.without_superlink(running, config, after=ROUNDS + 1, meanwhile=look)
             running.wait((out / "certificate.json").exists, "the certificate is there")
             # The same federation is asked once by other servers.
-            deploy.trial_of_app(running, folder / "once", deploy.ONCE)
+            deploy.ask_once(running, folder / "once")
     return folder, seen
 
 

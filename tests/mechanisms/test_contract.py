@@ -45,6 +45,7 @@ KEYS = {
     "partition": "groups = 3",
     "noisy-partition": "groups = 3\nnoise_multiplier = 2.0\nrounds = 2",
     "one-round": "noise_multiplier = 2.0\nanchors = 20\nsolver = 'ridge'",
+    "local": "noise_multiplier = 2.0\nanchors = 20\nsolver = 'ridge'",
     "smoothed": "noise_multiplier = 2.0\nsmoothing = 3.0",
     "fedavg": "cohort = 4",
     "halved": "rounds = 2\nnoise_multiplier = 3.0",

@@ -10,6 +10,7 @@ from fedproof.mechanisms import (
     FixedSize,
     InstanceFedAvg,
     InstanceFedSGD,
+    Local,
     Mechanism,
     Median,
     NoisyPartition,
@@ -25,7 +26,7 @@ from fedproof.mechanisms import (
     UserFedAvg,
 )
 from fedproof.mechanisms.codec import KINDS
-from fedproof.mechanisms.uploads import Rows
+from fedproof.mechanisms.uploads import Anchors, Ball, Rows
 
 TENTH, FIXED = Poisson(probability=0.1), FixedSize(cohort=5, users=50)
 DIVIDED = "the noisy sum is divided by a number fixed beforehand"
@@ -90,6 +91,17 @@ ALL = {
         "Gaussian noise of standard deviation 5·S is added to the SUM, S being the largest norm of what one "
         "user sends",
         "the noisy sum is released once",
+    ),
+    Local(upload=Ball(features=16, classes=10), noise_multiplier=2.0, honest=500): (
+        "once, every user makes one head, its norm scaled to S",
+        "each user adds Gaussian noise of standard deviation 2·S to its own head, and sends it",
+        "the server shortens whatever is longer than 35.1509·S, adds it up and releases the sum once",
+    ),
+    Local(upload=Anchors(anchors=20, classes=10), noise_multiplier=2.0, honest=500): (
+        "once, every user makes the labels that a model of its own gives to 20 public inputs",
+        "each user adds Gaussian noise of standard deviation 2·S to them as votes, all of norm S together, "
+        "and sends the labels ahead",
+        "the server adds up the labels as votes and releases the sum once",
     ),
     Smoothed(noise_multiplier=5.0, smoothing=20.0): (
         "once, every user sends one update, which is clipped to norm S as a whole",

@@ -1,9 +1,13 @@
 """What a figure of attacks shows: every attack, and the bounds that hold for it."""
 
+from pathlib import Path
+
 import pytest
 from matplotlib.figure import Figure
 
-from paper.figures import _attacked
+from paper.computed import renyi
+from paper.figures import _attacked, _renyi
+from paper.published import Published
 
 
 @pytest.fixture
@@ -48,3 +52,16 @@ def test_one_size_is_shown_over_epsilon(row):
     assert axes.get_xlabel() == "ε (paper)"
     assert [list(line.get_xdata()) for line in points] == [[1.0, 2.0]]
     assert list(bounds[0].get_ydata()) == pytest.approx([0.1, 0.05])
+
+
+def test_groupings_of_renyi_certificates_are_drawn_for_each_training(measured_row):
+    found = renyi(Published.read(Path(__file__).parents[2] / "experiments"))
+    figure = Figure()
+    _renyi(figure, [measured_row(found)])
+    for axes, one in zip(figure.axes, found.curves, strict=True):
+        drawn = [list(line.get_ydata()) for line in axes.lines]
+        assert drawn == [list(sizes) for sizes in one.sizes.values()]
+        published, tight, _, curve = one.sizes.values()
+        assert all(a <= b <= c for a, b, c in zip(published, tight, curve, strict=True))
+        assert max(published) < max(tight)  # k halvings prove less than log2 k of them
+        assert list(published) == sorted(published)

@@ -1,4 +1,4 @@
-"""Studies become rows, rows become the page: nothing is measured twice, nothing is typed in by hand."""
+"""Studies become rows, rows become the page: nothing is measured twice, no number of ours is typed in."""
 
 import json
 from dataclasses import replace
@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedproof.accounting.epsilon import dopamine_epsilon, paper_epsilon
+from fedproof.mechanisms import FixedSize, InstanceFedSGD
 from paper import Rows, load_studies, reproduce, write_page
 from paper.clean import compare_clean
 from paper.conclusions import statements
@@ -138,10 +140,10 @@ def test_numbers_of_the_page_come_from_the_rows(measured, experiments, tmp_path)
 
 
 def test_the_page_tells_how_much_was_trained_and_how_long_it_took(measured, experiments, tmp_path):
-    rows = [replace(row, hardware="card", seconds=120.0, wall=30.0) for row in measured.under("small")]
-    (tmp_path / "rows.jsonl").write_text("".join(map(line_of, rows[:8])))
+    rows = [replace(row, hardware="card", seconds=120.0, wall=36.0) for row in measured.under("small")]
+    (tmp_path / "rows.jsonl").write_text("".join(map(line_of, rows[:7])))
     text = page(load_studies(experiments), experiments, Rows(tmp_path / "rows.jsonl"))
-    assert "It takes 4 minutes** of one card at the paper's scale: 8 of 9 points;" in text
+    assert "It takes 4 minutes** of one card at the paper's scale: 7 of 8 points;" in text
 
 
 def test_statements_can_be_false(measured_row, tmp_path):
@@ -199,6 +201,26 @@ def test_published_accuracies_are_found_by_noise_and_rounds():
     assert published.robust_accuracy("user-dp eps 0.648", "label-flip", 10) == 85.85
     assert published.robust_accuracy("krum", "min-max", 4) is None
     assert len(published.budgets()) == 81
+
+
+def test_both_published_budgets_of_dopamine_come_out_for_these_delta_alone():
+    published = Published.read(EXPERIMENTS)
+    setting = published.dopamine
+
+    def printed(delta):
+        mechanism = InstanceFedSGD(
+            rounds=setting.rounds,
+            noise_multiplier=setting.sigma,
+            clip_norm=setting.clip_norm,
+            sampling=FixedSize(cohort=10, users=setting.users),
+            batch_probability=setting.batch_probability,
+        )
+        own, other = paper_epsilon(mechanism, delta), dopamine_epsilon(mechanism, delta)
+        return {"InsDP-FedSGD": round(own, 2), "Dopamine": round(other, 2)}
+
+    assert all(printed(delta) == setting.printed for delta in (1.551e-4, setting.delta, 1.589e-4))
+    assert printed(1.549e-4) == printed(1.5e-4) == {"InsDP-FedSGD": 0.87, "Dopamine": 2.71}
+    assert printed(1.592e-4) == {"InsDP-FedSGD": 0.86, "Dopamine": 2.7}
 
 
 def test_committed_rows_are_compared_with_the_paper():

@@ -19,7 +19,16 @@ from fedproof import check
 from fedproof.accounting.events import queries_of
 from fedproof.accounting.tradeoff import composed_losses
 from fedproof.arrays import Floats
-from fedproof.mechanisms import Everyone, FixedSize, InstanceFedAvg, Mechanism, Poisson, Queries, Query
+from fedproof.mechanisms import (
+    Everyone,
+    FixedSize,
+    InstanceFedAvg,
+    Local,
+    Mechanism,
+    Poisson,
+    Queries,
+    Query,
+)
 from fedproof.threat import Relation
 
 # The orders of the paper's implementation: 1.1, 1.2, …, 10.9 and 12, 13, …, 63.
@@ -208,6 +217,41 @@ def replaced_epsilon(mechanism: Mechanism, delta: float) -> float:
     """
     forward, backward = composed_losses(mechanism.replaced, Relation.REPLACE, size=1)
     return round_up(max(forward.epsilon(delta), backward.epsilon(delta)))
+
+
+def sum_epsilon(mechanism: Local, delta: float) -> dict[str, float]:
+    """ε of the released sum alone, where users add noise themselves, by the relation it is for; rounded up.
+
+    Guarantee: (ε, δ)-DP towards whoever sees the sum and nothing of what is sent, if as many users as the
+    mechanism says add their noise. Proof: by `Local` the sum is a Gaussian query but for a chance τ, so it is
+    (ε, δ' + (1 + e^ε) τ)-DP wherever the query is (ε, δ'). With half of δ for δ' there is a first ε; what is
+    left of δ beside its (1 + e^ε) τ gives a smaller one, whose own is smaller too. The sum is computed from
+    what the server sees: the ε towards the server holds as well.
+
+    >>> from fedproof.mechanisms.uploads import Ball
+    >>> local = Local(upload=Ball(features=16, classes=10), noise_multiplier=1.0, honest=500)
+    >>> {relation: round(value, 3) for relation, value in sum_epsilon(local, 5e-4).items()}
+    {'join': 0.086, 'replace': 0.196}
+    """
+    server = {
+        Relation.JOIN: round_up(pld_epsilon(mechanism, delta)),
+        Relation.REPLACE: replaced_epsilon(mechanism, delta),
+    }
+    return {
+        relation.value: min(most, round_up(_sum_epsilon(mechanism, delta, relation)))
+        for relation, most in server.items()
+    }
+
+
+def _sum_epsilon(mechanism: Local, delta: float, relation: Relation) -> float:
+    seen = mechanism.sum_query(relation)
+    if seen is None:
+        return math.inf
+    query, chance = seen
+    losses = composed_losses((query,), relation, size=1)
+    first = max(loss.epsilon(delta / 2) for loss in losses)
+    lost = (1 + math.exp(first)) * chance
+    return max(loss.epsilon(delta - lost) for loss in losses) if lost <= delta / 2 else math.inf
 
 
 def pld_delta(source: Mechanism | DpEvent, epsilon: float) -> float:

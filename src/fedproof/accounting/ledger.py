@@ -1,5 +1,6 @@
 """The ledger: which releases a run has made so far, what they cost together, and what is still affordable."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from fedproof.mechanisms import Mechanism, Queries, Query
 from fedproof.mechanisms.codec import describe, restore
 
 _VERSION = 1
+_SITE = "site"  # kind of a ledger that counts what one site has sent; that of a training has none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,17 @@ class Ledger:
         """The ledger after `replicas` more have been trained."""
         check.not_negative_count(replicas=replicas)
         return replace(self, replicas=self.replicas + replicas)
+
+    def at(self, delta: float) -> "Ledger":
+        """The same releases at another δ: ε follows from them anew."""
+        return replace(self, delta=delta)
+
+    def charged(self, query: Query) -> "Ledger":
+        """The ledger after one more release of another kind, by whoever counts all of its own in one."""
+        alike = [known for known in self.queries if replace(known, count=1) == replace(query, count=1)]
+        others = tuple(known for known in self.queries if known not in alike)
+        count = query.count + sum(known.count for known in alike)
+        return replace(self, queries=(*others, replace(query, count=count)), replicas=1)
 
     @property
     def epsilon(self) -> dict[str, float]:
@@ -113,10 +126,40 @@ def resumed_ledger(ledger: Ledger, path: Path) -> Ledger:
 
 def load_ledger(path: Path) -> Ledger:
     """The ledger of a file; ValueError that names the file if it is none."""
+    return _loaded(path)
+
+
+def save_site_ledger(ledger: Ledger, path: Path) -> None:
+    """Write what a site has sent, all runs together, so that it is on the disk when this returns."""
+    document = ledger.document() | {"kind": _SITE}
+    sealed = document | {"sha256": _digest(document)}
+    replace_file(path, (json.dumps(sealed, indent=2) + "\n").encode(), mode=0o600)
+
+
+def load_site_ledger(path: Path) -> Ledger:
+    """What a site has sent, all runs together.
+
+    Raises:
+        ValueError: the file is missing, malformed or changed, or counts something else.
+    """
+    if not path.exists():
+        raise ValueError(
+            f"{path} is missing: what the site has spent is not known; a new site begins a ledger once, by "
+            "fedproof site FILE --begin"
+        )
+    return _loaded(path, _SITE)
+
+
+def _loaded(path: Path, kind: str | None = None) -> Ledger:
     try:
         document = json.loads(path.read_text())
         if document["version"] != _VERSION:
             raise ValueError(f"version {document['version']!r} is not {_VERSION}")
+        if document.get("kind") != kind:
+            found = "a site" if document.get("kind") == _SITE else "a training"
+            raise ValueError(f"it is the ledger of {found}")
+        if kind == _SITE and document.pop("sha256", None) != _digest(document):
+            raise ValueError("it was changed: its checksum is that of something else")
         queries = tuple(_restore(query) for query in document["queries"])
         return Ledger(
             queries=queries,
@@ -125,7 +168,12 @@ def load_ledger(path: Path) -> Ledger:
             parallel=document.get("parallel", 1),
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} is not a ledger: {check.one_line(error)}") from error
+        which = "ledger of a site" if kind == _SITE else "ledger"
+        raise ValueError(f"{path} is not a {which}: {check.one_line(error)}") from error
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def _describe(query: Query) -> dict[str, Any]:

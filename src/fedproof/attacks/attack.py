@@ -24,7 +24,8 @@ class Coalition:
     """What the adversaries know of a round: what each of them would hand in if it were honest.
 
     In round one all replicas share the updates and the first axis has length one; the coalition is then
-    complete. Later it consists of the adversaries that were drawn.
+    complete. Later it consists of the adversaries that were drawn; where the attack is `collusive`, of all of
+    them wherever one was drawn.
 
     Attributes:
         updates: `(replicas or 1, adversaries, dim)`, 0 where a place is empty.
@@ -93,6 +94,11 @@ class Attack:
     def size(self) -> int:
         """Number of poisoned units, which a certificate counts."""
         return len(self.adversaries)
+
+    @property
+    def collusive(self) -> bool:
+        """Whether those who are drawn know what all adversaries would hand in, drawn or not."""
+        return False
 
     def poison(self, federation: Federation) -> Federation:
         """The federation with the adversaries' units poisoned."""

@@ -37,6 +37,11 @@ class Joining(Attack):
         super().__post_init__()
         check.not_negative_count(seed=self.seed)
 
+    @property
+    def collusive(self) -> bool:
+        """Whether those of `base` are."""
+        return self.base.collusive
+
     def poison(self, federation: Federation) -> Federation:
         """The federation that the newcomers have joined, their data as `base` poisons them."""
         places = tuple(range(federation.num_users, federation.num_users + self.size))
@@ -108,6 +113,11 @@ class Resized(Attack):
         object.__setattr__(self, "adversaries", self.base.adversaries)
         super().__post_init__()
         check.count(count=self.count)
+
+    @property
+    def collusive(self) -> bool:
+        """Whether those of `base` are."""
+        return self.base.collusive
 
     def poison(self, federation: Federation) -> Federation:
         """The federation with as many instances of the adversaries as they like, as `base` poisons them."""

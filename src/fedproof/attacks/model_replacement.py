@@ -33,6 +33,11 @@ class ModelReplacement(Attack):
         super().__post_init__()
         check.positive(scale=self.scale)
 
+    @property
+    def collusive(self) -> bool:
+        """Whether those of `base` are."""
+        return self.base.collusive
+
     def poison(self, federation: Federation) -> Federation:
         """The federation as `base` poisons it."""
         return self.base.poison(federation)

@@ -46,8 +46,9 @@ class Spread:
 class Perturbed(Attack):
     """All adversaries hand in mean + γp.
 
-    Agnostic setting: the honest updates are those the adversaries would have handed in themselves. A single
-    adversary has nothing to hide behind and hands in its own.
+    Agnostic setting: the honest updates are those that the adversaries would have handed in themselves, all
+    of them in every round, whether they were drawn or not. A single adversary has nothing to hide behind and
+    hands in its own. Where users train with noise (instance level), only those drawn are known.
 
     Attributes:
         direction: of the perturbation p.
@@ -58,6 +59,11 @@ class Perturbed(Attack):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "direction", as_direction(self.direction))
+
+    @property
+    def collusive(self) -> bool:
+        """They are: the mean and the spread are those of the whole coalition."""
+        return True
 
     @abstractmethod
     def gamma(self, spread: Spread) -> Tensor:

@@ -19,6 +19,8 @@ from fedproof.mechanisms.uploads import Sent
 from fedproof.models.model import Model, as_inputs
 from fedproof.rounds.state import State
 
+_LOUD = 1e6  # longer than any public set is wide
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorstCase(Attack):
@@ -169,7 +171,8 @@ def worst_upload(task: Task, chosen: NDArray[np.int64], target: int | None) -> S
     one input, which loses a whole unit of its lead in every set. Proof: what a unit adds to minus that sum is
     linear, <G, u> with G = Σ w(x) ⊗ (e_rival - e_label). A head is sent as G itself, which the server scales
     to norm one as a whole (ball), class by class (rows), or class by class without what is negative
-    (non-negative): the inequality of Cauchy and Schwarz, with equality. Labels enter <G, u> anchor by anchor,
+    (non-negative): the inequality of Cauchy and Schwarz, with equality. Where users add noise, which
+    adversaries leave out, the server only shortens, so G is sent long. Labels enter <G, u> anchor by anchor,
     and the largest entry of G names the best. For one input the rows of G that differ most are those of
     label and rival, which `pairs` scales to a distance of one along w.
     """
@@ -183,7 +186,9 @@ def worst_upload(task: Task, chosen: NDArray[np.int64], target: int | None) -> S
     weights = upload.weights(flat, None if anchors is None else anchors.astype(np.float64))
     sides = np.eye(upload.classes)
     steepest = weights.T @ (sides[rivals] - sides[labels])
-    return steepest.argmax(axis=1) if upload.labels else steepest
+    if upload.labels:
+        return np.asarray(steepest.argmax(axis=1))
+    return np.asarray(_LOUD * steepest) if release.mechanism.own_noise else steepest
 
 
 def _steepest(

@@ -18,6 +18,7 @@ class Kind(StrEnum):
     USER = "user-level DP-FedAvg (--unit user)"
     FEDAVG = "InsDP-FedAvg (--unit instance without --batch-probability)"
     FEDSGD = "InsDP-FedSGD (--unit instance with --batch-probability)"
+    LOCAL = "noise that every user adds to what it sends (--honest)"
     EPSILON = "a guarantee known by --epsilon alone"
     # how the cohorts of user-level DP-FedAvg are drawn
     BY_PROBABILITY = "a cohort given by --sampling-probability"
@@ -55,7 +56,7 @@ _RANKING = (Kind.BY_ACCURACY, Kind.BY_PILOT)
 _NOISE = (Kind.NOISE_FOR_SIZE, Kind.NOISE_FOR_EPSILON)
 # Kinds of which a command line has at most one: the one to blame for an option of another.
 _AXES = (
-    (*_MECHANISM, Kind.EPSILON),
+    (*_MECHANISM, Kind.LOCAL, Kind.EPSILON),
     (Kind.BY_PROBABILITY, *_COUNTED, Kind.EVERYONE),
     _METHOD,
     (Kind.MARGIN, Kind.BOUNDED, Kind.UNBOUNDED),
@@ -120,8 +121,15 @@ _GUARANTEE_NEEDS: dict[Kind, tuple[str, ...]] = _EXECUTED_NEEDS | {
 
 RULES = {
     "account": Rules(
-        uses=_EXECUTED | dict.fromkeys(("delta", "epsilon", "replicas", "json"), ALWAYS),
-        needs=_EXECUTED_NEEDS,
+        uses=_EXECUTED
+        | dict.fromkeys(("delta", "epsilon", "json"), ALWAYS)
+        | dict.fromkeys(("upload", "width", "classes", "honest"), (Kind.LOCAL,))
+        | {
+            "noise_multiplier": (*_MECHANISM, Kind.LOCAL),
+            "unit": _MECHANISM,
+            "replicas": _MECHANISM,
+        },
+        needs=_EXECUTED_NEEDS | {Kind.LOCAL: ("noise_multiplier", "upload", "width")},
     ),
     "certify": Rules(
         uses=_GUARANTEE
@@ -131,6 +139,7 @@ RULES = {
             "spending": (Kind.BOUNDED,),
             "simultaneous": (Kind.MARGIN, Kind.BOUNDED),
             "rule": (Kind.VOTE, Kind.MEAN),
+            "group": (Kind.RENYI,),
         },
         needs=_GUARANTEE_NEEDS,
     ),

@@ -11,6 +11,7 @@ from fedproof.certificates import (
     Bound,
     Certificate,
     CostMethod,
+    Group,
     Inefficacy,
     Method,
     Rule,
@@ -23,7 +24,9 @@ from fedproof.certificates.soundness import cost_caveats, executed
 from fedproof.cli.belonging import Kind, check_options
 from fedproof.cli.common import Json, check_written, print_json, print_table, say, sizes_of
 from fedproof.cli.mechanism import (
+    EpsilonRelation,
     Given,
+    GroupOption,
     MechanismOptions,
     RelationOption,
     check_relation,
@@ -40,13 +43,6 @@ Epsilon = Annotated[
     typer.Option(
         help="ε of one unit, if ε and δ are all you know of the training; with --delta and "
         "--epsilon-relation. Sizes are much smaller than with the mechanism itself."
-    ),
-]
-EpsilonRelation = Annotated[
-    Relation | None,
-    typer.Option(
-        help="What --epsilon was accounted for: join if for one unit added or removed (Opacus, TensorFlow "
-        "Privacy and dp_accounting by default), replace if for one unit replaced by another."
     ),
 ]
 Delta = Annotated[
@@ -125,6 +121,7 @@ def certify(
             "does, which is no proof."
         ),
     ] = Spending.SOUND,
+    group: GroupOption = Group.TIGHT,
     served: Annotated[
         float | None,
         typer.Option(
@@ -165,6 +162,7 @@ def certify(
         failure_probability=failure_probability,
         simultaneous=simultaneous,
         spending=spending,
+        group=group,
         max_size=max_size,
         served=served,
         **_as_argument(source, delta),

@@ -1,7 +1,7 @@
 """`fedproof sweep`, `compare`, `attack`, `reproduce` and `records`: many trainings set beside each other."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -254,6 +254,16 @@ def reproduce(
     jobs: Annotated[
         int, typer.Option(help="Points measured side by side, each with its share of the device.")
     ] = 1,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Measure rows again whose code has changed since.")
+    ] = False,
+    check: Annotated[
+        int | None,
+        typer.Option(
+            help="Measure nothing new: train so many random rows again, and compare them within their own "
+            "Monte-Carlo error. Exit status 1 if one differs. --scale takes a share of the replicas."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train what a figure or table of the paper needs, and write it beside the published numbers.
@@ -268,13 +278,41 @@ def reproduce(
 
     studies = load_studies(experiments)
     wanted = [study for name in names for study in chosen(studies, name)]
+    settings: dict[str, Any] = {"scale": scale, "device": device}
+    if check is not None:
+        _checked(wanted, experiments, out, check, json, settings)
+        return
+    settings |= {"jobs": jobs, "again": stale}
     with progress_bars() as progress:
-        rows = measure(wanted, experiments, out, scale=scale, device=device, jobs=jobs, progress=progress)
+        rows = measure(wanted, experiments, out, progress=progress, **settings)
     page = write_page(studies, experiments, rows, out)
     if json:
         print_json({"rows": str(rows.path), "page": str(page)})
     else:
         say(f"the page to look at is {page}; its numbers are in {rows.path}")
+
+
+def _checked(
+    studies: list[Any], experiments: Path, out: Path, count: int, json: bool, settings: dict[str, Any]
+) -> None:
+    """Train a few rows again, and end with status 1 if one of them is not what it was."""
+    from paper.again import check_rows
+
+    with progress_bars() as progress:
+        found = check_rows(studies, experiments, out, count=count, progress=progress, **settings)
+    if json:
+        print_json([one.values() for one in found])
+    else:
+        print_table(
+            "Rows trained again; allowed is what chance explains, false alarm 1 % for the whole table",
+            ("row", "number", "was", "is", "allowed", "agrees"),
+            [
+                (one.key, one.name, f"{one.was:.5g}", f"{one.now:.5g}", f"{one.allowed:.2g}", one.verdict)
+                for one in found
+            ],
+        )
+    if not all(one.agrees for one in found):
+        raise typer.Exit(1)
 
 
 def records(

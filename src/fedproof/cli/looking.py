@@ -1,7 +1,7 @@
 """`fedproof account`, `verify`, `report` and `data`: look at what a training costs, proves, gave and got."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -10,7 +10,7 @@ from fedproof.certificates import unverified
 from fedproof.certificates import verify as verify_text
 from fedproof.certificates.document import parse, source_of
 from fedproof.certificates.soundness import executed
-from fedproof.cli.belonging import check_options
+from fedproof.cli.belonging import Kind, check_options
 from fedproof.cli.common import Json, print_json, print_table, progress_bars, say
 from fedproof.cli.mechanism import (
     Given,
@@ -23,7 +23,9 @@ from fedproof.cli.mechanism import (
 )
 from fedproof.cli.training import Device, Set
 from fedproof.config import load_config
+from fedproof.mechanisms import Local
 from fedproof.mechanisms.codec import describe
+from fedproof.mechanisms.uploads import UPLOADS
 from fedproof.threat import ThreatModel
 
 _LEAST_ACCOUNTED = 0.05  # where ε is in the hundreds, and accountants take minutes to say so
@@ -49,6 +51,20 @@ def account(
     replicas: Annotated[
         int | None, typer.Option(help="Also ε of publishing so many models, all trained like this.")
     ] = None,
+    honest: Annotated[
+        int | None,
+        typer.Option(
+            help="Every user adds noise to its own --upload: ε towards the server, and of the sum alone if "
+            "so many users add theirs."
+        ),
+    ] = None,
+    upload: Annotated[
+        Literal["anchors", "rows", "ball"] | None, typer.Option(help="--honest: what each user sends, once.")
+    ] = None,
+    width: Annotated[
+        int | None, typer.Option(help="--honest: features of the head that is sent, or number of anchors.")
+    ] = None,
+    classes: Annotated[int, typer.Option(help="--honest: number of classes.")] = 10,
     json: Json = False,
 ) -> None:
     """ε of one unit under every accountant, and of a whole ensemble.
@@ -59,12 +75,13 @@ def account(
     from fedproof import accounting
     from fedproof.accounting.epsilon import dopamine_epsilon, natural_relation
 
-    kinds = mechanism_kinds(options, given)
+    kinds = [Kind.LOCAL] if honest is not None else mechanism_kinds(options, given)
     check_options("account", given, kinds)
     check.open_probability(**{"--delta": delta})
     if options.noise_multiplier is not None:
         check_noise(options.noise_multiplier, _LEAST_ACCOUNTED)
-    mechanism, unit = mechanism_of(options, kinds), options.unit
+    mechanism = mechanism_of(options, kinds) if honest is None else _local({"classes": classes} | dict(given))
+    unit = options.unit
     spent = accounting.account(mechanism, delta, ["paper", "rdp", "rdp-without-replacement", "pld"])
     if any(query.selection_probability < 1 for query in mechanism.queries):
         spent["dopamine"] = dopamine_epsilon(mechanism, delta)
@@ -77,7 +94,7 @@ def account(
         "event": str(accounting.event_of(mechanism)),
         "mechanism": describe(mechanism),
         "executed": executed(mechanism, threat),
-    }
+    } | (_by_observer(mechanism, delta) if isinstance(mechanism, Local) else {})
     if replicas is not None:
         document["ensemble_epsilon"] = accounting.ensemble_account(mechanism, delta, replicas)
         document["replicas"] = replicas
@@ -87,6 +104,26 @@ def account(
         print_json(document)
     else:
         _show_account(document, epsilon)
+
+
+def _local(given: Given) -> Local:
+    """The one release of users that noise what they send."""
+    kind = UPLOADS[given["upload"]]
+    wide = "anchors" if kind.bumps else "features"
+    upload: Any = kind(classes=given["classes"], **{wide: given["width"]})
+    return Local(upload=upload, noise_multiplier=given["noise_multiplier"], honest=given["honest"])
+
+
+def _by_observer(mechanism: Local, delta: float) -> dict[str, Any]:
+    """ε of one user towards the server and of the sum alone, and what leaving room for noise costs."""
+    from fedproof.accounting.epsilon import replaced_epsilon, sum_epsilon
+
+    return {
+        "epsilon_if_replaced": replaced_epsilon(mechanism, delta),
+        "epsilon_of_sum": sum_epsilon(mechanism, delta),
+        "honest": mechanism.honest,
+        "reach": mechanism.reach,
+    }
 
 
 def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
@@ -101,6 +138,17 @@ def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
     if epsilon is not None:
         found = ", ".join(f"{value:.3g} ({name})" for name, value in document["delta_at_epsilon"].items())
         say(f"δ at ε = {epsilon:g}: {found}")
+    if "honest" in document:
+        sums = document["epsilon_of_sum"]
+        say(
+            f"that is towards the server, {document['epsilon_if_replaced']:.4f} (pld) for one {unit} "
+            f"replaced; of the sum alone, if {document['honest']} users add their noise: "
+            f"ε = {sums['join']:.4f}, {sums['replace']:.4f} for one {unit} replaced"
+        )
+        say(
+            f"one poisoned user weighs up to {document['reach']:.4g} times what an honest one says: the "
+            "server must leave room for noise"
+        )
     if "replicas" in document:
         cost = document["ensemble_epsilon"]
         say(

@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from fedproof import check
+from fedproof.certificates import Group
 from fedproof.cli.belonging import Kind, flag
 from fedproof.mechanisms import (
     Clipping,
@@ -31,6 +32,20 @@ _MOST_NOISE = 1e6
 Given = Mapping[str, Any]
 
 
+EpsilonRelation = Annotated[
+    Relation | None,
+    typer.Option(
+        help="What --epsilon was accounted for: join if for one unit added or removed (Opacus, TensorFlow "
+        "Privacy and dp_accounting by default), replace if for one unit replaced by another."
+    ),
+]
+GroupOption = Annotated[
+    Group,
+    typer.Option(
+        help="How method renyi gets from one unit to k: paper halves the order k times (α/2^k, 3^k ε), tight "
+        "as often as doubling takes to reach k."
+    ),
+]
 RelationOption = Annotated[
     Relation,
     typer.Option(
@@ -128,7 +143,7 @@ class PlanOptions(SamplingOptions):
 # --- a dataclass of options as options of a command ---------------------------------------------------------
 
 # What the library calls an option, where that is not the option's own name.
-_LIBRARY_NAMES = {"num_layers": "per_layer", "local_steps": "steps"}
+_LIBRARY_NAMES = {"num_layers": "per_layer", "local_steps": "steps", "features": "width", "anchors": "width"}
 
 
 def unfolded(command: Callable[..., None]) -> Callable[..., None]:

@@ -169,10 +169,18 @@ def _epsilons(summary: RunSummary) -> list[tuple[str, str]]:
     if summary.epsilon_if_replaced is not None:
         unit = summary.threat.unit if summary.threat else "unit"
         at = f"δ = {summary.delta:g}"
-        return [
-            (f"ε of the release, one {unit} added or removed, {at}", f"{rounded_up(cost['pld'], 3)}"),
-            (f"ε of the release, one {unit} replaced, {at}", f"{rounded_up(summary.epsilon_if_replaced, 3)}"),
+        sums = summary.epsilon_of_sum
+        seen = "of the release" if sums is None else "towards the server"
+        rows = [
+            (f"ε {seen}, one {unit} added or removed, {at}", f"{rounded_up(cost['pld'], 3)}"),
+            (f"ε {seen}, one {unit} replaced, {at}", f"{rounded_up(summary.epsilon_if_replaced, 3)}"),
         ]
+        if sums is not None:
+            rows += [
+                (f"ε of the sum alone, one {unit} added or removed, {at}", f"{rounded_up(sums['join'], 3)}"),
+                (f"ε of the sum alone, one {unit} replaced, {at}", f"{rounded_up(sums['replace'], 3)}"),
+            ]
+        return rows
     each = [
         (f"ε of one model ({name}), δ = {summary.delta:g}", f"{value:.3f}")
         for name, value in summary.epsilon.items()

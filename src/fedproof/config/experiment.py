@@ -8,6 +8,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -120,7 +121,8 @@ class Config(Section):
 
     def _check_unit(self) -> None:
         kind, unit = self.mechanism.kind, self.threat.unit
-        if self.mechanism.described.once:
+        described = self.mechanism.described
+        if described.once and any(field.name == "unit" for field in fields(described)):  # type: ignore[arg-type]
             if unit is Unit.INSTANCE and not self.mechanism.pools:
                 raise ValueError(
                     f"mechanism.pooled = false must be true for kind = '{kind}' and "
@@ -129,7 +131,7 @@ class Config(Section):
             if unit is Unit.INSTANCE and "groups" in known_keys(kind) and self.mechanism.groups is None:
                 raise ValueError("mechanism.groups is missing: threat.unit = 'instance' needs it")
             return
-        needed = self.mechanism.described.unit
+        needed = described.unit
         if unit != needed:
             raise ValueError(f"threat.unit = '{unit}' must be '{needed}' for mechanism.kind = '{kind}'")
 

@@ -46,8 +46,8 @@ class MechanismSection(Section):
 
     Attributes:
         kind: what is executed: `user-fedavg`, `instance-fedsgd`, `instance-fedavg`, `cohort-once`,
-            `bagging`, `partition`, `noisy-partition`, `one-round`, `smoothed`, `fedavg`; the page on choosing
-            tells which is for whom.
+            `bagging`, `partition`, `noisy-partition`, `one-round`, `local`, `smoothed`, `fedavg`; the page on
+            choosing tells which is for whom.
         rounds: of training.
         sampling: who takes part in a round: everybody by itself with the same chance, a cohort of fixed size,
             or all.
@@ -58,17 +58,19 @@ class MechanismSection(Section):
             divisors are made from, so that whoever joins changes neither; `data.users` if not given.
         groups: of `partition` and `noisy-partition`: how many, each with a model of its own; a `partition`
             without them makes every user a group of its own, with one vote.
-        upload: of `one-round`: what each user sends, once: the labels of public `anchors`, or a linear head
-            bounded in one of four ways.
-        anchors: of `one-round`: public instances that users label (`anchors`), or that inputs are compared
-            with (`non-negative`).
-        sharpness: of `one-round`: how fast the weight of an anchor falls with the angle to an input.
+        upload: of `one-round` and `local`: what each user sends, once: the labels of public `anchors`, or a
+            linear head bounded in one of four ways (`local`: `rows` or `ball`).
+        anchors: public instances that users label (`anchors`) or inputs are compared with (`non-negative`).
+        sharpness: with `anchors`: how fast the weight of an anchor falls with the angle to an input.
+        honest: of `local`: how many users are taken to add their noise, half of the declared ones if not
+            given; the ε of the released sum alone rests on it, ε towards the server and sizes do not.
         clip: how updates are bounded; `median` and `per-layer-median` are not private, and say so.
         clip_norm: longest update, or gradient of an instance, that enters a sum unchanged.
         quantile: of `clip = "quantile"`: share of updates that should not be clipped.
         quantile_learning_rate: of `clip = "quantile"`: how fast the clip norm follows.
         quantile_noise_std: of `clip = "quantile"`: noise on the count of clipped updates.
-        noise_multiplier: standard deviation of the noise over `clip_norm`; 0 where nothing is private.
+        noise_multiplier: standard deviation of the noise over `clip_norm` or the largest norm of an `upload`;
+            of `local` each user adds it. 0 where nothing is private.
         smoothing: of `smoothed`: the same of the noise that is added to the one release anew for each model
             that is served; it costs no privacy, and certified sizes grow with it.
         delta: the δ that ε is stated for.
@@ -85,9 +87,9 @@ class MechanismSection(Section):
         shift: pixels by which images are moved at random, for augmentation.
         flip: whether images are mirrored at random, for augmentation.
         balanced: whether a user's classes weigh alike.
-        solver: of `bagging`, `partition` and `one-round`: a linear model may be fitted in closed form to the
-            pooled instances, in one round, by `ridge` or multinomial `logistic` regression, one `gradient` of
-            it from zero, or `sums` of each class's instances; `sgd` takes steps.
+        solver: of `bagging`, `partition`, `one-round` and `local`: a linear model may be fitted in closed
+            form to the pooled instances, in one round, by `ridge` or multinomial `logistic` regression, one
+            `gradient` of it from zero, or `sums` of each class's instances; `sgd` takes steps.
         penalty: of `ridge` and `logistic`: cost of the squared norm of weights and intercepts beside the sum
             of the losses, whatever their number; `logistic` takes half of it.
         pooled: of `cohort-once`, `bagging`, `partition` and `noisy-partition`: train on the instances of all
@@ -107,6 +109,7 @@ class MechanismSection(Section):
     upload: Literal["anchors", "rows", "pairs", "ball", "non-negative"] = "anchors"
     anchors: Count = 256
     sharpness: Positive = 16.0
+    honest: Count | None = None
     clip: Literal["flat", "per-layer", "median", "per-layer-median", "quantile"] = "flat"
     clip_norm: Positive = 1.0
     quantile: Open = 0.5
@@ -176,8 +179,8 @@ class MechanismSection(Section):
     def _check_needed(self) -> None:
         kind = self.described
         names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-        if "noise_multiplier" in names and not self.noise_multiplier and kind.releases is not Releases.MODEL:
-            instead = "partition" if kind.releases is Releases.GROUPS else "fedavg"
+        instead = {Releases.GROUPS: "partition", Releases.MODEL: "one-round"}.get(kind.releases, "fedavg")
+        if "noise_multiplier" in names and not self.noise_multiplier and kind.kind != instead:
             raise ValueError(
                 f"noise_multiplier = 0 must be positive for kind = '{self.kind}'; "
                 f"without noise use kind = '{instead}'"
@@ -216,6 +219,11 @@ class MechanismSection(Section):
                 raise ValueError(f"{key} = {getattr(self, key)} is not used by solver = '{self.solver}'")
 
     def _check_upload(self) -> None:
+        known = getattr(self.described, "uploads", (self.upload,))
+        if self.upload not in known:
+            raise ValueError(
+                f"upload = '{self.upload}' must be {' or '.join(known)} for kind = '{self.kind}'"
+            )
         if self.upload != "anchors" and self.solver == "sgd":
             raise ValueError(
                 f"solver = 'sgd' must be gradient, sums, ridge or logistic for upload = '{self.upload}': the "
@@ -316,6 +324,7 @@ class Builder:
             "upload": self._upload,
             "clipping": lambda: self.section.clipping(self.num_layers),
             "unit": lambda: self.unit,
+            "honest": lambda: self.section.honest or max(1, (self.population or len(self.sizes)) // 2),
             "rule": lambda: self.rule,
             "adversaries": lambda: self.adversaries,
             "population": self._declared,
@@ -345,7 +354,7 @@ class Builder:
                 f"{self.declared_by} = {self.population} must be at least {self._num_units}, the number of "
                 f"{self._what} that the data hold: it is a limit that is declared beforehand"
             )
-        for key in ("cohort", "groups"):
+        for key in ("cohort", "groups", "honest"):
             count = getattr(self.section, key)
             if count is not None and count > self._num_units:
                 most = f"the number of {self._what} = {self._num_units}"

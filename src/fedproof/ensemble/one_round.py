@@ -16,7 +16,7 @@ from fedproof.ensemble.task import Task, fingerprint
 from fedproof.ensemble.train import released, train_replicas
 from fedproof.files import replace_file
 from fedproof.lots import Purpose, private_numbers
-from fedproof.mechanisms import OneRound, Partition
+from fedproof.mechanisms import Local, Partition, UploadedOnce
 from fedproof.mechanisms.uploads import Sent
 from fedproof.release import Centre, Release, noised, summed
 from fedproof.rounds import State, Tampering
@@ -31,9 +31,9 @@ def release(task: Task, keep: list[Integers] | None = None, *, engine: str = "lo
 
     `keep` gets the vectors `(units, width, classes)` of the sum, which no noise hides.
 
-    Guarantee: see `OneRound`. The noise follows from the seed, or from the operating system, and from nothing
-    else; make a release once. It is the same on every `engine`: what a unit sends follows from the unit
-    alone, and sums on the grid are exact, whoever adds up how many of them, in which order.
+    Guarantee: see `OneRound` and `Local`. The noise follows from the seed, or from the operating system, and
+    from nothing else; make a release once. It is the same on every `engine`: what a unit sends follows from
+    the unit alone, and sums on the grid are exact, whoever adds up how many of them, in which order.
     """
     mechanism = described(task)
     total = np.zeros(mechanism.upload.shape, dtype=np.int64)
@@ -46,13 +46,10 @@ def release(task: Task, keep: list[Integers] | None = None, *, engine: str = "lo
             added[units.start] = vectors
     if keep is not None:
         keep.extend(vectors for begin in sorted(added) for vectors in added[begin])
-    numbers = private_numbers(task.seed, Purpose.NOISE, 0, secure=task.secure_noise)
-    normal = np.zeros(mechanism.upload.shape)
-    if mechanism.noise_multiplier:
-        numbers.standard_normal(dtype=np.float64, out=normal)
-    return Release(
-        mechanism=mechanism, total=noised(mechanism, total, normal), anchors=anchors_of(task, mechanism)
-    )
+    if mechanism.noise_multiplier and not mechanism.own_noise:
+        numbers = private_numbers(task.seed, Purpose.NOISE, 0, secure=task.secure_noise)
+        total = noised(mechanism, total, numbers.standard_normal(mechanism.upload.shape, dtype=np.float64))
+    return Release(mechanism=mechanism, total=total, anchors=anchors_of(task, mechanism))
 
 
 def _spans(task: Task, engine: str) -> list[range]:
@@ -112,9 +109,23 @@ def uploads_of(task: Task, units: range | None = None) -> Iterator[Sent]:
     """What the units send, all or those, some at a time and in order; adversaries send what they like."""
     asked = range(task.units.num_users) if units is None else units
     begin = asked.start
-    for sent in _honest(task, asked):
+    for made in _honest(task, asked):
+        sent = _noised(task, made, begin) if isinstance(task.mechanism, Local) else made
         yield sent if task.attack is None else _tampered(task.attack, sent, begin)
         begin += len(sent)
+
+
+def _noised(task: Task, made: Sent, begin: int) -> Sent:
+    """What the users from `begin` on send, each with noise of its own, which no other user changes."""
+    mechanism = task.mechanism
+    assert isinstance(mechanism, Local)
+    shape = mechanism.upload.shape
+    sent = []
+    for vector, who in zip(made, task.units.who[begin : begin + len(made)].tolist(), strict=True):
+        numbers = private_numbers(task.seed, Purpose.NOISE, 0, who, secure=task.secure_noise)
+        normal = np.asarray(numbers.standard_normal((1, *shape), dtype=np.float64))
+        sent.append(mechanism.noised(vector[None], normal))
+    return np.concatenate(sent)
 
 
 def _honest(task: Task, asked: range) -> Iterator[Sent]:
@@ -156,13 +167,13 @@ def _tampered(attack: Tampering, sent: Sent, begin: int) -> Sent:
     return attack(contributions, state).updates.reshape(sent.shape).numpy()
 
 
-def described(task: Task) -> OneRound:
+def described(task: Task) -> UploadedOnce:
     """The mechanism of a task, which must be of this kind."""
-    assert isinstance(task.mechanism, OneRound)
+    assert isinstance(task.mechanism, UploadedOnce)
     return task.mechanism
 
 
-def anchors_of(task: Task, mechanism: OneRound) -> NDArray[np.float32] | None:
+def anchors_of(task: Task, mechanism: UploadedOnce) -> NDArray[np.float32] | None:
     """The public inputs that others are compared with: the first ones, as many as the mechanism says."""
     if not mechanism.upload.bumps:
         return None
@@ -175,7 +186,9 @@ def anchors_of(task: Task, mechanism: OneRound) -> NDArray[np.float32] | None:
     return public[:wanted].reshape(wanted, -1).astype(np.float32)
 
 
-def _seen(mechanism: OneRound, features: NDArray[np.generic], anchors: NDArray[np.float32] | None) -> Floats:
+def _seen(
+    mechanism: UploadedOnce, features: NDArray[np.generic], anchors: NDArray[np.float32] | None
+) -> Floats:
     """Instances as inputs are seen: by their weights."""
     flat = features.reshape(len(features), -1).astype(np.float64)
     return mechanism.upload.weights(flat, None if anchors is None else anchors.astype(np.float64))
@@ -186,7 +199,7 @@ def _device(task: Task) -> str:
     return task.device if task.local.solver == "sgd" else "cpu"
 
 
-def _labels(task: Task, mechanism: OneRound, users: range) -> NDArray[np.int64]:
+def _labels(task: Task, mechanism: UploadedOnce, users: range) -> NDArray[np.int64]:
     """Labels `(users, anchors)` that users' own models give to the anchors; -1 where one cannot tell."""
     public = task.federation.public_features
     assert public is not None  # `anchors_of` has asked

@@ -12,8 +12,9 @@ from fedproof.mechanisms.clipping import (
 from fedproof.mechanisms.cohort_once import Bagging, CohortOnce
 from fedproof.mechanisms.contract import Mechanism, Query, Releases, is_certified, is_private
 from fedproof.mechanisms.instance import InstanceFedAvg, InstanceFedSGD
+from fedproof.mechanisms.local import Local
 from fedproof.mechanisms.local_training import LocalTraining
-from fedproof.mechanisms.one_round import OneRound
+from fedproof.mechanisms.one_round import OneRound, UploadedOnce
 from fedproof.mechanisms.partition import NoisyPartition, Partition
 from fedproof.mechanisms.queries import Queries
 from fedproof.mechanisms.sampling import (
@@ -41,6 +42,7 @@ __all__ = [
     "Groups",
     "InstanceFedAvg",
     "InstanceFedSGD",
+    "Local",
     "LocalTraining",
     "Mechanism",
     "Median",
@@ -57,6 +59,7 @@ __all__ = [
     "Sampling",
     "SamplingKind",
     "Smoothed",
+    "UploadedOnce",
     "UserFedAvg",
     "is_certified",
     "is_private",

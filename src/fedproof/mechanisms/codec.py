@@ -14,6 +14,7 @@ from fedproof.mechanisms.clipping import Flat, Median, PerLayer, PerLayerMedian,
 from fedproof.mechanisms.cohort_once import Bagging, CohortOnce, bagging_of
 from fedproof.mechanisms.contract import Mechanism, Query
 from fedproof.mechanisms.instance import InstanceFedAvg, InstanceFedSGD
+from fedproof.mechanisms.local import Local
 from fedproof.mechanisms.one_round import OneRound
 from fedproof.mechanisms.partition import NoisyPartition, Partition
 from fedproof.mechanisms.queries import Queries
@@ -37,7 +38,7 @@ def register(kind: Kind) -> Kind:
 
 
 _DRAWN = (UserFedAvg, InstanceFedSGD, InstanceFedAvg, CohortOnce, Bagging)
-for _kind in (*_DRAWN, Partition, NoisyPartition, OneRound, Smoothed, FedAvg, Queries):
+for _kind in (*_DRAWN, Partition, NoisyPartition, OneRound, Local, Smoothed, FedAvg, Queries):
     register(_kind)
 for _part in (Query, Poisson, FixedSize, Everyone, Flat, PerLayer, Median, PerLayerMedian, Quantile):
     register(_part)

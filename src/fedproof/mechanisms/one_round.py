@@ -4,16 +4,76 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedproof import check
+from fedproof.arrays import Integers
 from fedproof.mechanisms.contract import SOLVER_OPTIONS, Mechanism, Query, Releases, noise_in_words
 from fedproof.mechanisms.sampling import Everyone
-from fedproof.mechanisms.uploads import AnyUpload
+from fedproof.mechanisms.uploads import UPLOADS, AnyUpload, Sent, on_grid
 from fedproof.threat import Unit
 
 _SILENT = "OneRound without noise has no privacy guarantee; its certificate is exact all the same"
 
 
+class UploadedOnce(Mechanism):
+    """What is common to all that release one sum of vectors, each of which a unit sends once.
+
+    Attributes:
+        upload: the public set that whatever a unit sends is put into before it is added.
+        uploads: kinds of sets that there may be.
+        own_noise: whether units add noise to what they send, instead of the server to the sum.
+    """
+
+    upload: AnyUpload
+    uploads: ClassVar[tuple[str, ...]] = tuple(UPLOADS)
+    own_noise: ClassVar[bool] = False
+    releases: ClassVar[Releases] = Releases.MODEL
+    executor: ClassVar[str] = "fedproof.ensemble.one_round"
+    once: ClassVar[bool] = True
+    divides: ClassVar[bool] = False
+    step_options: ClassVar[frozenset[str]] = SOLVER_OPTIONS
+    rounds = 1
+    sampling = Everyone()
+    pooled = True
+
+    def received(self, sent: Sent) -> Integers:
+        """The vectors `(units, width, classes)` that enter the sum, whatever was sent, on the grid."""
+        return on_grid(self.upload.inside(sent))
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """One Gaussian query of norm one."""
+        return self._query(1.0)
+
+    @property
+    def replaced(self) -> tuple[Query, ...]:
+        """The query for units that are replaced: two vectors of the set may be nearer than twice its norm."""
+        return self._query(2 * self.upload.norm / self.upload.distance)
+
+    def _query(self, factor: float) -> tuple[Query, ...]:
+        if not self.noise_multiplier:
+            return ()
+        return (Query(noise_multiplier=self.noise_multiplier * factor, sampling=Everyone(), count=1),)
+
+    @property
+    def hands_in(self) -> bool:
+        """Users send what they like; where units are instances, their users add up what follows from each."""
+        return self.unit is Unit.USER
+
+    @property
+    def sends_labels(self) -> bool:
+        """As the set says."""
+        return self.upload.labels
+
+    def models(self, num_units: int) -> int:
+        """One."""
+        return 1
+
+    def upload_bytes(self, dim: int, bytes_each: int) -> int:
+        """Size of one upload."""
+        return self.upload.bytes
+
+
 @dataclass(frozen=True, kw_only=True)
-class OneRound(Mechanism):
+class OneRound(UploadedOnce):
     """Every unit sends one vector of a public set; the server releases their sum and noise, once.
 
     `noise_multiplier` is the noise's standard deviation over `upload.norm`, the largest norm of a vector.
@@ -35,14 +95,6 @@ class OneRound(Mechanism):
     noise_multiplier: float
     unit: Unit = Unit.USER
     kind: ClassVar[str] = "one-round"
-    releases: ClassVar[Releases] = Releases.MODEL
-    executor: ClassVar[str] = "fedproof.ensemble.one_round"
-    once: ClassVar[bool] = True
-    divides: ClassVar[bool] = False
-    step_options: ClassVar[frozenset[str]] = SOLVER_OPTIONS
-    rounds = 1
-    sampling = Everyone()
-    pooled = True
 
     def __post_init__(self) -> None:
         check.not_negative(noise_multiplier=self.noise_multiplier)
@@ -57,35 +109,6 @@ class OneRound(Mechanism):
     def unaccounted(self) -> str:  # type: ignore[override]
         """Why there is no finite ε: without noise there is none."""
         return "" if self.noise_multiplier else _SILENT
-
-    @property
-    def queries(self) -> tuple[Query, ...]:
-        """One Gaussian query of norm one."""
-        if not self.noise_multiplier:
-            return ()
-        return (Query(noise_multiplier=self.noise_multiplier, sampling=Everyone(), count=1),)
-
-    @property
-    def replaced(self) -> tuple[Query, ...]:
-        """The query for units that are replaced: two vectors of the set may be nearer than twice its norm."""
-        if not self.noise_multiplier:
-            return ()
-        noise = self.noise_multiplier * 2 * self.upload.norm / self.upload.distance
-        return (Query(noise_multiplier=noise, sampling=Everyone(), count=1),)
-
-    @property
-    def hands_in(self) -> bool:
-        """Users send what they like; where units are instances, their users add up what follows from each."""
-        return self.unit is Unit.USER
-
-    @property
-    def sends_labels(self) -> bool:
-        """As the set says."""
-        return self.upload.labels
-
-    def models(self, num_units: int) -> int:
-        """One."""
-        return 1
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -108,7 +131,3 @@ class OneRound(Mechanism):
             f"{noise} is added to the SUM, S being the largest norm of what one {self.unit} sends",
             "the noisy sum is released once",
         )
-
-    def upload_bytes(self, dim: int, bytes_each: int) -> int:
-        """Size of one upload."""
-        return self.upload.bytes

@@ -107,11 +107,12 @@ class Ball(_Head):
     """
 
     kind: ClassVar[str] = "ball"
+    axes: ClassVar[tuple[int, ...]] = (1, 2)
     norm: ClassVar[float] = 1.0
 
     def inside(self, sent: Sent, out: Floats | None = None) -> Floats:
         """Scaled to norm one."""
-        return _scaled(_finite(sent, self.shape), axes=(1, 2), out=out)
+        return _scaled(_finite(sent, self.shape), self.axes, out)
 
     def weights(self, features: Floats, anchors: Floats | None) -> Floats:
         """φ / (√2 ‖φ‖)."""
@@ -131,6 +132,7 @@ class Rows(_Head):
     """
 
     kind: ClassVar[str] = "rows"
+    axes: ClassVar[tuple[int, ...]] = (1,)
 
     @property
     def norm(self) -> float:
@@ -139,7 +141,7 @@ class Rows(_Head):
 
     def inside(self, sent: Sent, out: Floats | None = None) -> Floats:
         """Every class's row scaled to norm one."""
-        return _scaled(_finite(sent, self.shape), axes=(1,), out=out)
+        return _scaled(_finite(sent, self.shape), self.axes, out)
 
     def weights(self, features: Floats, anchors: Floats | None) -> Floats:
         """φ / (2 ‖φ‖)."""
@@ -317,6 +319,19 @@ def on_grid(vectors: Floats) -> Integers:
     less; float64 computes norms of such rows to within 2^-30.
     """
     return np.trunc(vectors * (_INSIDE / GRID)).astype(np.int64)
+
+
+def shortened(upload: Ball | Rows, sent: Sent) -> Integers:
+    """What was sent, on the grid: as it is where it lies in the set, and put `inside` where it does not.
+
+    Guarantee: vectors of the set, whatever was sent. Those that lie on the grid, and in the set with 2^-20 to
+    spare, stay bit for bit; norms are computed to within 2^-30.
+    """
+    vectors = np.asarray(_finite(sent, upload.shape), dtype=np.float64)
+    with np.errstate(over="ignore"):  # what is huge is not kept
+        lengths = np.sqrt(np.square(vectors).sum(axis=upload.axes, keepdims=True))
+        kept = np.where(lengths <= _INSIDE, vectors, _INSIDE * upload.inside(vectors))
+    return np.trunc(kept / GRID).astype(np.int64)
 
 
 def _finite(sent: Sent, shape: tuple[int, int]) -> NDArray[np.floating]:

@@ -108,12 +108,17 @@ def tiles(run: RunData) -> Iterator[Markup]:
         yield tile("epsilon", "Privacy", "none", "no noise is added, so no ε is finite")
         return
     if summary.epsilon_if_replaced is not None:
-        for key, value, done in (
-            ("epsilon", epsilon["pld"], "added or removed"),
-            ("epsilon-replaced", summary.epsilon_if_replaced, "replaced"),
-        ):
-            about = f"one {run.unit} {done}, δ = {summary.delta:g}"
-            yield tile(key, "Privacy of all that is released", f"ε = {rounded_up(value, 3)}", about)
+        sums = summary.epsilon_of_sum or {}
+        seen = "Privacy towards the server" if sums else "Privacy of all that is released"
+        shown = [
+            ("epsilon", seen, epsilon["pld"], "added or removed"),
+            ("epsilon-replaced", seen, summary.epsilon_if_replaced, "replaced"),
+        ]
+        for relation, done in (("join", "added or removed"), ("replace", "replaced")) if sums else ():
+            shown.append((f"epsilon-sum-{relation}", "Privacy of the sum alone", sums[relation], done))
+        for key, about, value, done in shown:
+            told = f"one {run.unit} {done}, δ = {summary.delta:g}"
+            yield tile(key, about, f"ε = {rounded_up(value, 3)}", told)
         return
     one = f"ε = {rounded_up(epsilon['pld'], 3)}"
     yield tile("epsilon", "Privacy of one model", one, f"at δ = {summary.delta:g}")

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedproof.accounting.epsilon import natural_relation
 from fedproof.arrays import votes_of
 from fedproof.certificates import Method
-from fedproof.mechanisms import Releases
+from fedproof.mechanisms import Local, Releases
 from fedproof.report.page import Markup, join, section, table, tag
 from fedproof.report.run_charts import rounds_chart
 from fedproof.report.run_data import RunData
@@ -156,6 +156,8 @@ def _accountants(run: RunData) -> Markup:
         if summary.epsilon_if_replaced is not None
         else f"The certified predictor is the whole ensemble: {_together(run)}."
     )
+    if summary.epsilon_of_sum is not None:
+        note += f" This is towards the server, which sees what each user sends. {_of_sum(run, summary)}"
     if summary.secure_noise:
         note += " Cohorts and noise came from the operating system: no seed gives them away or repeats them."
     if run.certificate is not None and run.certificate.mechanism and run.certificate.mechanism.reasons:
@@ -163,6 +165,17 @@ def _accountants(run: RunData) -> Markup:
     models = None if summary.released else summary.replicas  # of one model there is nothing to add up
     shown = epsilons(summary.epsilon, summary.ensemble_epsilon, models)
     return join([shown, tag("p", note, class_="note")])
+
+
+def _of_sum(run: RunData, summary: RunSummary) -> str:
+    """What the released sum alone tells, where users add noise themselves."""
+    sums, mechanism = summary.epsilon_of_sum, run.certificate.mechanism if run.certificate else None
+    if sums is None or not isinstance(mechanism, Local) or mechanism.sends_labels:
+        return "Of the released sum of votes nothing smaller is shown."
+    return (
+        f"Towards whoever sees the released sum alone the noise of {mechanism.honest} users adds up: "
+        f"ε = {rounded_up(sums['join'])}, {rounded_up(sums['replace'])} for one {run.unit} replaced."
+    )
 
 
 def epsilons(one: Mapping[str, float], together: Mapping[str, float], models: int | None) -> Markup:

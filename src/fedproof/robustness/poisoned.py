@@ -41,6 +41,11 @@ class Hook:
         """The users who attack: what all of them would hand in must be among the shared updates."""
         return self.attack.adversaries
 
+    @property
+    def collusive(self) -> bool:
+        """Whether what all of them would hand in must be there wherever one of them is drawn."""
+        return self.attack.collusive
+
     def __call__(self, contributions: Contributions, state: State) -> Contributions:
         """The contributions after the attack."""
         coalition = coalition_of(contributions, self.adversaries)

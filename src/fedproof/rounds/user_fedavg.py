@@ -66,6 +66,8 @@ def gather_updates(setting: Setting, state: State, streams: Streams, shared: Ten
         lane, public = cohort.replica + cohort.slot, setting.pieces(len(chosen))
         updates = _train(setting, state, cohort, state.params.device, lane, public)
         contributions = contributions_of(updates, cohort.members, layer_sizes)
+        if getattr(setting.attack, "collusive", False):
+            contributions = _with_coalition(contributions, setting, state, chosen)
     else:
         # All that is needed of a table the device may not hold, and one row if all cohorts are empty.
         needed: NDArray[np.bool_] = np.asarray(chosen.any(axis=0))
@@ -80,6 +82,32 @@ def gather_updates(setting: Setting, state: State, streams: Streams, shared: Ten
             scales=present.unsqueeze(2).to(updates.dtype),
         )
     return contributions if setting.attack is None else setting.attack(contributions, state)
+
+
+def _with_coalition(
+    contributions: Contributions, setting: Setting, state: State, chosen: NDArray[np.bool_]
+) -> Contributions:
+    """The contributions, and behind them those of adversaries that were not drawn, who are absent.
+
+    Guarantee: what members hand in is not computed again, and a replica that drew no adversary gets nothing:
+    what adversaries hold changes no bit of it.
+    """
+    adversaries = np.zeros(chosen.shape[1], dtype=np.bool_)
+    adversaries[list(getattr(setting.attack, "adversaries", ()))] = True
+    at_home = adversaries & ~chosen & (adversaries & chosen).any(axis=1, keepdims=True)
+    if not at_home.any():
+        return contributions
+    cohort = cohort_of(at_home)
+    lane, public = cohort.replica + cohort.slot, (float(len(chosen) * adversaries.sum()), 0.0)
+    updates = _train(setting, state, cohort, state.params.device, lane, public)
+    more = contributions_of(updates, cohort.members, contributions.layer_sizes)
+    return replace(
+        contributions,
+        updates=torch.cat([contributions.updates, more.updates], dim=1),
+        present=torch.cat([contributions.present, torch.zeros_like(more.present)], dim=1),
+        scales=torch.cat([contributions.scales, torch.zeros_like(more.scales)], dim=1),
+        members=torch.cat([contributions.members, more.members], dim=1),
+    )
 
 
 def first_updates(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from fedproof.integrations.flower.one_round import OneRoundStrategy
     from fedproof.integrations.flower.recognise import Recognised, mechanism_of
+    from fedproof.integrations.flower.site import site_mod
     from fedproof.integrations.flower.strategy import RoundsStrategy, UserFedAvgStrategy
 
 require_flower()
@@ -39,6 +40,7 @@ _HOME = {
     ),
     "one_round": ("OneRoundStrategy",),
     "recognise": ("Recognised", "mechanism_of"),
+    "site": ("site_mod",),
     "strategy": ("RoundsStrategy", "UserFedAvgStrategy"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -53,6 +55,7 @@ __all__ = [
     "ask_partitions",
     "mechanism_of",
     "replicas_mod",
+    "site_mod",
     "stacked_arrays",
     "upload_reply",
     "wait_for_nodes",

@@ -88,6 +88,8 @@ class OneRoundStrategy(FederationStrategy):
             arrayrecord_key=arrayrecord_key,
             configrecord_key=configrecord_key,
         )
+        if not isinstance(mechanism, OneRound):  # another would have its noise, or its sum, made otherwise
+            raise ValueError(f"kind = '{mechanism.kind}' must be '{OneRound.kind}'")
         if mechanism.unit is not Unit.USER:
             raise ValueError(
                 f"unit = '{mechanism.unit}' must be 'user': a node is a user, and sends one upload"
@@ -111,7 +113,8 @@ class OneRoundStrategy(FederationStrategy):
     @property
     def executed(self) -> OneRound:
         """The mechanism, once its release has been made."""
-        return self.release.mechanism
+        assert self.release is not None  # or says that nothing was released
+        return self.mechanism
 
     def scores(self, features: NDArray[np.generic]) -> Floats:
         """Scores `(1, inputs, classes)` of the release on inputs: what `certify` takes."""

@@ -1,0 +1,221 @@
+"""What decided a row, and what of it has changed since: settings with all defaults, and code.
+
+A row keeps one hash for each part of the code that it depends on, so that the page can name what has changed.
+Comments, docstrings and blank lines decide nothing and are left out.
+"""
+
+import ast
+import hashlib
+import io
+import json
+import os
+import re
+import subprocess
+import tokenize
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import fedproof
+from fedproof.attacks.registry import ATTACKS
+from paper.rows import MeasuredRow, Rows
+from paper.study import Point, Study, points_of
+
+ROOT = Path(__file__).parents[1]
+_PACKAGE = Path(fedproof.__file__).parent
+_TRAINING = (
+    *("config", "data", "encoders", "models", "rounds", "mechanisms", "ensemble", "aggregation/rule.py"),
+    *("experiment.py", "federation.py", "lots.py", "seeds.py", "arrays.py", "release.py"),
+)
+_CERTIFYING = ("accounting", "certificates")
+_ATTACKING = ("robustness", "attacks/attack.py", "attacks/units.py", "attacks/model_replacement.py")
+_CERTIFIED = (
+    *("certified", "sizes", "attacked", "costs", "needed", "record"),
+    *("budgets", "dopamine", "renyi"),
+)
+_MEASURING = ("measures.py", "attacked.py", "work.py")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What is known to have changed since rows that do not hold their code were measured."""
+
+    attacks: frozenset[str]
+    what: str
+
+
+CHANGES = (
+    Change(
+        attacks=frozenset({"min-max", "min-sum"}),
+        what="from round two on the attack knew the updates of those drawn alone, not of the whole coalition",
+    ),
+)
+
+
+def decided_by(point: Point) -> dict[str, str]:
+    """The parts that decide a row, each with the beginning of its SHA-256."""
+    panel, config = point.panel, point.config
+    said = panel.model_dump(mode="json", include={"measure", "attacks", "sizes", "taus"})
+    said["config"] = None if config is None else config.model_dump(mode="json")
+    parts = {
+        "settings and defaults": _short(json.dumps(said, sort_keys=True).encode()),
+        "measuring": _measuring(("computed.py",) if config is None else _MEASURING),
+    }
+    if panel.measure in _CERTIFIED:
+        parts["certificates"] = _code(_CERTIFYING)
+    if config is None:
+        return parts
+    parts["training"] = _code(_TRAINING)
+    if config.aggregation.rule != "mean":
+        parts[f"rule {config.aggregation.rule}"] = _code(("aggregation",))
+    if panel.attacks:
+        parts["attacking"] = _code(_ATTACKING)
+        parts |= {f"attack {name}": _attack(name) for name in panel.attacks}
+    return parts
+
+
+def commit() -> str | None:
+    """The commit that is checked out, with a + if files differ from it; None where nobody knows.
+
+    A copy without its history says so by the variable FEDPROOF_COMMIT.
+    """
+    found = _git("rev-parse", "HEAD")
+    if found is None:
+        return os.environ.get("FEDPROOF_COMMIT")
+    changed = _git("status", "--porcelain", "--", "src", "paper", "experiments/*.toml", "experiments/paper")
+    return found + ("+" if changed else "")
+
+
+def stale(row: MeasuredRow, point: Point | None) -> list[str]:
+    """Why a row is not what would be measured now; empty if nothing is known against it."""
+    if point is None:
+        return ["no study asks for it any more"]
+    if row.settings_sha256 != point.settings_sha256:
+        return ["its settings have changed"]
+    if not row.decided:
+        used = {one.attack for one in row.attacks}
+        return [change.what for change in CHANGES if change.attacks & used]
+    now = decided_by(point)
+    names = dict.fromkeys((*now, *row.decided))
+    return [f"{name} changed" for name in names if now.get(name) != row.decided.get(name)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """The points that the studies ask for now, by which rows are judged."""
+
+    points: Mapping[str, Point]
+
+    @classmethod
+    def of(cls, studies: Sequence[Study], experiments: Path) -> "Provenance":
+        """Of all points at the paper's scale."""
+        found = (point for study in studies for point in points_of(study, experiments))
+        return cls(points={point.key: point for point in found})
+
+    def reasons(self, row: MeasuredRow) -> list[str]:
+        """Why a row is to be measured again."""
+        return stale(row, self.points.get(row.key))
+
+    def marked(self, rows: Sequence[MeasuredRow]) -> str:
+        """The sentence under a panel; empty where all rows are what would be measured now."""
+        parts = []
+        reasons = {row.key: self.reasons(row) for row in rows}
+        changed = [key for key, why in reasons.items() if why]
+        if changed:
+            why = "; ".join(dict.fromkeys(reason for key in changed for reason in reasons[key]))
+            parts.append(f"**changed since, {len(changed)} of {len(rows)}:** {why}")
+        older = [row for row in rows if not row.decided and not reasons[row.key]]
+        if older:
+            versions = ", ".join(sorted({row.version for row in older}))
+            parts.append(f"older than the record of its code (version {versions})")
+        return "; ".join(parts)
+
+    def summary(self, rows: Rows) -> Iterator[str]:
+        """How many rows are what would be measured now, for the top of the page."""
+        every = [row for row in rows if row.key in self.points]
+        changed = [row for row in every if self.reasons(row)]
+        older = [row for row in every if not row.decided and row not in changed]
+        if not every:
+            return
+        yield (
+            f"* **{len(every)} of {len(self.points)} points are measured.** Settings or code of "
+            f"{len(changed)} rows have changed since (`fedproof reproduce all --stale` measures them again), "
+            f"{len(older)} are older than the record of their code; every panel says it of its own."
+        )
+
+
+def without_marks(text: str) -> str:
+    """The page without what any change of the code would change on it.
+
+    Marks are made when the guide is built (`make docs`). A committed page may have older ones: else every
+    change of the engine would have to change the page.
+
+    >>> without_marks("<sub>H200, 9 s; settings 1; **changed since, 1 of 2:** training changed</sub>")
+    '<sub>H200, 9 s; settings 1</sub>'
+    """
+    kept = [line for line in text.split("\n") if not _SUMMARY.match(line)]
+    return _MARK.sub("</sub>", "\n".join(kept))
+
+
+_MARK = re.compile(r"; (\*\*changed since|older than the record).*</sub>")
+_SUMMARY = re.compile(r"\* \*\*\d+ of \d+ points are measured")
+
+
+# --- hashes -------------------------------------------------------------------------------------------------
+
+
+@cache
+def code_of(path: Path) -> str:
+    """The beginning of the SHA-256 of a file's code, without comments, docstrings and blank lines."""
+    return _short(without_words(path.read_text(encoding="utf-8")).encode())
+
+
+def without_words(source: str) -> str:
+    r"""The code alone.
+
+    >>> without_words('"A module."\nx = 1  # one\n\ndef f():\n    "A function."\n    return x\n')
+    'x = 1\ndef f():\n    return x'
+    """
+    lines = source.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str):
+            end = node.end_lineno or node.lineno
+            lines[node.lineno - 1 : end] = [""] * (end - node.lineno + 1)
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def _measuring(files: Sequence[str]) -> str:
+    return _short("".join(code_of(ROOT / "paper" / file) for file in files).encode())
+
+
+def _code(rooms: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for room in rooms:
+        path = _PACKAGE / room
+        for file in [path] if path.suffix else sorted(path.rglob("*.py")):
+            digest.update(f"{file.relative_to(_PACKAGE)} {code_of(file)}\n".encode())
+    return digest.hexdigest()[:12]
+
+
+def _attack(name: str) -> str:
+    """The code of the modules that an attack's classes are written in."""
+    modules = {kind.__module__ for kind in ATTACKS[name].__mro__ if kind.__module__.startswith("fedproof.")}
+    paths = [Path(*module.split(".")[1:]).with_suffix(".py").as_posix() for module in sorted(modules)]
+    return _code(paths)
+
+
+def _short(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        found = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()

@@ -1,0 +1,152 @@
+"""A site that noises what leaves it, and counts in a ledger of its own. Free of Flower and of torch.
+
+What the site has decided stands in a file of the site. Nobody who sends messages can change it.
+"""
+
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from fedproof.accounting.ledger import Ledger, load_site_ledger, save_site_ledger
+from fedproof.arrays import Floats
+from fedproof.config.experiment import validated
+from fedproof.config.sections import Open, Positive, Section
+from fedproof.files import locked
+from fedproof.mechanisms import Everyone, Query
+from fedproof.mechanisms.uploads import GRID, Ball, shortened
+from fedproof.release import with_noise
+from fedproof.seeds import SecureGenerator
+
+_PATIENCE = 30.0  # seconds that a process waits for another of the same site
+_POLL = 0.05
+_MOST = 1 << 30  # updates that anybody would count
+
+
+class BudgetSpentError(ValueError):
+    """One more update would cost more than the site allows."""
+
+
+class Site(Section):
+    """What a site has decided about everything that leaves it.
+
+    Attributes:
+        ledger: file that counts what was sent, over all runs; a relative path begins at this file's folder.
+        clip_norm: longest update that leaves the site.
+        noise_multiplier: standard deviation of the noise on every number of it, over `clip_norm`.
+        delta: the δ that ε is stated for.
+        max_epsilon: ε of all that is ever sent, at most.
+    """
+
+    ledger: str
+    clip_norm: Positive
+    noise_multiplier: Annotated[float, Field(ge=0.5, le=1e6)]
+    delta: Open
+    max_epsilon: Positive
+
+    @property
+    def query(self) -> Query:
+        """One update, to whoever sees it: two clipped ones are at most two clip norms apart.
+
+        So ε is that of local privacy: for the site's data replaced by any other.
+        """
+        return Query(noise_multiplier=self.noise_multiplier / 2, sampling=Everyone(), count=1)
+
+
+def load_site(path: Path) -> Site:
+    """The decisions in a TOML file; ValueError of one line if it is none."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: is not a site's file: {error}") from error
+    found = validated(Site, document, str(path))
+    return found.model_copy(update={"ledger": str((path.parent / found.ledger).absolute())})
+
+
+def begin(site: Site) -> Ledger:
+    """An empty ledger on the disk, once: a ledger that is missing later is a reason to stop."""
+    path = Path(site.ledger)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(path):
+        if path.exists():
+            raise ValueError(f"{path} exists: a ledger is begun once, and never again")
+        empty = Ledger(queries=(), delta=site.delta)
+        save_site_ledger(empty, path)
+    return empty
+
+
+def spent(site: Site) -> Ledger:
+    """What the site has sent so far, over all runs, at its δ."""
+    return load_site_ledger(Path(site.ledger)).at(site.delta)
+
+
+def charge(site: Site) -> Ledger:
+    """Count one more update, on the disk before this returns.
+
+    Guarantee: whoever sends only after this has never sent more than the ledger counts, killed or not, in
+    however many processes at once.
+
+    Raises:
+        BudgetSpentError: it would cost more than the site allows; nothing is counted then.
+        ValueError: the ledger is missing, malformed, changed or another's.
+    """
+    path = Path(site.ledger)
+    with _alone(path):
+        before = spent(site)
+        if not _pays(site, before, 1):
+            raise BudgetSpentError(f"max_epsilon = {site.max_epsilon:g} does not pay for another update")
+        after = before.charged(site.query)
+        save_site_ledger(after, path)
+    return after
+
+
+def affordable(site: Site, ledger: Ledger) -> int:
+    """How many more updates the site can send, with the noise that it has now."""
+    low, high = 0, 1  # invariant: `low` more are affordable, `high` are not once the first loop has ended
+    while _pays(site, ledger, high) and high < _MOST:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _pays(site, ledger, middle) else (low, middle)
+    return low
+
+
+def _pays(site: Site, ledger: Ledger, more: int) -> bool:
+    return ledger.charged(replace(site.query, count=more)).affordable(site.max_epsilon, 1) == 1
+
+
+def noised(site: Site, update: Floats) -> Floats:
+    """An update `(dim,)` clipped, with noise that the operating system drew.
+
+    Guarantee: one Gaussian query (`Site.query`), whatever the update is; what is not finite counts as zero.
+    Proof: on the grid a clipped update has norm one at most, over `clip_norm`; noise is rounded to the same
+    grid, which is rounding the noised update (post-processing).
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        vector = (update / site.clip_norm).reshape(1, -1, 1)
+    clipped = shortened(Ball(features=vector.size, classes=1), vector)[0]
+    normal = SecureGenerator().standard_normal(clipped.shape)
+    sent = with_noise(clipped, normal, site.noise_multiplier)[:, 0]
+    return np.asarray(sent * (GRID * site.clip_norm), dtype=np.float64)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """The only process of the site that counts; another one waits for its turn."""
+    end = time.monotonic() + _PATIENCE
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(locked(path.with_name(f"{path.name}.lock"), f"ledger = {path}"))
+                break
+            except ValueError:
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(_POLL)
+        yield

@@ -1,0 +1,104 @@
+"""Rows are trained again and compared: what is right agrees, what was tampered with does not."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from paper import load_studies, reproduce
+from paper.again import FALSE_ALARM, Again, check_rows, compared, judged, most_spread
+from paper.rows import line_of
+from tests.commands import fedproof
+
+
+@pytest.fixture(scope="module")
+def rows(experiments, tmp_path_factory):
+    return reproduce(load_studies(experiments), experiments, tmp_path_factory.mktemp("rows"))
+
+
+def test_the_same_rows_again_agree(rows, experiments):
+    found = check_rows(load_studies(experiments), experiments, rows.path.parent, count=9)
+    assert {one.key for one in found} == {row.key for row in rows if row.key != "small/seconds"}
+    assert all(one.agrees for one in found)
+
+
+def test_fewer_replicas_agree_with_a_larger_error(rows, experiments):
+    folder = rows.path.parent
+    whole, part = (
+        check_rows(load_studies(experiments), experiments, folder, count=9, scale=scale, seed=1)
+        for scale in (1.0, 0.5)
+    )
+    assert all(one.agrees for one in part)
+    assert all(b.allowed > a.allowed for a, b in zip(whole, part, strict=True) if a.error)
+
+
+@pytest.mark.parametrize(
+    "key", ["small/certified/noise_multiplier=2.0", "small/attacked", "small/needed/noise"]
+)
+def test_rows_that_were_tampered_with_do_not_agree(rows, experiments, tmp_path, key):
+    changed = [
+        replace(row, result=replace(row.result, accuracy=row.result.accuracy - 0.5))
+        if row.key.startswith(key)
+        else row
+        for row in rows
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(map(line_of, changed)))
+    found = check_rows(load_studies(experiments), experiments, tmp_path, count=9)
+    assert [one.key.startswith(key) for one in found if not one.agrees] == [True]
+
+
+def test_a_computed_number_must_be_the_same(rows):
+    row = next(row for row in rows if row.key == "small/rounds")
+    [first, *rest] = row.result.curves
+    other = replace(
+        row, result=replace(row.result, curves=(replace(first, own=(*first.own[:-1], 9.9)), *rest))
+    )
+    assert [one.agrees for one in judged(list(compared(row, other)))].count(False) == 1
+
+
+def test_the_chance_of_a_false_alarm_is_that_of_the_whole_check():
+    generator = np.random.default_rng(0)
+    alarms = 0
+    for _ in range(2000):
+        found = [
+            Again(
+                key="row",
+                name=str(i),
+                was=float(generator.normal()),
+                now=float(generator.normal()),
+                error=2**0.5,
+            )
+            for i in range(8)
+        ]
+        alarms += not all(one.agrees for one in judged(found))
+    assert 0 < alarms < 2000 * FALSE_ALARM * 2.2  # binomial: 44 of 2000 are beyond one in a million
+
+
+def test_no_sample_spreads_more_than_the_bound():
+    generator = np.random.default_rng(0)
+    for _ in range(200):
+        values = generator.uniform(0, 3.0, 20).round(int(generator.integers(0, 3))).clip(0, 3)
+        assert values.std() <= most_spread(float(values.mean()), 3.0) + 1e-12
+
+
+def test_what_cannot_be_checked_is_refused(experiments, tmp_path):
+    studies = load_studies(experiments)
+    with pytest.raises(ValueError, match="there are no rows of these studies to check"):
+        check_rows(studies, experiments, tmp_path, count=3)
+    with pytest.raises(ValueError, match=r"scale = 0\.02 must be at least 0\.1"):
+        check_rows(studies, experiments, tmp_path, count=3, scale=0.02)
+    with pytest.raises(ValueError, match="check = 0 must be"):
+        check_rows(studies, experiments, tmp_path, count=0)
+
+
+def test_the_command_prints_a_table_and_says_by_its_status_whether_all_agree(rows, experiments, tmp_path):
+    said = ["reproduce", "small", "--experiments", str(experiments), "--check", "9", "--json", "--out"]
+    good = fedproof(*said, rows.path.parent)
+    assert all(one["agrees"] for one in json.loads(good.stdout))
+    first, *rest = rows
+    wrong = replace(first, result=replace(first.result, accuracy=0.1))
+    (tmp_path / "rows.jsonl").write_text("".join(map(line_of, [wrong, *rest])))
+    bad = fedproof(*said, tmp_path, status=1)
+    assert [one["key"] for one in json.loads(bad.stdout) if not one["agrees"]] == [first.key]
+    assert (tmp_path / "rows.jsonl").read_text() == "".join(map(line_of, [wrong, *rest]))

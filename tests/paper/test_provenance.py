@@ -1,0 +1,181 @@
+"""What a row says it was decided by: words change nothing, code, settings and defaults do."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paper import Rows, load_studies, reproduce
+from paper import provenance as origin
+from paper.page import page
+from paper.provenance import CHANGES, Provenance, decided_by, stale, without_marks, without_words
+from paper.rows import line_of
+from paper.study import points_of
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+CODE = '''"""Words."""
+
+def double(x):  # why
+    """Twice x.
+
+    # not a comment
+    """
+    text = "# not one either"
+    return 2 * x
+'''
+
+
+def test_words_are_left_out_and_nothing_else():
+    code = without_words(CODE)
+    assert code == 'def double(x):\n    text = "# not one either"\n    return 2 * x'
+    assert without_words(CODE.replace("why", "because").replace("Twice", "Two times")) == code
+    assert without_words(CODE.replace("2 * x", "3 * x")) != code
+    assert without_words(CODE.replace("not one either", "other")) != code
+
+
+@pytest.fixture(scope="module")
+def points():
+    return {
+        point.key: point for study in load_studies(EXPERIMENTS) for point in points_of(study, EXPERIMENTS)
+    }
+
+
+@pytest.fixture
+def touched(monkeypatch):
+    """Pretend that a file of the package has other code."""
+
+    def touch(name):
+        before = origin.code_of
+        monkeypatch.setattr(
+            origin, "code_of", lambda path: "other" if path.as_posix().endswith(name) else before(path)
+        )
+
+    return touch
+
+
+@pytest.mark.parametrize(
+    ("file", "part", "key"),
+    [
+        ("rounds/user_fedavg.py", "training", "certified-user-epsilon/mnist/noise_multiplier=1.8"),
+        ("accounting/epsilon.py", "certificates", "certified-user-epsilon/mnist/noise_multiplier=1.8"),
+        ("attacks/perturbed.py", "attack min-max", "robust-accuracy/defences-updates/rule=krum"),
+        ("attacks/attack.py", "attacking", "robust-accuracy/defences-updates/rule=krum"),
+        ("aggregation/krum.py", "rule krum", "robust-accuracy/defences-updates/rule=krum"),
+        ("paper/computed.py", "measuring", "privacy-budgets/all"),
+        ("paper/measures.py", "measuring", "robust-accuracy/defences-updates/rule=krum"),
+    ],
+)
+def test_code_that_decides_a_row_is_part_of_it(points, touched, file, part, key):
+    before = decided_by(points[key])
+    touched(file)
+    assert part in {name for name, value in decided_by(points[key]).items() if value != before[name]}
+
+
+@pytest.mark.parametrize(
+    ("file", "key"),
+    [
+        ("attacks/perturbed.py", "robust-accuracy/defences-data/rule=krum"),
+        ("attacks/perturbed.py", "certified-user-epsilon/mnist/noise_multiplier=1.8"),
+        ("aggregation/krum.py", "robust-accuracy/defences-updates/rule=mean"),
+        ("report/page.py", "certified-user-epsilon/mnist/noise_multiplier=1.8"),
+        ("certificates/api.py", "certified-user-epsilon/cifar-heads-no-noise/seed=0"),
+    ],
+)
+def test_code_that_does_not_decide_a_row_is_no_part_of_it(points, touched, file, key):
+    before = decided_by(points[key])
+    touched(file)
+    assert decided_by(points[key]) == before
+
+
+def test_defaults_are_part_of_a_row(points):
+    point = points["certified-user-epsilon/mnist/noise_multiplier=1.8"]
+    assert "certificate" not in point.config.model_fields_set
+    other = replace(
+        point,
+        config=point.config.model_copy(
+            update={"certificate": point.config.certificate.model_copy(update={"max_size": 7})}
+        ),
+    )
+    other.config.model_fields_set.discard("certificate")  # as if the default were another
+    assert other.settings_sha256 == point.settings_sha256
+    assert decided_by(other)["settings and defaults"] != decided_by(point)["settings and defaults"]
+
+
+@pytest.fixture(scope="module")
+def small(experiments, tmp_path_factory):
+    return reproduce(load_studies(experiments), experiments, tmp_path_factory.mktemp("rows"))
+
+
+def test_a_row_holds_its_commit_its_code_and_torch(small, experiments):
+    [study] = load_studies(experiments)
+    for point in points_of(study, experiments):
+        row = small.find(point)
+        assert row.decided == decided_by(point)
+        assert row.torch
+        assert stale(row, point) == []
+        assert stale(replace(row, decided=row.decided | {"measuring": "other"}), point) == [
+            "measuring changed"
+        ]
+        assert stale(replace(row, settings_sha256="other"), point) == ["its settings have changed"]
+        assert stale(row, None) == ["no study asks for it any more"]
+
+
+def test_rows_whose_code_has_changed_are_marked_and_measured_again_on_demand(small, experiments, tmp_path):
+    studies = load_studies(experiments)
+    rows = [replace(row, decided=row.decided | {"measuring": "old"}) for row in small]
+    rows[1] = replace(rows[1], decided={})
+    (tmp_path / "rows.jsonl").write_text("".join(map(line_of, rows)))
+    kept = reproduce(studies, experiments, tmp_path)
+    assert [row.decided for row in kept] == [row.decided for row in rows]
+    text = page(studies, experiments, kept)
+    assert "Settings or code of 8 rows have changed since" in text
+    assert "**changed since, 2 of 3:** measuring changed; older than the record of its code" in text
+    again = reproduce(studies, experiments, tmp_path, again=True)
+    assert [row.decided.get("measuring") == "old" for row in again] == [False] * 9
+    assert next(row for row in again if row.key == rows[1].key).decided == {}  # nothing is known against it
+    assert "Settings or code of 0 rows have changed" in page(studies, experiments, again)
+
+
+def test_older_rows_are_judged_by_what_is_known_to_have_changed(measured_row, attacked, points):
+    point = points["robust-accuracy/defences-updates/rule=krum"]
+    [change] = CHANGES
+    for name, expected in (("min-max", [change.what]), ("label-flip", [])):
+        row = measured_row(attacked({"attack": name, "adversaries": 2}), key=point.key)
+        assert stale(replace(row, settings_sha256=point.settings_sha256), point) == expected
+
+
+def test_the_commit_is_that_of_the_checkout_or_what_a_copy_was_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(origin, "_git", lambda *arguments: {"rev-parse": "abc"}.get(arguments[0], ""))
+    assert origin.commit() == "abc"
+    monkeypatch.setattr(origin, "_git", lambda *arguments: "abc")
+    assert origin.commit() == "abc+"
+    monkeypatch.setattr(origin, "ROOT", tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setattr(origin, "_git", lambda *arguments: None)
+    monkeypatch.setenv("FEDPROOF_COMMIT", "told")
+    assert origin.commit() == "told"
+
+
+def test_every_row_on_the_page_is_judged():
+    rows = Rows(EXPERIMENTS / "results" / "rows.jsonl")
+    judged = Provenance.of(load_studies(EXPERIMENTS), EXPERIMENTS)
+    text = page(load_studies(EXPERIMENTS), EXPERIMENTS, rows)
+    changed = sum(bool(judged.reasons(row)) for row in rows if row.key in judged.points)
+    assert f"Settings or code of {changed} rows have changed since" in text
+
+
+def test_a_changed_engine_changes_nothing_but_the_marks(small, experiments):
+    studies, old = load_studies(experiments), [replace(row, decided={"training": "old"}) for row in small]
+    before, after = (page(studies, experiments, fake_rows(rows)) for rows in (list(small), old))
+    assert before != after
+    assert without_marks(before) == without_marks(after)
+    assert without_marks(before).count("<sub>") == before.count("<sub>")
+    other = [replace(old[0], result=replace(old[0].result, accuracy=0.123)), *old[1:]]
+    assert without_marks(page(studies, experiments, fake_rows(other))) != without_marks(after)
+
+
+def fake_rows(rows):
+    found = Rows(Path("nowhere"))
+    found._rows = {row.key: row for row in rows}
+    return found
