@@ -18,6 +18,7 @@ SHOWN = [
     "architecture",
     "little",
     "secure-aggregation",
+    "records",
     "glossary",
 ]
 
