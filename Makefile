@@ -10,6 +10,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # What `make test-busy` runs, and how often.
 TESTS ?= tests src
 TIMES ?= 1 2 3
+# How many Flower deployments `make faults` kills: on a grid of functions, and as processes (a minute each).
+FEDPROOF_KILLED_DEPLOYMENTS ?= 50
+FEDPROOF_KILLED_PROCESSES ?= 8
 
 .PHONY: demo check test test-busy lint docs bench fuzz faults audit sbom clean install
 
@@ -56,8 +59,10 @@ fuzz: $(STAMP)
 audit: $(STAMP)
 	FEDPROOF_AUDIT_SEEDS=1000 $(PYTEST) tests/audit
 
+# Runs, Flower deployments and, on real processes, a few more, each killed at random moments.
 faults: $(STAMP)
-	FEDPROOF_KILLED_RUNS=50 $(BIN)/python -m pytest tests/faults
+	FEDPROOF_KILLED_RUNS=50 FEDPROOF_KILLED_DEPLOYMENTS=$(FEDPROOF_KILLED_DEPLOYMENTS) \
+		FEDPROOF_KILLED_PROCESSES=$(FEDPROOF_KILLED_PROCESSES) $(BIN)/python -m pytest tests/faults
 
 # Bill of materials and hashes of the tested set: after a change of constraints.txt, in the environment it gives.
 sbom: $(STAMP)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fedproof.accounting.ledger import load_ledger
+from fedproof.certificates import loads
 from tests.patience import finished
 
 ROOT = Path(__file__).parents[1]
@@ -16,6 +18,7 @@ SHOWN = [
     "architecture",
     "little",
     "secure-aggregation",
+    "records",
     "glossary",
 ]
 
@@ -56,9 +59,23 @@ def test_the_flower_page_runs(play):
     assert play("flower")["found"].mechanism.sampling.cohort == 20
 
 
+@pytest.mark.slow
+def test_a_flower_user_gets_from_zero_to_a_certificate(play, tmp_path, monkeypatch):
+    pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedproof[flower]'")
+    pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'flwr[simulation]'")
+    for name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
+        monkeypatch.setenv(name, "0")
+    play("federation", exact=False)
+    certificate = loads((tmp_path / "runs/clinic/certificate.json").read_text())
+    assert certificate.sound
+    assert certificate.curve[10] > 0.5
+    assert (tmp_path / "runs/clinic/report.html").exists()
+    assert load_ledger(tmp_path / "runs/clinic/ledger.json").replicas == 1
+
+
 def test_no_page_is_left_out():
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
-    assert pages == {*QUICK, *TRAINING, *SHOWN, "adapters", "flower"}
+    assert pages == {*QUICK, *TRAINING, *SHOWN, "adapters", "flower", "federation"}
     runnable = {"console", "pycon", "python"}
     for page in SHOWN:
         found = {language for language, _ in load_guide().blocks(ROOT / "docs" / f"{page}.md")}

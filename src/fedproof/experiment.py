@@ -101,7 +101,7 @@ def run(
                     wanted,
                     folder.parts,
                     engine=engine,
-                    first_updates=_first(config, task, folder, shared),
+                    first_updates=_first(config, task, folder, shared, engine),
                     part_size=config.ensemble.part_size,
                     progress=partial(progress, "train"),
                 )
@@ -238,16 +238,15 @@ def _save_ledger(config: Config, task: Task, num_replicas: int, folder: Path) ->
 
 def _released(config: Config, task: Task, folder: RunFolder, engine: str) -> NDArray[np.floating]:
     """Scores of the one model of a single release."""
-    if engine != "local":
-        raise ValueError(f"engine = {engine!r} must be local for kind = '{task.mechanism.kind}', one release")
-    scores = load_release(_made_once(config, task, folder)).scores(task.federation.test_features)[None]
+    release = load_release(_made_once(config, task, folder, engine))
+    scores = release.scores(task.federation.test_features)[None]
     return folder.write_scores([scores], scores.shape, "<f8")
 
 
-def _first(config: Config, task: Task, folder: RunFolder, shared: SharedWork) -> Tensor | None:
+def _first(config: Config, task: Task, folder: RunFolder, shared: SharedWork, engine: str) -> Tensor | None:
     """What all replicas share: the release they are drawn around, or everybody's first updates."""
     if task.mechanism.one_release:
-        return torch.from_numpy(load_centre(_made_once(config, task, folder)).total)
+        return torch.from_numpy(load_centre(_made_once(config, task, folder, engine)).total)
     return shared.first_updates(config, task)
 
 
@@ -260,7 +259,7 @@ def _kept(config: Config, task: Task, folder: RunFolder, ensemble: Ensemble) -> 
     return folder.write_scores(ensemble.score_parts(), shape)
 
 
-def _made_once(config: Config, task: Task, folder: RunFolder) -> Path:
+def _made_once(config: Config, task: Task, folder: RunFolder, engine: str) -> Path:
     """The file of the run's release, which is made once: noise is never used again."""
     section, known = config.certificate, task.federation
 
@@ -271,7 +270,7 @@ def _made_once(config: Config, task: Task, folder: RunFolder) -> Path:
         _save_ledger(config, task, 1, folder.path)  # before the release: no crash makes it count too little
 
     path = folder.path / RELEASE
-    one_round.make_once(task, path, folder.path / MADE_OF, before, observe=section.observed)
+    one_round.make_once(task, path, folder.path / MADE_OF, before, observe=section.observed, engine=engine)
     return path
 
 

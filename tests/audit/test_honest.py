@@ -243,7 +243,7 @@ def sums_of_releases(mechanism, canaries, monkeypatch, *, num_releases=4000, see
     task = task_with(mechanism, canaries)
     sent = list(one_round.uploads_of(task))
     with monkeypatch.context() as patched:  # what is sent depends on no seed: computed once
-        patched.setattr(one_round, "uploads_of", lambda task: sent)
+        patched.setattr(one_round, "uploads_of", lambda task, units: sent)
         seeds = range(seed, seed + num_releases)
         totals = [one_round.release(replace(task, seed=one)).total.ravel() for one in seeds]
     return np.array(totals) * GRID, sum(summed(mechanism, part) for part in sent).ravel() * GRID

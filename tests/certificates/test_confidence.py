@@ -160,3 +160,18 @@ def test_bounds_refuse_what_they_cannot_bound():
         mean_lower([[0.5], [0.5]], Bound.LEVELS, 0.01)
     with pytest.raises(ValueError, match="failure_probability"):
         mean_lower([[0.5], [0.5]], Bound.HOEFFDING, 0.0)
+
+
+def test_users_who_see_all_replicas_at_once_break_bounds_and_those_who_remember_do_not():
+    # Of every replica, given all the others, the mean is 0.6; yet all fail together, or none does.
+    generator, mean, replicas = np.random.default_rng(1), TRUTH["wide"], 150
+    right = generator.random((replicas, EXPERIMENTS)).sum(axis=0) % 1 < mean
+    together = np.tile(right.astype(float), (replicas, 1))
+    # One after another: the law of each depends on what came before, and its mean does not.
+    remembered = np.empty((replicas, EXPERIMENTS))
+    for replica in range(replicas):
+        ahead = remembered[:replica].sum(axis=0) > mean * replica
+        remembered[replica] = np.where(ahead, mean, generator.random(EXPERIMENTS) < mean)
+    for bound in (Bound.BETTING, Bound.HOEFFDING):
+        assert np.mean(mean_lower(together, bound, FAILURE_PROBABILITY) > mean) > 0.5
+        assert np.mean(mean_lower(remembered, bound, FAILURE_PROBABILITY) > mean) <= MOST_FAILURES

@@ -1,19 +1,25 @@
-"""Engine `ray` on a real cluster of two workers, one of which is killed in the middle."""
+"""Engine `ray` on a cluster of two nodes, processes of this machine, one of which is killed in the middle."""
 
 import os
 import signal
 import sys
+import threading
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
+import fedproof as fp
+from fedproof.config import parse_config
 from fedproof.ensemble import Task, train_ensemble
 from fedproof.federation import Federation
 from fedproof.mechanisms import LocalTraining, Poisson, UserFedAvg
 from fedproof.models import build
 from tests.patience import finished
+from tests.tiny import TINY
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -60,10 +66,21 @@ def federation():
     )
 
 
+@dataclass(frozen=True)
+class Nodes:
+    """A cluster of two nodes, and the folder in which a test asks the second one to be killed."""
+
+    cluster: object
+    second: object
+    folder: Path
+
+
 @pytest.fixture(scope="module")
-def cluster():
-    """A cluster of two workers on this machine, on ports that Ray finds free, and gone afterwards."""
-    opened, real = [], open
+def nodes(tmp_path_factory):
+    """Two nodes of one core each on this machine, on ports that Ray finds free, and gone afterwards."""
+    from ray.cluster_utils import Cluster
+
+    folder, opened, real = tmp_path_factory.mktemp("nodes"), [], open
 
     def recorded(path, *how, **more):
         file = real(path, *how, **more)
@@ -71,17 +88,24 @@ def cluster():
             opened.append(file)
         return file
 
+    def settings(name):
+        known = {"FEDPROOF_TEST_NODE": name, "FEDPROOF_TEST_FOLDER": str(folder)}
+        return {"num_cpus": 1, "env_vars": known}
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("builtins.open", recorded)
-        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
+        head = settings("first") | {"include_dashboard": False}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        second = cluster.add_node(**settings("second"))
+        ray.init(address=cluster.address, log_to_driver=False)
+    yield Nodes(cluster, second, folder)
     ray.shutdown()
+    cluster.shutdown()
     for file in opened:  # Ray gives its servers /dev/null and never closes it
         file.close()
 
 
-def test_a_killed_worker_costs_only_its_part(federation, tmp_path, cluster):
-
+def test_a_killed_worker_costs_only_its_part(federation, tmp_path, nodes):
     (tmp_path / "flags").mkdir()
     task = make_task(federation, KilledOnce(str(tmp_path / "flags")))
     told = []
@@ -111,8 +135,7 @@ def test_a_cluster_that_is_not_there_is_one_clear_line(address):
     assert "\n" not in str(caught.value)
 
 
-def test_secure_noise_on_a_cluster_is_kept_when_finished_and_fresh_when_not(federation, tmp_path, cluster):
-
+def test_secure_noise_on_a_cluster_is_kept_when_finished_and_fresh_when_not(federation, tmp_path, nodes):
     task = replace(make_task(federation, None), secure_noise=True)
     first = train_ensemble(task, 6, tmp_path / "a", part_size=2, engine="ray").scores()
     (tmp_path / "a" / "part-00001.json").unlink()
@@ -131,3 +154,91 @@ def test_a_run_without_its_cluster_ends_in_one_line(tmp_path):
     assert done.returncode == 1
     assert "Ray at 127.0.0.1:1 cannot be reached" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+class Linear(nn.Module):
+    """A linear model: on a node to be killed it never ends, on others it waits until that one works."""
+
+    def __init__(self, federation):
+        super().__init__()
+        self.layer = nn.Linear(64, 2)
+
+    def forward(self, inputs):
+        folder, node = (os.environ.get(f"FEDPROOF_TEST_{name}", "") for name in ("FOLDER", "NODE"))
+        kill, busy = Path(folder, "kill"), Path(folder, "busy")
+        while node and kill.exists() and (node == "second" or not busy.exists()):
+            if node == "second":
+                busy.touch()
+            time.sleep(0.05)
+        return self.layer(inputs.flatten(1))
+
+
+KINDS = {
+    "user-fedavg": TINY,
+    "partition": """
+        [data]
+        name = "digits"
+        classes = [0, 1]
+        users = 24
+        [mechanism]
+        kind = "partition"
+        batch_size = 4
+        learning_rate = 0.5
+        [ensemble]
+        seed = 0
+        part_size = 4
+        """,
+    "one-round": """
+        [data]
+        name = "digits"
+        classes = [0, 1]
+        users = 24
+        public = 40
+        [mechanism]
+        kind = "one-round"
+        upload = "anchors"
+        anchors = 16
+        noise_multiplier = 2.0
+        batch_size = 4
+        learning_rate = 0.5
+        [ensemble]
+        seed = 0
+        [certificate]
+        observed = true
+        """,
+}
+
+
+@pytest.mark.parametrize("kind", ["partition", "one-round"])
+def test_certificates_of_two_nodes_are_those_of_the_local_engine(kind, tmp_path, nodes):
+    both_engines(kind, tmp_path)
+
+
+def test_a_node_killed_in_the_middle_changes_no_byte_of_a_certificate(tmp_path, nodes):
+    (nodes.folder / "kill").touch()
+
+    def kill():
+        while not (nodes.folder / "busy").exists():
+            time.sleep(0.01)
+        nodes.cluster.remove_node(nodes.second, allow_graceful=False)
+        (nodes.folder / "kill").unlink()
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    both_engines("user-fedavg", tmp_path)
+    killer.join()
+
+
+def both_engines(kind, folder):
+    config = parse_config(f'{KINDS[kind]}\n[model]\nname = "{__name__}:Linear"\n', "tiny")
+    for engine in ("ray", "local"):
+        fp.run(config, folder / engine, engine=engine)
+    found, expected = (contents(folder / engine) for engine in ("ray", "local"))
+    assert found == expected
+    assert "certificate.json" in found
+
+
+def contents(folder):
+    """What the files of a run hold, but for how long it took."""
+    files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in files.items() if name != "summary.json"}

@@ -9,7 +9,7 @@ from fedproof import certify, seeds
 from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.ledger import load_ledger
 from fedproof.integrations import server
-from fedproof.mechanisms import Everyone, FixedSize, PerLayer, Poisson, UserFedAvg
+from fedproof.mechanisms import Bagging, Everyone, FixedSize, PerLayer, Poisson, UserFedAvg
 
 MECHANISM = UserFedAvg(rounds=3, noise_multiplier=1.5, sampling=Poisson(probability=0.5), clip_norm=0.8)
 ALL = replace(MECHANISM, sampling=Everyone())
@@ -435,12 +435,71 @@ def test_what_epsilon_does_not_cover_is_kept_apart(make_strategy, make_grid, nod
 def test_a_strategy_says_what_its_certificate_takes_for_granted(make_strategy):
     assert make_strategy().assumptions == (seeds.KNOWN,)
     assert make_strategy(seed=None).assumptions == (seeds.NO_SEED,)
-    together = make_strategy(seed=None, replicas=range(3)).assumptions
-    assert together[0] == seeds.NO_SEED
-    assert "does not depend on what it is sent for another" in together[1]
     scores = np.tile([[[0.9, 0.1]]], (100, 1, 1))
-    certificate = certify(scores, [0], mechanism=MECHANISM, assumptions=together)
-    assert certificate.settings.stated_assumptions == together
+    stated = make_strategy().assumptions
+    certificate = certify(scores, [0], mechanism=MECHANISM, assumptions=stated)
+    assert certificate.settings.stated_assumptions == stated
+
+
+def test_replicas_in_one_message_make_a_certificate_heuristic(make_strategy):
+    assert make_strategy(replicas=range(7, 8)).caveats() == ()
+    (together,) = make_strategy(replicas=range(3)).caveats()
+    assert together.code == "attended-together"
+    assert "one replica after the other" in together.remedy
+    scores = np.tile([[[0.9, 0.1]]], (100, 1, 1))
+    certificate = certify(scores, [0], mechanism=MECHANISM, caveats=[together.sentence])
+    assert not certificate.sound
+    assert certificate.reasons == (together.sentence,)
+
+
+def test_without_noise_a_bound_that_rises_with_every_score_needs_no_independence(make_strategy):
+    bagging = Bagging(rounds=1, sampling=FixedSize(cohort=2, users=10))
+    strategy = make_strategy(bagging, delta=None, num_users=10, replicas=range(100))
+    assert strategy.caveats("levels") == strategy.caveats("hoeffding") == ()
+    assert [caveat.code for caveat in strategy.caveats()] == ["attended-together"]
+
+
+# --- nodes that come back ---------------------------------------------------------------------------------
+
+
+def failing(node, times):
+    """A node whose app fails so many times, as one that is killed and started again."""
+    from flwr.app import Error, Message
+
+    left = iter(range(times))
+
+    def answer(message):
+        if next(left, None) is None:
+            return node(message)
+        return [Message(Error(code=0, reason="killed"), reply_to=message)]
+
+    return answer
+
+
+@pytest.mark.parametrize(("times", "fault"), [(2, 0), (9, 1)])
+def test_a_node_that_fails_is_asked_again_and_not_for_ever(
+    make_strategy, make_grid, nodes, initial, times, fault
+):
+    mechanism = replace(MECHANISM, sampling=Everyone())
+    lost = nodes | {100: failing(nodes[100], times)}
+    strategy, want = (make_strategy(mechanism, connect_timeout=wait) for wait in (60.0, 0.0))
+    grid = make_grid(lost)
+    found = strategy.start(grid, initial, num_rounds=1).arrays
+    assert strategy.metrics[0]["faults"] == fault
+    assert sum(len(sent) for sent in grid.sent) == 4 + min(times, 3)
+    away = nodes if not fault else {node: answer for node, answer in nodes.items() if node != 100}
+    alone = want.start(make_grid(away), initial, num_rounds=1).arrays
+    np.testing.assert_array_equal(found["fc.weight"].numpy(), alone["fc.weight"].numpy())
+
+
+def test_a_node_that_never_comes_back_is_given_up(make_strategy, make_grid, nodes, initial, monkeypatch):
+    grid = make_grid(nodes | {100: failing(nodes[100], 1)})
+    there = grid.get_node_ids()
+    looks = iter([there, there])  # and then it is gone
+    monkeypatch.setattr(grid, "get_node_ids", lambda: next(looks, [node for node in there if node != 100]))
+    strategy = make_strategy(replace(MECHANISM, sampling=Everyone()), connect_timeout=0.3)
+    strategy.start(grid, initial, num_rounds=1)
+    assert strategy.metrics[0]["faults-error"] == 1
 
 
 # --- models and nodes -------------------------------------------------------------------------------------

@@ -37,11 +37,13 @@ from fedproof.integrations.flower import (
     write_certificate,
 )
 from fedproof.mechanisms import Mechanism, Releases, is_private
+from fedproof.mechanisms.caveats import sentences
 from fedproof.mechanisms.uploads import Anchors, Rows
 
 app = ServerApp()
 
 FEATURES = 392  # of the frozen encoder
+BOUND = "levels"  # holds for users who remember earlier replicas, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,11 @@ class Settings:
     def common(self) -> dict[str, Any]:
         """What all strategies are told."""
         delta = {"delta": self.delta} if is_private(self.mechanism) else {}
-        return delta | {"num_users": self.users, "seed": server_seed(Path(self.out)), "connect_timeout": 0.0}
+        return delta | {
+            "num_users": self.users,
+            "seed": server_seed(Path(self.out)),
+            "connect_timeout": self.connect_timeout,
+        }
 
     @property
     def told(self) -> ConfigRecord:
@@ -197,6 +203,7 @@ def train_replicas(grid: Grid, settings: Settings, users: Mapping[int, int]) -> 
     start = initial_arrays(test.num_classes, test.test_features[0].size)
     found, models = [], []
     assumed: dict[str, None] = {}
+    doubts: dict[str, None] = {}
     for begin in range(0, replicas, settings.part_size):
         part = range(begin, min(begin + settings.part_size, replicas))
         wait_for_nodes(grid, settings.users, timeout=settings.connect_timeout)
@@ -206,6 +213,7 @@ def train_replicas(grid: Grid, settings: Settings, users: Mapping[int, int]) -> 
         folder = out / f"part-{part.start:05d}"
         strategy = RoundsStrategy(mechanism, replicas=part, folder=folder, users=users, **settings.common)
         assumed |= dict.fromkeys(strategy.assumptions)
+        doubts |= dict.fromkeys(sentences(strategy.caveats(BOUND)))
         result = strategy.start(grid, start, timeout=settings.timeout, train_config=settings.told)
         models.append(stacked_arrays(result.arrays))
         found.append(scores_of(models[-1], np.asarray(test.test_features)))
@@ -214,7 +222,9 @@ def train_replicas(grid: Grid, settings: Settings, users: Mapping[int, int]) -> 
         test.test_labels,
         mechanism=mechanism,
         threat=ThreatModel(),
+        bound=BOUND,
         assumptions=tuple(assumed),
+        caveats=tuple(doubts),
     )
     together = {name: np.concatenate([part[name] for part in models]) for name in models[0]}
     write_certificate(out, certificate, np.concatenate(found), test.test_labels, together)

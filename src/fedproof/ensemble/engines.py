@@ -1,4 +1,4 @@
-"""Engines that train the missing parts of an ensemble: `local` on this machine, `ray` on a cluster.
+"""Engines that do what is missing of a task: `local` on this machine, `ray` on a cluster.
 
 On a cluster the task travels once; a worker sends the bytes of a finished part, which the driver writes and
 forgets, so no shared disk is needed and the driver's memory does not grow with the number of replicas. If a
@@ -12,9 +12,8 @@ import socket
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -31,11 +30,9 @@ from fedproof.progress import Tally
 _RETRIES = 3
 _PATIENCE = 5.0  # seconds
 
-Finished = Generator[tuple[store.Part, store.PartFiles], None, None]
-"""Parts as they are trained."""
-
-Engine = Callable[[Task, Sequence[store.Part], Tensor | None], Finished]
-"""Trains the given parts of a task, from everybody's first updates if replicas share them."""
+Shared = TypeVar("Shared")
+Job = TypeVar("Job")
+Done = TypeVar("Done")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +105,7 @@ def train_ensemble(
         address: of a running cluster, `host:port`; None uses the one this process is connected to, else
             that of RAY_ADDRESS, else starts one here.
     """
-    train = _engine(engine, address)
+    check_engine(engine)
     tell = progress or (lambda done, total: None)
     parts = plan_for(task, num_replicas, folder, part_size)
     missing = [part for part in parts if not store.is_finished(folder, part)]
@@ -116,7 +113,11 @@ def train_ensemble(
     tell(done, num_replicas)
     if missing and first_updates is None:
         first_updates = shared_by_replicas(task)
-    with closing(train(task, missing, first_updates)) as finished:
+    if engine != "local" and first_updates is not None:
+        first_updates = first_updates.cpu()
+    on_gpu = task.device.startswith("cuda")
+    spread = on_engine(engine, _train_part, (task, first_updates), missing, on_gpu=on_gpu, address=address)
+    with closing(spread) as finished:
         for part, files in finished:  # a part is kept as soon as it is there
             store.write_part(folder, part, files)
             done += len(part.replicas)
@@ -130,11 +131,27 @@ def check_engine(name: str) -> None:
         raise ValueError(f"engine = {name!r} must be local or ray")
 
 
-def _engine(
-    name: str, address: str | None
-) -> Callable[[Task, Sequence[store.Part], Tensor | None], Finished]:
+def on_engine(
+    name: str,
+    work: Callable[[Shared, Job], Done],
+    shared: Shared,
+    jobs: Sequence[Job],
+    *,
+    on_gpu: bool = False,
+    address: str | None = None,
+) -> Generator[tuple[Job, Done], None, None]:
+    """Each job and what `work` makes of it and what is `shared`, as they are done.
+
+    The local engine does one after the other, a cluster as many as it has cores (`on_gpu`: GPUs) and again
+    where a worker dies: what `work` returns must follow from its arguments alone. `address` as for
+    `train_ensemble`.
+    """
     check_engine(name)
-    return _here if name == "local" else partial(_on_cluster, _import_ray(), address)
+    if name == "ray":
+        yield from _on_cluster(_import_ray(), address, work, shared, jobs, on_gpu=on_gpu)
+        return
+    for job in jobs:
+        yield job, work(shared, job)
 
 
 def plan_for(
@@ -152,17 +169,22 @@ def plan_for(
     return tuple(store.plan(num_replicas, size, mark, None if any_engine else engine_version()))
 
 
-def _here(task: Task, parts: Sequence[store.Part], first_updates: Tensor | None) -> Finished:
-    """One part after the other."""
-    for part in parts:
-        replicas = train_replicas(task, part.replicas, first_updates=first_updates)
-        yield part, store.encode(part, replicas)
+def _train_part(inputs: tuple[Task, Tensor | None], part: store.Part) -> store.PartFiles:
+    """One part, from everybody's first updates if replicas share them."""
+    task, first_updates = inputs
+    return store.encode(part, train_replicas(task, part.replicas, first_updates=first_updates))
 
 
 def _on_cluster(
-    ray: Any, address: str | None, task: Task, parts: Sequence[store.Part], first_updates: Tensor | None
-) -> Finished:
-    """Parts as workers finish them; a cluster that is started for them ends with them."""
+    ray: Any,
+    address: str | None,
+    work: Callable[[Shared, Job], Done],
+    shared: Shared,
+    jobs: Sequence[Job],
+    *,
+    on_gpu: bool,
+) -> Generator[tuple[Job, Done], None, None]:
+    """What workers finish; a cluster that is started for them ends with them."""
     started = not ray.is_initialized()
     if started:
         # "local": a cluster of our own, not whichever one this machine remembers.
@@ -170,7 +192,7 @@ def _on_cluster(
         check_reachable(where)
         ray.init(address=where, include_dashboard=False, log_to_driver=False)
     try:
-        yield from _on_workers(ray, task, parts, first_updates)
+        yield from _on_workers(ray, work, shared, jobs, on_gpu=on_gpu)
     finally:
         if started:
             ray.shutdown()
@@ -193,28 +215,27 @@ def check_reachable(address: str) -> None:
         ) from error
 
 
-def _on_workers(ray: Any, task: Task, parts: Sequence[store.Part], first_updates: Tensor | None) -> Finished:
-    """Parts in the order in which they are done, no more of them under way than the cluster can hold."""
-    on_gpu = task.device.startswith("cuda")
-    worker = ray.remote(num_cpus=1, num_gpus=int(on_gpu), max_retries=_RETRIES)(_train_part)
-    inputs = ray.put((task, None if first_updates is None else first_updates.cpu()))
-    waiting = list(reversed(parts))
+def _on_workers(
+    ray: Any, work: Callable[[Shared, Job], Done], shared: Shared, jobs: Sequence[Job], *, on_gpu: bool
+) -> Generator[tuple[Job, Done], None, None]:
+    """Jobs in the order in which they are done, no more of them under way than the cluster can hold."""
+    worker = ray.remote(num_cpus=1, num_gpus=int(on_gpu), max_retries=_RETRIES)(_on_one_core)
+    inputs = ray.put(shared)
+    waiting = list(reversed(jobs))
     most = 2 * max(1, int(ray.cluster_resources().get("GPU" if on_gpu else "CPU", 1)))
-    running: dict[Any, store.Part] = {}
+    running: dict[Any, Job] = {}
     while waiting or running:
         while waiting and len(running) < most:
-            part = waiting.pop()
-            running[worker.remote(inputs, part)] = part
+            job = waiting.pop()
+            running[worker.remote(work, inputs, job)] = job
         (done, *_), _ = ray.wait(list(running), num_returns=1)
         yield running.pop(done), ray.get(done)
 
 
-def _train_part(inputs: tuple[Task, Tensor | None], part: store.Part) -> store.PartFiles:
-    """What a worker does: one part, on one core."""
+def _on_one_core(work: Callable[[Shared, Job], Done], shared: Shared, job: Job) -> Done:
+    """What a worker does."""
     torch.set_num_threads(1)
-    task, first_updates = inputs
-    replicas = train_replicas(task, part.replicas, first_updates=first_updates)
-    return store.encode(part, replicas)
+    return work(shared, job)
 
 
 def _import_ray() -> Any:

@@ -1,6 +1,7 @@
 """One upload from every unit, and one release: what honest units send, and the model that is made of it."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedproof.aggregation import Contributions
 from fedproof.arrays import Floats, Integers
+from fedproof.ensemble.engines import on_engine
 from fedproof.ensemble.task import Task, fingerprint
 from fedproof.ensemble.train import released, train_replicas
 from fedproof.files import replace_file
@@ -21,24 +23,50 @@ from fedproof.rounds.heads import heads
 from fedproof.seeds import Purpose, private_numbers
 
 _CELLS = 1 << 23  # numbers of uploads that are held at once
+_SPANS = 64  # parts in which units go to the workers of a cluster
 
 
-def release(task: Task, keep: list[Integers] | None = None) -> Release:
+def release(task: Task, keep: list[Integers] | None = None, *, engine: str = "local") -> Release:
     """The release of a task: the sum of what all units send, and its noise.
 
     `keep` gets the vectors `(units, width, classes)` of the sum, which no noise hides.
 
     Guarantee: see `OneRound` and `Local`. The noise follows from the seed, or from the operating system, and
-    from nothing else; make a release once.
+    from nothing else; make a release once. It is the same on every `engine`: what a unit sends follows from
+    the unit alone, and sums on the grid are exact, whoever adds up how many of them, in which order.
     """
     mechanism = described(task)
     total = np.zeros(mechanism.upload.shape, dtype=np.int64)
-    for sent in uploads_of(task):
-        total += summed(mechanism, sent, keep)
+    added: dict[int, list[Integers]] = {}
+    on_gpu = mechanism.upload.labels and _device(task).startswith("cuda")
+    asked = (task, keep is not None)
+    with closing(on_engine(engine, _sum_of, asked, _spans(task, engine), on_gpu=on_gpu)) as sums:
+        for units, (part, vectors) in sums:
+            total += part
+            added[units.start] = vectors
+    if keep is not None:
+        keep.extend(vectors for begin in sorted(added) for vectors in added[begin])
     if mechanism.noise_multiplier and not mechanism.own_noise:
         numbers = private_numbers(task.seed, Purpose.NOISE, 0, secure=task.secure_noise)
         total = noised(mechanism, total, numbers.standard_normal(mechanism.upload.shape, dtype=np.float64))
     return Release(mechanism=mechanism, total=total, anchors=anchors_of(task, mechanism))
+
+
+def _spans(task: Task, engine: str) -> list[range]:
+    """The units, in one part for this machine and in some for a cluster."""
+    units = task.units.num_users
+    step = units if engine == "local" else -(-units // _SPANS)
+    return [range(begin, min(begin + step, units)) for begin in range(0, units, step)]
+
+
+def _sum_of(asked: tuple[Task, bool], units: range) -> tuple[Integers, list[Integers]]:
+    """The exact sum of what some units send, and if it is asked for the vectors that it is made of."""
+    task, kept = asked
+    mechanism, vectors = described(task), list[Integers]()
+    total = np.zeros(mechanism.upload.shape, dtype=np.int64)
+    for sent in uploads_of(task, units):
+        total += summed(mechanism, sent, vectors if kept else None)
+    return total, vectors
 
 
 def make_once(
@@ -48,6 +76,7 @@ def make_once(
     before: Callable[[Release | Centre, Integers | None], None],
     *,
     observe: bool = False,
+    engine: str = "local",
 ) -> None:
     """Make the release of a task in the file `path`, unless it is there: noise is never used again.
 
@@ -70,16 +99,17 @@ def make_once(
     if task.mechanism.one_release:
         found = Centre(mechanism=task.mechanism, total=released(task).numpy())
     else:
-        found = release(task, kept if observe else None)
+        found = release(task, kept if observe else None, engine=engine)
     before(found, np.concatenate(kept) if observe else None)
     replace_file(made_of, mark, mode=0o600)
     found.save(path)
 
 
-def uploads_of(task: Task) -> Iterator[Sent]:
-    """What units send, some of them at a time, in the order of the units; adversaries send what they like."""
-    begin = 0
-    for made in _honest(task):
+def uploads_of(task: Task, units: range | None = None) -> Iterator[Sent]:
+    """What the units send, all or those, some at a time and in order; adversaries send what they like."""
+    asked = range(task.units.num_users) if units is None else units
+    begin = asked.start
+    for made in _honest(task, asked):
         sent = _noised(task, made, begin) if isinstance(task.mechanism, Local) else made
         yield sent if task.attack is None else _tampered(task.attack, sent, begin)
         begin += len(sent)
@@ -98,17 +128,17 @@ def _noised(task: Task, made: Sent, begin: int) -> Sent:
     return np.concatenate(sent)
 
 
-def _honest(task: Task) -> Iterator[Sent]:
+def _honest(task: Task, asked: range) -> Iterator[Sent]:
     """What units send who do as they are told."""
     mechanism = described(task)
     if mechanism.upload.labels:
-        yield _labels(task, mechanism)
+        yield _labels(task, mechanism, asked)
         return
     units, width = task.units, mechanism.upload.shape[0]
     anchors = anchors_of(task, mechanism)
     step = max(1, _CELLS // (width * mechanism.upload.classes))
-    for begin in range(0, units.num_users, step):
-        ends = units.offsets[begin : begin + step + 1]
+    for begin in range(asked.start, asked.stop, step):
+        ends = units.offsets[begin : min(begin + step, asked.stop) + 1]
         own = slice(int(ends[0]), int(ends[-1]))
         found = heads(
             _seen(mechanism, units.features[own], anchors),
@@ -164,16 +194,20 @@ def _seen(
     return mechanism.upload.weights(flat, None if anchors is None else anchors.astype(np.float64))
 
 
-def _labels(task: Task, mechanism: UploadedOnce) -> NDArray[np.int64]:
-    """Labels `(users, anchors)` that each user's own model gives to the anchors; -1 where it cannot tell."""
+def _device(task: Task) -> str:
+    """Where users' own models are trained: small fits are sooner done than a GPU is told to do them."""
+    return task.device if task.local.solver == "sgd" else "cpu"
+
+
+def _labels(task: Task, mechanism: UploadedOnce, users: range) -> NDArray[np.int64]:
+    """Labels `(users, anchors)` that users' own models give to the anchors; -1 where one cannot tell."""
     public = task.federation.public_features
     assert public is not None  # `anchors_of` has asked
     asked = public[: mechanism.upload.shape[0]]
     nobody = np.zeros(len(asked), dtype=np.int64)
     federation = replace(task.federation, test_features=asked, test_labels=nobody, test_texts=None)
-    # A thousand small fits are sooner done than a GPU is told to do them.
-    device = task.device if task.local.solver == "sgd" else "cpu"
-    alone = replace(task, federation=federation, mechanism=Partition(pooled=True), device=device, attack=None)
-    scores = train_replicas(alone, range(federation.num_users)).scores
+    own, device = Partition(pooled=True), _device(task)
+    alone = replace(task, federation=federation, mechanism=own, device=device, attack=None)
+    scores = train_replicas(alone, users).scores
     tells = scores.max(axis=2) > scores.min(axis=2)  # false for what is no number
     return np.where(tells, scores.argmax(axis=2), -1)

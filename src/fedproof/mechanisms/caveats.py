@@ -49,3 +49,36 @@ def size_caveats() -> tuple[Caveat, ...]:
             remedy="Declare mechanism.batch_probability, or certify against instances that are replaced.",
         ),
     )
+
+
+_RISING = ("hoeffding", "clopper-pearson", "levels")  # bounds that rise with every score, and heed no order
+
+
+def attended_caveats(bound: str | None = None, *, noise: bool = True) -> tuple[Caveat, ...]:
+    """Corrupted users who get several replicas in one message can make them depend on one another.
+
+    Each replica's law still lies in the band of its theorem, but the number of replicas that go wrong need
+    not concentrate: users who see all of them can let them go wrong together or not at all. Who attends one
+    after another cannot, see docs/theory.md, section 4.
+
+    Without `noise` a replica that drew no corrupted user is the clean one, and who is drawn no user decides.
+    So what replicas score is at most what independent ones would, those that drew corrupted users counted as
+    right; a `bound` that rises with every score is at most theirs.
+    """
+    if not noise and bound in _RISING:
+        return ()
+    return (
+        Caveat(
+            code="attended-together",
+            sentence=(
+                "one message carries several replicas: what a corrupted user sends for one may depend on "
+                "another, and confidence bounds cover replicas that are independent or come one by one"
+            ),
+            remedy=(
+                "Train one replica after the other, and certify with bound hoeffding, levels or "
+                "clopper-pearson, or with method mean: these hold for users who remember earlier trainings."
+                if noise
+                else f"Set bound to one that rises with every score: {', '.join(_RISING)}."
+            ),
+        ),
+    )

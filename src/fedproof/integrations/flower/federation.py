@@ -19,8 +19,9 @@ from fedproof.certificates import Certificate, certify
 from fedproof.certificates.certificate import ONLY_METHOD
 from fedproof.folder import common_seed
 from fedproof.integrations.flower import files
-from fedproof.integrations.flower.nodes import Fault
-from fedproof.mechanisms import Mechanism, is_private
+from fedproof.integrations.flower.nodes import Fault, exchange
+from fedproof.mechanisms import Caveat, Mechanism, is_private
+from fedproof.mechanisms.caveats import sentences
 from fedproof.threat import Relation, ThreatModel
 
 LOG = logging.getLogger("flwr")
@@ -88,6 +89,15 @@ class FederationStrategy(Strategy):
         """What a certificate takes for granted about secrets: give it to `certify`."""
         return ()
 
+    def caveats(self, bound: str | None = None) -> tuple[Caveat, ...]:
+        """Why a certificate by this confidence `bound` is only heuristic: `certify` says so."""
+        return ()
+
+    @property
+    def _usual(self) -> dict[str, Any]:
+        """Options of a certificate for which nobody has named a method."""
+        return {}
+
     def certify(
         self,
         scores: NDArray[np.floating],
@@ -104,8 +114,11 @@ class FederationStrategy(Strategy):
         those of `fedproof.certify`.
         """
         only = ONLY_METHOD.get(self.executed.releases)
-        options = ({"method": only} if only else {}) | options
+        usual = {"method": only} if only else {} if "method" in options else self._usual
+        options = usual | options
         options["assumptions"] = (*self.assumptions, *options.get("assumptions", ()))
+        found = sentences(self.caveats(options.get("bound")))
+        options["caveats"] = (*found, *options.get("caveats", ()))
         threat = ThreatModel(relation=Relation(relation))
         certificate = certify(scores, labels, mechanism=self.executed, threat=threat, **options)
         if self.folder is not None:
@@ -147,6 +160,14 @@ class FederationStrategy(Strategy):
                 taken.add(wanted)
             known.append(node)
         return known
+
+    def _exchange(
+        self, grid: Grid, messages: Sequence[Message], timeout: float, room: int
+    ) -> Iterable[Message]:
+        """Replies as they arrive; nodes that fail or go away have `connect_timeout` to be asked again."""
+        if not messages:
+            return ()
+        return exchange(grid, messages, timeout=timeout, room=room, comeback=self.connect_timeout)
 
     def _blame(self, round: int, faults: Iterable[tuple[int, Fault]]) -> dict[str, int]:
         """Report nodes whose contribution does not count; the numbers for the round's metrics."""

@@ -2,6 +2,7 @@
 """Nodes: what they run besides the user's ClientApp, who is there, and judging what they send."""
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ PARTITION = "partition-id"  # Flower's own name, in the node's configuration
 _LOG = logging.getLogger("flwr")
 _POLL = 0.5  # seconds between two looks at who is there
 _PAUSE = 0.1  # seconds between two looks for replies
+_ROOM = 1024  # replies to a question that are held at once
+_TRIES = 3  # how often a node that fails or goes away is asked again
 
 
 def replicas_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -100,7 +103,7 @@ def ask_partitions(grid: Grid, *, timeout: float = 60.0, unique: bool = False) -
     """
     messages = [Message(RecordDict(), node, MessageType.QUERY, ttl=timeout) for node in grid.get_node_ids()]
     claims: dict[int, int] = {}
-    for reply in grid.send_and_receive(messages, timeout=timeout):
+    for reply in exchange(grid, messages, timeout=timeout, room=_ROOM, comeback=timeout):
         if reply.has_error() or not reply.content.config_records:
             continue
         number = next(iter(reply.content.config_records.values())).get(PARTITION)
@@ -132,28 +135,82 @@ def wait_for_nodes(grid: Grid, count: int, *, timeout: float) -> list[int]:
 # --- what comes back ----------------------------------------------------------------------------------------
 
 
-def exchange(grid: Grid, messages: Sequence[Message], *, timeout: float, room: int) -> Iterator[Message]:
+def exchange(
+    grid: Grid, messages: Sequence[Message], *, timeout: float, room: int, comeback: float = 0.0
+) -> Iterator[Message]:
     """Replies one by one as they arrive, about `room` of them held at a time.
 
     `Grid.send_and_receive` holds all replies until the last is there. Here every message is pushed at once,
     so nodes work side by side, and replies are pulled for some messages at a time: for few while replies
     keep coming, for ever more while none does.
+
+    A node that fails or goes away has `comeback` seconds to be there and is asked again: killed in the middle
+    and started anew, it replies as if nothing had happened.
     """
-    waiting = dict.fromkeys(identity for identity in grid.push_messages(messages) if identity)
+    waiting, returning = _pushed(grid, messages), _Returning(comeback)
     end, asked = time.monotonic() + timeout, room
-    while waiting and time.monotonic() < end:
+    while (waiting or returning.failed) and time.monotonic() < end:
         left, silent = list(waiting), True
         while left:
             some, left = left[:asked], left[asked:]
             found = list(grid.pull_messages(some))
             asked = 2 * asked if not found else room if len(found) > room else asked
             silent = silent and not found
-            for answered in [reply.metadata.reply_to_message_id for reply in found]:
-                waiting.pop(answered, None)
+            found = [
+                reply
+                for reply in found
+                if not returning.keeps(waiting.pop(reply.metadata.reply_to_message_id, None), reply)
+            ]
             while found:  # nothing here holds on to what was handed over
                 yield found.pop(0)
+        waiting |= _pushed(grid, returning.back(grid))
+        yield from returning.given_up(time.monotonic())
         if silent:
             time.sleep(min(_PAUSE, max(0.0, end - time.monotonic())))
+    yield from returning.given_up(math.inf)
+
+
+def _pushed(grid: Grid, messages: Sequence[Message]) -> dict[str, Message]:
+    """Messages that may be answered, by their ids."""
+    found = zip(grid.push_messages(messages), messages, strict=True) if messages else ()
+    return {identity: message for identity, message in found if identity}
+
+
+class _Returning:
+    """Nodes that have failed or gone away, and are asked again when they are there."""
+
+    def __init__(self, patience: float) -> None:
+        self.failed: dict[int, tuple[Message, Message, float]] = {}  # what was sent, the error, until when
+        self._patience = patience
+        self._tries: Counter[int] = Counter()
+
+    def keeps(self, message: Message | None, reply: Message) -> bool:
+        """Whether the node of a reply is to be asked again, and nothing is to be heard of the reply."""
+        if not self._patience or message is None or not reply.has_error():
+            return False
+        node = message.metadata.dst_node_id
+        if self._tries[node] == _TRIES:
+            return False
+        self._tries[node] += 1
+        self.failed[node] = message, reply, time.monotonic() + self._patience
+        return True
+
+    def back(self, grid: Grid) -> list[Message]:
+        """What to send again, to nodes that are there."""
+        there = self.failed.keys() & set(grid.get_node_ids()) if self.failed else set()
+        return [_again(self.failed.pop(node)[0]) for node in sorted(there)]
+
+    def given_up(self, now: float) -> list[Message]:
+        """Errors of nodes whose time is over."""
+        over = [node for node, (_, _, until) in self.failed.items() if until <= now]
+        return [self.failed.pop(node)[1] for node in over]
+
+
+def _again(message: Message) -> Message:
+    known = message.metadata
+    return Message(
+        message.content, known.dst_node_id, known.message_type, ttl=known.ttl, group_id=known.group_id
+    )
 
 
 class Fault(StrEnum):

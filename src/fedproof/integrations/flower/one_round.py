@@ -17,7 +17,7 @@ from fedproof.folder import RELEASE
 from fedproof.integrations.flower import files
 from fedproof.integrations.flower.arrays import CLASSES, UPLOAD, read_upload
 from fedproof.integrations.flower.federation import LOG, FederationStrategy
-from fedproof.integrations.flower.nodes import Fault, exchange, judged, wait_for_nodes
+from fedproof.integrations.flower.nodes import Fault, judged, wait_for_nodes
 from fedproof.mechanisms import OneRound
 from fedproof.mechanisms.uploads import GRID, MOST_UNITS
 from fedproof.release import Release, add_noise, add_upload, load_release
@@ -73,7 +73,7 @@ class OneRoundStrategy(FederationStrategy):
             folder: where release and ledger are kept; a release that is found there is not made again.
             users: number of the user behind each node, see `ask_partitions`: who is not named is not asked.
                 None counts nodes as they come.
-            connect_timeout: seconds for which `start` waits for all users before it goes on without.
+            connect_timeout: seconds for which `start` waits for users, and then to ask a lost node again.
             arrayrecord_key: as in Flower's FedAvg.
             configrecord_key: as in Flower's FedAvg.
         """
@@ -148,7 +148,7 @@ class OneRoundStrategy(FederationStrategy):
                     1, initial_arrays or ArrayRecord(), train_config or ConfigRecord(), grid
                 )
                 room = max(1, _ROOM // self.mechanism.upload.bytes)
-                replies = exchange(grid, messages, timeout=timeout, room=room) if messages else ()
+                replies = self._exchange(grid, messages, timeout, room)
                 result = Result(arrays=self.aggregate_train(1, replies)[0])
             else:
                 result = Result(arrays=self._arrays())

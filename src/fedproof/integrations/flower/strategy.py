@@ -5,6 +5,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -23,17 +24,13 @@ from fedproof.integrations.flower.nodes import (
     REPLICAS,
     Invitation,
     Received,
-    exchange,
     receive,
     wait_for_nodes,
 )
-from fedproof.mechanisms import Mechanism, Releases
+from fedproof.mechanisms import Caveat, Mechanism, Releases
+from fedproof.mechanisms.caveats import attended_caveats
 from fedproof.seeds import FRESH, KNOWN, NO_SEED, Numbers
 
-_APART = (
-    "what a corrupted user sends for one replica does not depend on what it is sent for another, though one "
-    "message carries several"
-)
 _NUMBERED = "every node's number, which its group follows from, was its own and given out beforehand"
 _ROOM = 1 << 20  # bytes of replies that are held at once, or one reply
 
@@ -53,7 +50,7 @@ class RoundsStrategy(FederationStrategy):
     read, and there is no evaluation on nodes: it would be a release without noise.
 
     Assumes: one node is one user (`--enable-supernode-auth` makes the operator register each), and nobody but
-    the server knows the seed, if there is one. `assumptions` has the sentences for a certificate.
+    the server knows the seed, if there is one. `assumptions` and `caveats` say so in a certificate.
 
     With several `replicas` one message carries a node's models of all replicas that have drawn it; its
     ClientApp needs `replicas_mod`. A node of a partition gets the one model of its group, as ever. The result
@@ -91,7 +88,7 @@ class RoundsStrategy(FederationStrategy):
             users: number of the user behind each node, see `ask_partitions`; None counts nodes as they come.
                 A number named here moves to its node even if `folder` knows it from another one. Where users
                 are drawn once, or grouped, who is not named here is not asked. Groups need it.
-            connect_timeout: seconds for which `start` waits for all users before it goes on without.
+            connect_timeout: seconds for which `start` waits for users, and a round to ask a lost node again.
             arrayrecord_key: as in Flower's FedAvg.
             configrecord_key: as in Flower's FedAvg.
         """
@@ -148,8 +145,16 @@ class RoundsStrategy(FederationStrategy):
         """What a certificate of the replicas takes for granted about secrets: give it to `certify`."""
         if not self._drawn_apart:
             return () if self.plan.mechanism.apart else (_NUMBERED,)
-        secret = NO_SEED if self.plan.seed is None else FRESH if self._fresh else KNOWN
-        return (secret, _APART) if len(self.plan.replicas) > 1 else (secret,)
+        return (NO_SEED if self.plan.seed is None else FRESH if self._fresh else KNOWN,)
+
+    def caveats(self, bound: str | None = None) -> tuple[Caveat, ...]:
+        """Why a certificate of the replicas by this `bound` is only heuristic, see `attended_caveats`."""
+        noise = self.plan.mechanism.noise_multiplier > 0
+        return attended_caveats(bound, noise=noise) if self._stacked else ()
+
+    @property
+    def _usual(self) -> dict[str, Any]:
+        return {} if self.caveats("levels") or not self._stacked else {"bound": "levels"}
 
     @property
     def ledger(self) -> Ledger | None:
@@ -213,7 +218,7 @@ class RoundsStrategy(FederationStrategy):
             self._ttl = timeout
             for current in range(self.rounds_done + 1, last + 1):
                 messages = list(self.configure_train(current, result.arrays, config, grid))
-                replies = exchange(grid, messages, timeout=timeout, room=self._room) if messages else ()
+                replies = self._exchange(grid, messages, timeout, self._room)
                 result.arrays, metrics = self.aggregate_train(current, replies)
                 result.train_metrics_clientapp[current] = metrics
                 evaluated = evaluate_fn(current, result.arrays) if evaluate_fn else None
@@ -329,7 +334,7 @@ class RoundsStrategy(FederationStrategy):
         """How many replies are held at once."""
         assert self._invitation is not None
         assert self._layout is not None
-        rows = max(len(drawn) for drawn in self._invitation.rows.values())
+        rows = max(map(len, self._invitation.rows.values()), default=1)
         return max(1, _ROOM // (8 * self._layout.dim * rows))
 
     def _invited(self, nodes: list[int]) -> dict[int, NDArray[np.int64]]:
