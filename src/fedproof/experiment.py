@@ -37,7 +37,7 @@ from fedproof.ensemble.task import caveats_of, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
 from fedproof.folder import MADE_OF, NOTICE, OBSERVED, RELEASE, ROUNDS, RunFolder, notice, secret_of
-from fedproof.mechanisms import Caveat, Local, Releases, is_certified, is_private
+from fedproof.mechanisms import Caveat, Releases, is_certified, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.models import build
 from fedproof.progress import Progress, peak_memory, silent
@@ -375,7 +375,7 @@ def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve,
         "delta": delta,
         "epsilon_relation": relation.value,
         "epsilon_if_replaced": replaced_epsilon(mechanism, delta) if one_sum else None,
-        "epsilon_of_sum": sum_epsilon(mechanism, delta) if isinstance(mechanism, Local) else None,
+        "epsilon_of_sum": sum_epsilon(mechanism, delta),
         "epsilon_reasons": (*sentences(mechanism.caveats(relation)), *sentences(caveats_of(task, relation))),
         "paper_largest_size": len(paper[0]) - 2 if paper else None,
         "paper_certified_accuracy": sure,

@@ -139,20 +139,20 @@ def load_release(path: Path) -> Release:
     Raises:
         ValueError: it is not there, or is none; the message names the file.
     """
-    return _load(path, (OneRound, Local), Release)
+    return _load(path, (OneRound.kind, Local.kind), Release)
 
 
 def load_centre(path: Path) -> Centre:
     """The release of a `Smoothed` mechanism in a file."""
-    return _load(path, (Smoothed,), Centre)
+    return _load(path, (Smoothed.kind,), Centre)
 
 
-def _load(path: Path, kinds: tuple[type[Mechanism], ...], made: Callable[..., Kind]) -> Kind:
+def _load(path: Path, kinds: tuple[str, ...], made: Callable[..., Kind]) -> Kind:
     file = read_npz(path)
     try:
         mechanism = restore(json.loads(file.pop("mechanism").tobytes()), name="mechanism")
-        if not isinstance(mechanism, kinds):
-            raise ValueError(f"mechanism must be of kind {' or '.join(kind.kind for kind in kinds)}")
+        if mechanism.kind not in kinds:
+            raise ValueError(f"mechanism must be of kind {' or '.join(kinds)}")
         return made(mechanism=mechanism, **file)
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: is no release: {check.one_line(error)}") from error

@@ -23,7 +23,6 @@ from fedproof.mechanisms import (
     Everyone,
     FixedSize,
     InstanceFedAvg,
-    Local,
     Mechanism,
     Poisson,
     Queries,
@@ -221,8 +220,10 @@ def replaced_epsilon(mechanism: Mechanism, delta: float) -> float:
     return round_up(max(forward.epsilon(delta), backward.epsilon(delta)))
 
 
-def sum_epsilon(mechanism: Local, delta: float) -> dict[str, float]:
+def sum_epsilon(mechanism: Mechanism, delta: float) -> dict[str, float] | None:
     """ε of the released sum alone, where users add noise themselves, by the relation it is for; rounded up.
+
+    None where the server adds it: the sum is then all that there is to see.
 
     Guarantee: (ε, δ)-DP towards whoever sees the sum and nothing of what is sent, if as many users as the
     mechanism says add their noise. Proof: by `Local` the sum is a Gaussian query but for a chance τ, so it is
@@ -232,9 +233,11 @@ def sum_epsilon(mechanism: Local, delta: float) -> dict[str, float]:
 
     >>> from fedproof.mechanisms.uploads import Ball
     >>> local = Local(upload=Ball(features=16, classes=10), noise_multiplier=1.0, honest=500)
-    >>> {relation: round(value, 3) for relation, value in sum_epsilon(local, 5e-4).items()}
+    >>> {relation: round(value, 3) for relation, value in (sum_epsilon(local, 5e-4) or {}).items()}
     {'join': 0.086, 'replace': 0.196}
     """
+    if mechanism.honest is None:
+        return None
     server = {
         Relation.JOIN: round_up(pld_epsilon(mechanism, delta)),
         Relation.REPLACE: replaced_epsilon(mechanism, delta),
@@ -245,7 +248,7 @@ def sum_epsilon(mechanism: Local, delta: float) -> dict[str, float]:
     }
 
 
-def _sum_epsilon(mechanism: Local, delta: float, relation: Relation) -> float:
+def _sum_epsilon(mechanism: Mechanism, delta: float, relation: Relation) -> float:
     seen = mechanism.sum_query(relation)
     if seen is None:
         return math.inf

@@ -188,7 +188,7 @@ def worst_upload(task: Task, chosen: NDArray[np.int64], target: int | None) -> S
     steepest = weights.T @ (sides[rivals] - sides[labels])
     if upload.labels:
         return np.asarray(steepest.argmax(axis=1))
-    return np.asarray(_LOUD * steepest) if release.mechanism.own_noise else steepest
+    return np.asarray(_LOUD * steepest) if release.mechanism.honest is not None else steepest
 
 
 def _steepest(

@@ -80,7 +80,8 @@ def account(
     check.open_probability(**{"--delta": delta})
     if options.noise_multiplier is not None:
         check_noise(options.noise_multiplier, _LEAST_ACCOUNTED)
-    mechanism = mechanism_of(options, kinds) if honest is None else _local({"classes": classes} | dict(given))
+    local = None if honest is None else _local({"classes": classes} | dict(given))
+    mechanism = local or mechanism_of(options, kinds)
     unit = options.unit
     spent = accounting.account(mechanism, delta, ["paper", "rdp", "rdp-without-replacement", "pld"])
     if any(query.selection_probability < 1 for query in mechanism.queries):
@@ -94,7 +95,7 @@ def account(
         "event": str(accounting.event_of(mechanism)),
         "mechanism": describe(mechanism),
         "executed": executed(mechanism, threat),
-    } | (_by_observer(mechanism, delta) if isinstance(mechanism, Local) else {})
+    } | ({} if local is None else _by_observer(local, delta))
     if replicas is not None:
         document["ensemble_epsilon"] = accounting.ensemble_account(mechanism, delta, replicas)
         document["replicas"] = replicas

@@ -15,7 +15,7 @@ from fedproof.ensemble.engines import on_engine
 from fedproof.ensemble.task import Task, fingerprint
 from fedproof.ensemble.train import released, train_replicas
 from fedproof.files import replace_file
-from fedproof.mechanisms import Local, Partition, UploadedOnce
+from fedproof.mechanisms import Partition, UploadedOnce
 from fedproof.mechanisms.uploads import Sent
 from fedproof.release import Centre, Release, noised, summed
 from fedproof.rounds import State, Tampering
@@ -46,7 +46,7 @@ def release(task: Task, keep: list[Integers] | None = None, *, engine: str = "lo
             added[units.start] = vectors
     if keep is not None:
         keep.extend(vectors for begin in sorted(added) for vectors in added[begin])
-    if mechanism.noise_multiplier and not mechanism.own_noise:
+    if mechanism.noise_multiplier and mechanism.honest is None:
         numbers = private_numbers(task.seed, Purpose.NOISE, 0, secure=task.secure_noise)
         total = noised(mechanism, total, numbers.standard_normal(mechanism.upload.shape, dtype=np.float64))
     return Release(mechanism=mechanism, total=total, anchors=anchors_of(task, mechanism))
@@ -110,15 +110,14 @@ def uploads_of(task: Task, units: range | None = None) -> Iterator[Sent]:
     asked = range(task.units.num_users) if units is None else units
     begin = asked.start
     for made in _honest(task, asked):
-        sent = _noised(task, made, begin) if isinstance(task.mechanism, Local) else made
+        sent = made if task.mechanism.honest is None else _noised(task, made, begin)
         yield sent if task.attack is None else _tampered(task.attack, sent, begin)
         begin += len(sent)
 
 
 def _noised(task: Task, made: Sent, begin: int) -> Sent:
     """What the users from `begin` on send, each with noise of its own, which no other user changes."""
-    mechanism = task.mechanism
-    assert isinstance(mechanism, Local)
+    mechanism = described(task)
     shape = mechanism.upload.shape
     sent = []
     for vector, who in zip(made, task.units.who[begin : begin + len(made)].tolist(), strict=True):

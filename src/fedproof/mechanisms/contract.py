@@ -92,6 +92,7 @@ class Mechanism:
         unaccounted: why there is no finite ε; empty where there is one.
         parallel: how many models cost together what one costs: those of disjoint units, or of one release.
         one_release: whether all replicas are draws around one release, which is made once.
+        honest: users, at least, who add noise of their own to what they send; None: the server adds it.
 
     What the engine asks:
 
@@ -127,6 +128,7 @@ class Mechanism:
     clipping: Clipping = Flat()
     rule: str | None = None
     adversaries: int = 0
+    honest: int | None = None
 
     if TYPE_CHECKING:  # every kind answers these, by a field or by a property
 
@@ -150,6 +152,10 @@ class Mechanism:
     def replaced(self) -> tuple[Query, ...]:
         """What an observer sees where one unit is replaced; as a rule its vector moves by two norms."""
         return self.queries
+
+    def sum_query(self, relation: Relation) -> tuple[Query, float] | None:
+        """What an observer of a released sum alone sees, and the chance of other things; None: `queries`."""
+        return None
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
         """Why the guarantee would only be heuristic under one relation; empty if it is sound."""

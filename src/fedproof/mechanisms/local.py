@@ -63,7 +63,6 @@ class Local(UploadedOnce):
     noise_multiplier: float
     honest: int
     uploads: ClassVar[tuple[str, ...]] = (Anchors.kind, Rows.kind, Ball.kind)
-    own_noise: ClassVar[bool] = True
     kind: ClassVar[str] = "local"
 
     def __post_init__(self) -> None:
@@ -107,7 +106,7 @@ class Local(UploadedOnce):
         return shortened(self.upload, sent)
 
     def sum_query(self, relation: Relation) -> tuple[Query, float] | None:
-        """What an observer of the sum alone sees, and the chance that it is something else; None: as ever."""
+        """The noise of honest users adds up, unless somebody's vector is shortened; labels have no sum."""
         if isinstance(self.upload, Anchors):
             return None
         (own,) = self.queries if relation is Relation.JOIN else self.replaced

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedproof import check
-from fedproof.arrays import Integers
+from fedproof.arrays import Floats, Integers
 from fedproof.mechanisms.contract import (
     DIVIDED,
     SOLVER_OPTIONS,
@@ -27,12 +27,10 @@ class UploadedOnce(Mechanism):
     Attributes:
         upload: the public set that whatever a unit sends is put into before it is added.
         uploads: kinds of sets that there may be.
-        own_noise: whether units add noise to what they send, instead of the server to the sum.
     """
 
     upload: AnyUpload
     uploads: ClassVar[tuple[str, ...]] = tuple(UPLOADS)
-    own_noise: ClassVar[bool] = False
     releases: ClassVar[Releases] = Releases.MODEL
     executor: ClassVar[str] = "fedproof.ensemble.one_round"
     once: ClassVar[bool] = True
@@ -41,6 +39,10 @@ class UploadedOnce(Mechanism):
     rounds = 1
     sampling = Everyone()
     pooled = True
+
+    def noised(self, vectors: Sent, normal: Floats) -> Sent:
+        """What units send whose models are `vectors`, where they add noise of their own; else as they are."""
+        return vectors
 
     def received(self, sent: Sent) -> Integers:
         """The vectors `(units, width, classes)` that enter the sum, whatever was sent, on the grid."""

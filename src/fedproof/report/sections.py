@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedproof.accounting.epsilon import natural_relation
 from fedproof.arrays import votes_of
 from fedproof.certificates import Method
-from fedproof.mechanisms import Local, Releases
+from fedproof.mechanisms import Releases
 from fedproof.report.page import Markup, join, section, table, tag
 from fedproof.report.run_data import RunData, rounds_chart
 from fedproof.report.svg import figure
@@ -171,7 +171,7 @@ def _accountants(run: RunData) -> Markup:
 def _of_sum(run: RunData, summary: RunSummary) -> str:
     """What the released sum alone tells, where users add noise themselves."""
     sums, mechanism = summary.epsilon_of_sum, run.certificate.mechanism if run.certificate else None
-    if sums is None or not isinstance(mechanism, Local) or mechanism.sends_labels:
+    if sums is None or mechanism is None or mechanism.sends_labels:
         return "Of the released sum of votes nothing smaller is shown."
     return (
         f"Towards whoever sees the released sum alone the noise of {mechanism.honest} users adds up: "

@@ -88,7 +88,7 @@ class OneRoundStrategy(FederationStrategy):
             arrayrecord_key=arrayrecord_key,
             configrecord_key=configrecord_key,
         )
-        if not isinstance(mechanism, OneRound):  # another would have its noise, or its sum, made otherwise
+        if mechanism.kind != OneRound.kind:  # another would have its noise, or its sum, made otherwise
             raise ValueError(f"kind = '{mechanism.kind}' must be '{OneRound.kind}'")
         if mechanism.unit is not Unit.USER:
             raise ValueError(
