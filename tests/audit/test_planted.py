@@ -17,6 +17,7 @@ from scipy.special import betainc
 from scipy.stats import binom, norm
 from scipy.stats import f as f_distribution
 
+from fedproof import seeds
 from fedproof.accounting import tradeoff
 from fedproof.audit import audit, dependence, noise_rows
 from fedproof.certificates.confidence import binomial_lower
@@ -32,7 +33,7 @@ from fedproof.mechanisms import (
     Poisson,
     UserFedAvg,
 )
-from fedproof.rounds import instance, members, randomness, user_fedavg
+from fedproof.rounds import instance, members, user_fedavg
 from fedproof.rounds.randomness import Stream
 from fedproof.seeds import Purpose
 from fedproof.threat import Relation, ThreatModel
@@ -158,7 +159,7 @@ def no_sampling(monkeypatch):
     def everyone(drawn, ids, rounds, seed, replicas, secure):
         return np.ones((len(replicas), rounds, len(ids)), dtype=np.bool_)
 
-    monkeypatch.setattr(randomness, "draw_cohorts", everyone)
+    monkeypatch.setattr(seeds, "draw_cohorts", everyone)
 
 
 def one_layer(monkeypatch):

@@ -111,6 +111,10 @@ def test_an_attacked_ensemble_costs_little_more_than_a_clean_one(name):
     task, adversaries = demo_task(), choose_adversaries(96, 12, seed=0)
     first = first_updates(task)
     attack = build_attack(name, adversaries=adversaries)
+    drawn = task.mechanism.sampling.probability
+    # Adversaries who know each other's updates train in every round, also those who are not drawn.
+    undrawn = len(adversaries) * (1 - drawn) / (96 * drawn) if attack.collusive else 0.0
+    allowed = 1.3 * (1 + undrawn)
 
     def attacked():
         poisoned = under_attack(task, attack)
@@ -126,6 +130,6 @@ def test_an_attacked_ensemble_costs_little_more_than_a_clean_one(name):
             begin = time.process_time()
             work()
             took.append(time.process_time() - begin)
-        if min(tries[attacked]) <= 1.3 * min(tries[clean]):
+        if min(tries[attacked]) <= allowed * min(tries[clean]):
             break
-    assert min(tries[attacked]) <= 1.3 * min(tries[clean])
+    assert min(tries[attacked]) <= allowed * min(tries[clean])

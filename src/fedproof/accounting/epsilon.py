@@ -231,6 +231,7 @@ def sum_epsilon(mechanism: Mechanism, delta: float) -> dict[str, float] | None:
     left of δ beside its (1 + e^ε) τ gives a smaller one, whose own is smaller too. The sum is computed from
     what the server sees: the ε towards the server holds as well.
 
+    >>> from fedproof.mechanisms import Local
     >>> from fedproof.mechanisms.uploads import Ball
     >>> local = Local(upload=Ball(features=16, classes=10), noise_multiplier=1.0, honest=500)
     >>> {relation: round(value, 3) for relation, value in (sum_epsilon(local, 5e-4) or {}).items()}
