@@ -27,11 +27,11 @@ check: $(STAMP)
 
 # All that must pass; may take eight. Two cores have three workers: one waits for a deployment most of its time.
 test: lint
-	$(PYTEST) -n 3 --durations=15
+	$(PYTEST) -n 3 -m "not speed" --durations=15
 
 # The same while every core is busy, again and again, each time in another order that the first lines name.
 test-busy: $(STAMP)
-	for time in $(TIMES); do $(BIN)/python tools/busy.py $(PYTEST) --shuffle=random $(TESTS) || exit 1; done
+	for time in $(TIMES); do $(BIN)/python tools/busy.py $(PYTEST) -m "not speed" --shuffle=random $(TESTS) || exit 1; done
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -45,7 +45,7 @@ docs: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/fedproof bench --json
-	FEDPROOF_SPEED_INPUTS=10000 $(BIN)/python -m pytest -s tests/certificates/test_speed.py
+	FEDPROOF_SPEED_INPUTS=10000 $(BIN)/python -m pytest -s -m speed
 
 # A million hostile inputs for all readers together, more than a million adversaries, tests and certificates, and
 # twenty thousand hostile federations whose other models must not change by one bit.

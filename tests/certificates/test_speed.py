@@ -12,7 +12,7 @@ import pytest
 from fedproof.certificates import certify_means
 from fedproof.mechanisms import Poisson, UserFedAvg
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.speed]
 # Time and memory grow with the inputs: a quarter of a full size says as much. `make bench` takes all of it.
 FULL = 10_000
 INPUTS = int(os.environ.get("FEDPROOF_SPEED_INPUTS", FULL // 4))

@@ -20,6 +20,7 @@ PARAMETERS, NODES = 1_300_000, 12
 
 
 @pytest.mark.slow
+@pytest.mark.speed
 def test_overhead_is_at_most_a_tenth_of_a_round_that_does_nothing():
     pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedproof[flower]'")
     pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'flwr[simulation]'")

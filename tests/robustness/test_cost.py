@@ -104,6 +104,7 @@ def test_the_interval_of_the_cost_covers_it():
 
 
 @pytest.mark.slow
+@pytest.mark.speed
 @pytest.mark.parametrize(
     "name", ["backdoor", "distributed-backdoor", "label-flip", "min-max", "min-sum", "worst-case"]
 )
