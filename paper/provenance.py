@@ -78,11 +78,14 @@ def decided_by(point: Point) -> dict[str, str]:
 def commit() -> str | None:
     """The commit that is checked out, with a + if files differ from it; None where nobody knows.
 
-    A copy without its history says so by the variable FEDPROOF_COMMIT.
+    A copy whose history is missing, or is another one, is told it by the variable FEDPROOF_COMMIT.
     """
+    found = os.environ.get("FEDPROOF_COMMIT")
+    if found is not None:
+        return found
     found = _git("rev-parse", "HEAD")
     if found is None:
-        return os.environ.get("FEDPROOF_COMMIT")
+        return None
     changed = _git("status", "--porcelain", "--", "src", "paper", "experiments/*.toml", "experiments/paper")
     return found + ("+" if changed else "")
 

@@ -145,16 +145,17 @@ def test_older_rows_are_judged_by_what_is_known_to_have_changed(measured_row, at
         assert stale(replace(row, settings_sha256=point.settings_sha256), point) == expected
 
 
-def test_the_commit_is_that_of_the_checkout_or_what_a_copy_was_told(monkeypatch, tmp_path):
+def test_the_commit_is_that_of_the_checkout_or_what_a_copy_was_told(monkeypatch):
+    monkeypatch.delenv("FEDPROOF_COMMIT", raising=False)
     monkeypatch.setattr(origin, "_git", lambda *arguments: {"rev-parse": "abc"}.get(arguments[0], ""))
     assert origin.commit() == "abc"
     monkeypatch.setattr(origin, "_git", lambda *arguments: "abc")
     assert origin.commit() == "abc+"
-    monkeypatch.setattr(origin, "ROOT", tmp_path)
-    monkeypatch.undo()
-    monkeypatch.setattr(origin, "_git", lambda *arguments: None)
     monkeypatch.setenv("FEDPROOF_COMMIT", "told")
     assert origin.commit() == "told"
+    monkeypatch.delenv("FEDPROOF_COMMIT")
+    monkeypatch.setattr(origin, "_git", lambda *arguments: None)
+    assert origin.commit() is None
 
 
 def test_every_row_on_the_page_is_judged():
