@@ -72,7 +72,8 @@ def _bounds(found: Sequence[tuple[Panel, list[MeasuredRow]]]) -> Iterator[str]:
     bounded = [one for one in attacked if one.holds_on_cost is not None]
     if bounded:
         held = sum(bool(one.holds_on_cost and one.holds_on_certified) for one in bounded)
-        full = sum(saturated(row, one) for _, rows in found for row in rows for one in row.attacks)
+        every = [(row, one) for _, rows in found for row in rows for one in row.attacks]
+        full = sum(saturated(row, one) for row, one in every if one.holds_on_cost is not None)
         trivial = f" ({full} of them trivially: J(D) = J(D') = C̄)" if full else ""
         yield f"{held} of {len(bounded)} attacked ensembles stay within what is certified{trivial}"
 

@@ -161,7 +161,7 @@ def _largest(sources: Sources) -> Iterator[Printed]:
         held = sources.published.instances_of_a_user
         yield Printed(
             table="Largest K",
-            what=f"users against instances on MNIST, {key}",
+            what=f"users (of {held:.0f} instances, as it counts them) against instances on MNIST, {key}",
             place=("user_against_instance_level", key),
             published=value,
             ours=None if user is None else user.epsilon if epsilon else held * user.middle,

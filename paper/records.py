@@ -29,27 +29,30 @@ test inputs of a data set, and hold with certainty, for all of them at once, unl
 **Rules.** Every line was certified by three rules from the same votes: plurality, pairwise, run-off
 ([what they are](theory.md)). The rule in **bold** is the one that the line's file announces, and the one that
 counts; the others tell what they would have given, and are not there to choose from. Where one model is
-released nothing is voted on.
+released nothing is voted on. *Ours, so read* is the best of the lines of a benchmark at that k, picked after
+they were measured; the table below it has all of them.
 
 **Three tables, never mixed**: without anything public; with some training images that belong to nobody, used
-without their labels; and with features of a public encoder, which was trained on other images. Features of
-edges (`hog`) are computed by a fixed formula, nothing about them is learned.
+without their labels; and with features of, or weights from, a network that was trained on other, public
+images, mostly together with training images that belong to nobody. Features of edges (`hog`) are computed by a fixed formula, nothing about them is learned.
 """
 
 _TABLES = {
     "nothing": (
         "Nothing public",
-        "Models learn from the data of their own group alone, from random weights.",
+        "Models learn from users' data alone, where there are groups from their own group's, and start from "
+        "random weights.",
     ),
     "images": (
         "Public images, no encoder",
-        "2000 of the training images belong to nobody. A map is made of them without their labels; the "
-        "others are dealt out. No peer had such images: read this beside the table above, not against it.",
+        "2000 of the training images, 7000 in one line, belong to nobody. A map is made of them without their labels; the "
+        "others are dealt out. The numbers quoted above are, as far as we know, without such images: "
+        "read this beside the first table, not against it.",
     ),
     "encoder": (
         "A public encoder",
         "Features, or weights to start from, of a network that was trained on other, public images. The "
-        "peers of the first table had none.",
+        "numbers quoted in the first table are, as far as we know, without.",
     ),
 }
 
@@ -103,7 +106,7 @@ def _benchmark(study: Study, found: list[tuple[Panel, MeasuredRow | None]]) -> I
 
 def _peers(study: Study, found: list[tuple[Panel, MeasuredRow | None]]) -> Iterator[str]:
     if not study.peer:
-        yield "Nothing that others have published on this benchmark is known to us.\n"
+        yield "None of the works that are named on this page has numbers on this benchmark; we have looked no further.\n"
         return
     yield "| published | one unit is | how sure | ours, so read | source |"
     yield "|---|---|---|---|---|"
@@ -165,6 +168,8 @@ def _cells(panel: Panel, result: Recorded, curve: RuleCurve, sizes: Sequence[int
 
 
 def _half(result: Recorded, curve: RuleCurve) -> str:
+    if not curve.half:
+        return "below 1"
     return f"≥ {curve.half}" if curve.half == result.most else str(curve.half)
 
 

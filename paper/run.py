@@ -192,4 +192,5 @@ def hardware(device: str) -> str:
     """What a measurement ran on."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
-    return f"CPU, {platform.machine()}, {torch.get_num_threads()} cores"
+    cores = torch.get_num_threads()
+    return f"CPU, {platform.machine()}, {cores} core{'s' * (cores > 1)}"

@@ -18,12 +18,14 @@ class Statement:
         holds: None: open, because what is compared differs by less than it varies.
         evidence: numbers.
         beyond: names the models of a claim that is ours and not the paper's.
+        own: whether it is about our bounds, or how far we agree, and no conclusion of the paper's.
     """
 
     claim: str
     holds: bool | None
     evidence: str
     beyond: str = ""
+    own: bool = False
 
     @property
     def verdict(self) -> str:

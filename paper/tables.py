@@ -14,7 +14,7 @@ _CERTIFIED = """
 Paper: its formula with the means as they are, K as the median of several ensembles with their range where
 there are several, and K with Hoeffding's bounds at the confidence of the row. Others: with the confidence of
 the row, 99 % unless said otherwise; the last column is fedproof's default certificate, for adversaries that
-join / replace.
+join / replace. Accuracy is the mean of single replicas, certificates are about the ensemble.
 """
 
 _COSTS = """
