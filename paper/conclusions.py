@@ -46,7 +46,8 @@ def _clean(clean: Sequence[Comparison]) -> Iterator[Statement]:
     if own:
         near = sum(one.close for one in own)
         yield Statement(
-            claim=f"nine in ten published clean accuracies, or more, on the same data are within {CLOSE} points",
+            claim=f"nine in ten published clean accuracies on the same data, at least, are within {CLOSE}"
+            " points",
             holds=near >= 0.9 * len(own),
             evidence=f"{near} of {len(own)}",
             own=True,

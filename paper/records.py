@@ -34,7 +34,8 @@ they were measured; the table below it has all of them.
 
 **Three tables, never mixed**: without anything public; with some training images that belong to nobody, used
 without their labels; and with features of, or weights from, a network that was trained on other, public
-images, mostly together with training images that belong to nobody. Features of edges (`hog`) are computed by a fixed formula, nothing about them is learned.
+images, mostly together with training images that belong to nobody. Features of edges (`hog`) are computed by
+a fixed formula, nothing about them is learned.
 """
 
 _TABLES = {
@@ -45,9 +46,9 @@ _TABLES = {
     ),
     "images": (
         "Public images, no encoder",
-        "2000 of the training images, 7000 in one line, belong to nobody. A map is made of them without their labels; the "
-        "others are dealt out. The numbers quoted above are, as far as we know, without such images: "
-        "read this beside the first table, not against it.",
+        "2000 of the training images, 7000 in one line, belong to nobody. A map is made of them without "
+        "their labels; the others are dealt out. The numbers quoted above are, as far as we know, without "
+        "such images: read this beside the first table, not against it.",
     ),
     "encoder": (
         "A public encoder",
@@ -106,7 +107,7 @@ def _benchmark(study: Study, found: list[tuple[Panel, MeasuredRow | None]]) -> I
 
 def _peers(study: Study, found: list[tuple[Panel, MeasuredRow | None]]) -> Iterator[str]:
     if not study.peer:
-        yield "None of the works that are named on this page has numbers on this benchmark; we have looked no further.\n"
+        yield "None of the works named on this page has numbers on this benchmark; we looked no further.\n"
         return
     yield "| published | one unit is | how sure | ours, so read | source |"
     yield "|---|---|---|---|---|"

@@ -311,7 +311,7 @@ def _levels(rows: Rows, published: Published) -> Iterator[Statement]:
         yield Statement(
             claim="at ε ≈ 0.4 on MNIST the user level certifies more poisoned instances than the other",
             holds=replace(user, values=tuple(held * one for one in user.values)).above(instance),
-            evidence=f"K = {user} users, of {held:.0f} instances as the paper counts them, and K = {instance} instances",
+            evidence=f"K = {user} users of {held:.0f} instances, as it counts them, and K = {instance}",
         )
     fewer, total = 0, 0
     for name in ("user-mnist", "user-cifar", "instance-mnist", "instance-cifar"):

@@ -167,6 +167,13 @@ def test_one_release_is_kept_and_missing_draws_are_made_around_it(tmp_path):
     assert second.summary.ensemble_epsilon == first.summary.ensemble_epsilon
     ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
     assert ledger["epsilon"]["pld"] == first.summary.epsilon["pld"]
+    made, waiting = (tmp_path / "run" / folder / "release.npz" for folder in (".", "private"))
+    made.rename(waiting)  # killed before it was published
+    run(config, tmp_path / "run", resume=True)
+    assert made.read_bytes() == release
+    made.rename(tmp_path / "elsewhere.npz")
+    with pytest.raises(ValueError, match=r"release.npz was made and is gone, and its noise must not be used"):
+        run(config, tmp_path / "run", resume=True)
     changed = tmp_path / "run" / "private" / "release.sha256"
     changed.write_text("of something else\n")
     with pytest.raises(ValueError, match=r"release.npz was made of other data, and its noise must not be"):

@@ -586,3 +586,38 @@ def test_a_folder_without_a_configuration_serves_new_inputs(
     (votes / "models.npz").unlink()
     with pytest.raises(ValueError, match=r"holds neither release\.npz nor models\.npz"):
         predict(votes, inputs)
+
+
+def test_an_app_that_fails_on_a_poisoned_model_fails_in_no_other_replica(
+    flower, make_grid, reply_with, record
+):
+    def fit(message, context=None):
+        weight = message.content["arrays"]["weight"].numpy()
+        if np.abs(weight).max() > 1e100:
+            raise ValueError("input contains a value too large")  # as scikit-learn says
+        return reply_with(message, {"weight": weight + 1})
+
+    def poison(message, context=None):
+        return reply_with(message, {"weight": np.full(5, 1e200)})
+
+    def trained(first):
+        fits = {number: first if number == 100 else fit for number in range(100, 112)}
+        nodes = {
+            number: lambda message, own=own: [flower.replicas_mod(message, None, own)]
+            for number, own in fits.items()
+        }
+        strategy = flower.RoundsStrategy(
+            Bagging(rounds=2, sampling=Poisson(probability=0.2)),
+            num_users=12,
+            replicas=range(60),
+            seed=1,
+            connect_timeout=0.0,
+        )
+        strategy.start(make_grid(nodes), record(weight=np.zeros(5)))
+        return strategy
+
+    clean, attacked = trained(fit), trained(poison)
+    drew = server.draw_cohorts(clean.plan)[:, 0, 0]
+    assert 0 < drew.sum() < 30
+    np.testing.assert_array_equal(clean._state.params[~drew], attacked._state.params[~drew])
+    assert not np.array_equal(clean._state.params[drew], attacked._state.params[drew])

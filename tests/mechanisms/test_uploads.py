@@ -216,3 +216,16 @@ def test_scores_of_a_million_units_are_within_their_error(kind):
                 sum(Fraction(float(w)) * int(t) for w, t in zip(row, total[:, category], strict=True)) / 2**32
             )
             assert abs(Fraction(float(score)) - exact) < ERROR
+
+
+@pytest.mark.parametrize("kind", [Ball, Rows, Pairs])
+@pytest.mark.parametrize("width", [8, 392])
+def test_heads_that_hardly_differ_stay_in_their_set(kind, width):
+    """What rounding leaves of a mean that all classes share must not be scaled up with what differs."""
+    upload = kind(features=width, classes=10)
+    for value in (0.1, 0.3, 1 / 3, 0.7):
+        for steps in (1, 2):
+            head = np.full((1, *upload.shape), value)
+            head[0, 0, 0] += steps * np.spacing(value)
+            (vector,) = on_grid(upload.inside(head)) * GRID
+            assert np.linalg.norm(vector) <= upload.norm

@@ -84,14 +84,21 @@ def make_once(
     with the vectors it was made of, before it is there to be published.
 
     Raises:
-        ValueError: the release that is there was made of something else.
+        ValueError: the release was made of something else, or was made and is gone.
     """
-    mark = f"{fingerprint(task)}\n".encode()
-    if path.exists():
+    mark, waiting = f"{fingerprint(task)}\n".encode(), made_of.with_suffix(".npz")
+    if path.exists() or made_of.exists():
         if not made_of.exists() or made_of.read_bytes() != mark:
             raise ValueError(
                 f"--out {path.parent}: {path.name} was made of other data, and its noise must not be used "
                 "again; choose a new directory"
+            )
+        if waiting.exists():
+            waiting.replace(path)
+        if not path.exists():
+            raise ValueError(
+                f"--out {path.parent}: {path.name} was made and is gone, and its noise must not be used "
+                "again; put it back, or choose a new directory"
             )
         return
     kept: list[Integers] = []
@@ -101,8 +108,9 @@ def make_once(
     else:
         found = release(task, kept if observe else None, engine=engine)
     before(found, np.concatenate(kept) if observe else None)
+    found.save(waiting)  # where it is not published; what is marked is never made again
     replace_file(made_of, mark, mode=0o600)
-    found.save(path)
+    waiting.replace(path)
 
 
 def uploads_of(task: Task, units: range | None = None) -> Iterator[Sent]:

@@ -175,7 +175,11 @@ class Pairs(_Head):
         gram = np.einsum("uwa,uwb->uab", rows, rows)
         squares = np.einsum("uaa->ua", gram)
         apart = np.sqrt(np.maximum(squares[:, :, None] + squares[:, None] - 2 * gram, 0).max(axis=(1, 2)))
-        return _over(rows, apart[:, None, None], out=rows)
+        rows = _over(rows, apart[:, None, None], out=rows)
+        # What rounding left of the mean is common to all classes, and was scaled up with what differs.
+        rows -= rows.mean(axis=2, keepdims=True)
+        length = np.sqrt(np.einsum("uwc,uwc->u", rows, rows))
+        return _over(rows, np.maximum(length / self.norm, 1.0)[:, None, None], out=rows)
 
     def weights(self, features: Floats, anchors: Floats | None) -> Floats:
         """φ / ‖φ‖."""

@@ -36,6 +36,10 @@ def replicas_mod(message: Message, context: Context, call_next: ClientAppCallabl
 
     `ClientApp(mods=[replicas_mod])` is all that a node needs to take part in an ensemble; the app itself
     trains one model at a time, as ever. Its configuration tells it the `replica`.
+
+    Guarantee: what the app makes of one replica, or whether it fails there, changes nothing that is sent for
+    another. Where it fails numbers that are none are sent, which the server takes for no update: a poisoned
+    model, on which honest apps fail, would otherwise take them out of replicas that drew nobody poisoned.
     """
     configs = list(message.content.config_records.items())
     if message.metadata.message_type != MessageType.TRAIN or not configs or REPLICAS not in configs[0][1]:
@@ -48,11 +52,24 @@ def replicas_mod(message: Message, context: Context, call_next: ClientAppCallabl
         own: dict[str, Any] = {name: value for name, value in config.items() if name != REPLICAS}
         model = ArrayRecord({name: Array(np.array(rows[row])) for name, rows in models.items()})
         message.content = RecordDict({arrays_key: model, key: ConfigRecord(own | {REPLICA: replica})})
-        reply = call_next(message, context)
-        if reply.has_error():
-            return reply
-        trained.append(next(iter(reply.content.array_records.values())))
+        trained.append(_trained(message, context, call_next, model))
     return Message(RecordDict({arrays_key: _stack(trained)}), reply_to=message)
+
+
+def _trained(
+    message: Message, context: Context, call_next: ClientAppCallable, model: ArrayRecord
+) -> ArrayRecord:
+    """What the app makes of one model; numbers that are none where it fails, or makes something else."""
+    try:
+        reply = call_next(message, context)
+        if not reply.has_error():
+            found = next(iter(reply.content.array_records.values()))
+            if {name: found[name].shape for name in found} == {name: model[name].shape for name in model}:
+                return ArrayRecord({name: found[name] for name in model})
+        _LOG.warning("a replica is left out: the app replied with an error, or with another model")
+    except Exception:
+        _LOG.exception("a replica is left out: the app failed")
+    return ArrayRecord({name: Array(np.full(model[name].shape, np.nan)) for name in model})
 
 
 def _stack(records: list[ArrayRecord]) -> ArrayRecord:
