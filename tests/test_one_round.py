@@ -2,12 +2,16 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fedproof.config import parse_config
 from fedproof.experiment import run
+from fedproof.mechanisms import OneRound
+from fedproof.mechanisms.uploads import Ball
+from fedproof.release import noised
 from fedproof.report import write_report
 from tests.commands import fedproof
 
@@ -209,3 +213,15 @@ def test_what_does_not_go_with_one_release_and_its_draws(change, message):
         parse_config(SMOOTHED, "test", changes)
     with pytest.raises(ValueError, match="smoothing is missing: kind = 'smoothed' needs it"):
         parse_config(SMOOTHED.replace("smoothing = 2.0\n", ""), "test")
+
+
+def test_noise_with_last_digits_beyond_the_grid_is_refused():
+    mechanism = OneRound(upload=Ball(features=2, classes=2), noise_multiplier=2.0**18)
+    total = np.ones((2, 2), dtype=np.int64)
+    with pytest.raises(
+        ValueError, match=r"noise_multiplier = 262144.0 must be at most \d+: sums have 64 bits"
+    ):
+        noised(mechanism, total, np.zeros((2, 2)))
+    largest = replace(mechanism, noise_multiplier=2.0**17 / mechanism.upload.norm)
+    made = [noised(largest, total, normal) for normal in np.random.default_rng(0).normal(size=(400, 2, 2))]
+    assert 0.4 < np.mean(np.array(made) % 2) < 0.6  # the last digit tells nothing

@@ -89,17 +89,20 @@ def replace_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file `path` for as long as the block runs; a process that dies lets go of it.
+    """Hold the lock file or folder `path` for as long as the block runs; a process that dies lets go of it.
 
     Raises:
         ValueError: another process holds it; the message begins with `what`.
     """
-    with path.open("w") as lock:
+    lock = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
+    try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ValueError(f"{what}: another process is working in it") from error
         yield
+    finally:
+        os.close(lock)
 
 
 def _sync_folder(folder: Path) -> None:

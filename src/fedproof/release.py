@@ -213,9 +213,17 @@ def noised(mechanism: UploadedOnce, total: Integers, normal: Floats) -> Integers
     return with_noise(total, normal, mechanism.noise_multiplier, mechanism.upload.norm)
 
 
+_LARGEST_NOISE = 2.0**49  # its standard deviation, in steps of the grid: eight of them have 52 bits
+
+
 def with_noise(total: Integers, normal: Floats, multiplier: float, norm: float = 1.0) -> Integers:
-    """A sum on the grid, of vectors up to `norm`, with noise of `multiplier` times that."""
+    """A sum on the grid, of vectors up to `norm`, with noise of `multiplier` times that.
+
+    Noise whose last digits are larger than a step of the grid would leave those of the sum as they are, so
+    it is refused: of float64's 53 bits it takes at most 52, but for one number in 10¹⁵.
+    """
+    if not multiplier * norm / GRID <= _LARGEST_NOISE:
+        most = _LARGEST_NOISE * GRID / norm
+        raise ValueError(f"noise_multiplier = {multiplier} must be at most {most:.0f}: sums have 64 bits")
     noise = normal * (multiplier * norm / GRID)
-    if not np.abs(noise).max() < 2.0**61:
-        raise ValueError(f"noise_multiplier = {multiplier} is too large for a sum of 64 bits")
     return np.asarray(total + np.rint(noise).astype(np.int64))

@@ -181,6 +181,28 @@ def test_a_ledger_of_a_training_is_not_a_sites_nor_the_other_way(site):
         own.charge(site)
 
 
+def test_a_ledger_that_is_reached_by_a_link_is_the_same_ledger(site, tmp_path):
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "ledger.json").symlink_to(site.ledger)
+    (tmp_path / "etc" / "link.toml").symlink_to(tmp_path / "site.toml")
+    by_ledger, by_file = own.load_site(write(tmp_path / "etc")), own.load_site(tmp_path / "etc" / "link.toml")
+    for one in (site, by_ledger, by_file):
+        own.charge(one)
+    assert sent(site) == 3
+    (tmp_path / "second.json").hardlink_to(site.ledger)
+    with pytest.raises(ValueError, match=r"ledger.json has a second name \(a hard link\)"):
+        own.charge(site)
+
+
+def test_nobody_lets_another_process_count_by_removing_files(site, monkeypatch):
+    before = set(Path(site.ledger).parent.iterdir())
+    with own._alone(Path(site.ledger)):
+        assert set(Path(site.ledger).parent.iterdir()) == before  # nothing to remove
+        monkeypatch.setattr(own, "_PATIENCE", 0.1)
+        with pytest.raises(ValueError, match="another process is working in it"):
+            own.charge(site)
+
+
 def test_a_ledger_is_begun_once(site):
     own.charge(site)
     with pytest.raises(ValueError, match=r"ledger.json exists: a ledger is begun once, and never again"):
@@ -194,6 +216,7 @@ def test_a_ledger_is_begun_once(site):
         ({"max_epsilon": 0.0}, "max_epsilon = 0.0"),
         ({"max_epsilon": None}, "max_epsilon is missing"),
         ({"noise_multiplier": 0.0}, "noise_multiplier = 0.0"),
+        ({"noise_multiplier": 1e6}, "noise_multiplier = 1000000.0"),
         ({"clip_norm": -1.0}, "clip_norm = -1.0"),
         ({"delta": 1.0}, "delta = 1.0"),
         ({"seed": 3}, "seed is not a known key"),
@@ -399,6 +422,21 @@ def test_what_an_app_does_beside_its_update_stays_at_the_site(ask, site, monkeyp
     monkeypatch.setattr(own, "SecureGenerator", Silent)
     assert not check_form(ask(NOTHING[name])).any()
     assert sent(site) == 1
+
+
+def test_an_app_that_asks_for_exceptions_of_numpy_gets_none_of_them_out(ask, site, monkeypatch):
+    monkeypatch.setattr(own, "SecureGenerator", Silent)
+    before = np.geterr()
+
+    def underflowing(message, context):
+        reply = trained(1e-22)(message, context)  # a number whose square is too small for float32
+        np.seterr(all="raise")
+        return reply
+
+    try:
+        check_form(ask(underflowing))
+    finally:
+        np.seterr(**before)
 
 
 def test_the_update_is_clipped_noised_and_alone(ask, site, monkeypatch):

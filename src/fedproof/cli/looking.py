@@ -135,7 +135,10 @@ def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
         ("accountant", "ε"),
         [(_NAMES[name], f"{value:.4f}") for name, value in document["epsilon"].items()],
     )
-    say(f"for one {unit} {changed_in_words(document['relation'])}: {document['event']}")
+    changed = changed_in_words(document["relation"])
+    if "honest" in document:  # who adds noise is known to take part
+        changed = "left out (it sends noise alone)"
+    say(f"for one {unit} {changed}: {document['event']}")
     if epsilon is not None:
         found = ", ".join(f"{value:.3g} ({name})" for name, value in document["delta_at_epsilon"].items())
         say(f"δ at ε = {epsilon:g}: {found}")

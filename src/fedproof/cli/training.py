@@ -171,13 +171,14 @@ def _epsilons(summary: RunSummary) -> list[tuple[str, str]]:
         at = f"δ = {summary.delta:g}"
         sums = summary.epsilon_of_sum
         seen = "of the release" if sums is None else "towards the server"
+        joined = "added or removed" if sums is None else "left out (it sends noise alone)"
         rows = [
-            (f"ε {seen}, one {unit} added or removed, {at}", f"{rounded_up(cost['pld'], 3)}"),
+            (f"ε {seen}, one {unit} {joined}, {at}", f"{rounded_up(cost['pld'], 3)}"),
             (f"ε {seen}, one {unit} replaced, {at}", f"{rounded_up(summary.epsilon_if_replaced, 3)}"),
         ]
         if sums is not None:
             rows += [
-                (f"ε of the sum alone, one {unit} added or removed, {at}", f"{rounded_up(sums['join'], 3)}"),
+                (f"ε of the sum alone, one {unit} {joined}, {at}", f"{rounded_up(sums['join'], 3)}"),
                 (f"ε of the sum alone, one {unit} replaced, {at}", f"{rounded_up(sums['replace'], 3)}"),
             ]
         return rows

@@ -46,7 +46,7 @@ class Site(Section):
 
     ledger: str
     clip_norm: Positive
-    noise_multiplier: Annotated[float, Field(ge=0.5, le=1e6)]
+    noise_multiplier: Annotated[float, Field(ge=0.5, le=2.0**16)]  # what `with_noise` can add to a grid
     delta: Open
     max_epsilon: Positive
 
@@ -66,7 +66,8 @@ def load_site(path: Path) -> Site:
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: is not a site's file: {error}") from error
     found = validated(Site, document, str(path))
-    return found.model_copy(update={"ledger": str((path.parent / found.ledger).absolute())})
+    # A link would be replaced by what is written, and what it leads to would count too little.
+    return found.model_copy(update={"ledger": str((path.resolve().parent / found.ledger).resolve())})
 
 
 def begin(site: Site) -> Ledger:
@@ -83,7 +84,10 @@ def begin(site: Site) -> Ledger:
 
 def spent(site: Site) -> Ledger:
     """What the site has sent so far, over all runs, at its δ."""
-    return load_site_ledger(Path(site.ledger)).at(site.delta)
+    path = Path(site.ledger)
+    if path.exists() and path.stat().st_nlink > 1:
+        raise ValueError(f"{path} has a second name (a hard link), under which another count would be kept")
+    return load_site_ledger(path).at(site.delta)
 
 
 def charge(site: Site) -> Ledger:
@@ -128,9 +132,9 @@ def noised(site: Site, update: Floats) -> Floats:
     Proof: on the grid a clipped update has norm one at most, over `clip_norm`; noise is rounded to the same
     grid, which is rounding the noised update (post-processing).
     """
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         vector = (update / site.clip_norm).reshape(1, -1, 1)
-    clipped = shortened(Ball(features=vector.size, classes=1), vector)[0]
+        clipped = shortened(Ball(features=vector.size, classes=1), vector)[0]
     normal = SecureGenerator().standard_normal(clipped.shape)
     sent = with_noise(clipped, normal, site.noise_multiplier)[:, 0]
     return np.asarray(sent * (GRID * site.clip_norm), dtype=np.float64)
@@ -138,12 +142,15 @@ def noised(site: Site, update: Floats) -> Floats:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """The only process of the site that counts; another one waits for its turn."""
+    """The only process of the site that counts; another one waits for its turn.
+
+    The folder is what is locked: a file of its own could be removed while somebody holds it.
+    """
     end = time.monotonic() + _PATIENCE
     with ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(locked(path.with_name(f"{path.name}.lock"), f"ledger = {path}"))
+                stack.enter_context(locked(path.parent, f"ledger = {path}"))
                 break
             except ValueError:
                 if time.monotonic() >= end:

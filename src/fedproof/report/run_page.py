@@ -117,11 +117,13 @@ def tiles(run: RunData) -> Iterator[Markup]:
     if summary.epsilon_if_replaced is not None:
         sums = summary.epsilon_of_sum or {}
         seen = "Privacy towards the server" if sums else "Privacy of all that is released"
+        # Whose noise is its own is known to take part: it holds nothing, and sends noise alone.
+        joined = "left out (it sends noise alone)" if sums else "added or removed"
         shown = [
-            ("epsilon", seen, epsilon["pld"], "added or removed"),
+            ("epsilon", seen, epsilon["pld"], joined),
             ("epsilon-replaced", seen, summary.epsilon_if_replaced, "replaced"),
         ]
-        for relation, done in (("join", "added or removed"), ("replace", "replaced")) if sums else ():
+        for relation, done in (("join", joined), ("replace", "replaced")) if sums else ():
             shown.append((f"epsilon-sum-{relation}", "Privacy of the sum alone", sums[relation], done))
         for key, about, value, done in shown:
             told = f"one {run.unit} {done}, δ = {summary.delta:g}"

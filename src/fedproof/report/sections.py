@@ -213,4 +213,6 @@ def _moved(run: RunData) -> str:
     mechanism = run.certificate.mechanism if run.certificate else None
     if mechanism is None:
         return ""
+    if mechanism.honest is not None:
+        return " left out (it sends noise alone)"
     return " added or removed" if natural_relation(mechanism) is Relation.JOIN else " replaced"

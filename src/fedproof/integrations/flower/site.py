@@ -10,7 +10,6 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 
 from fedproof.arrays import Floats
-from fedproof.files import DAMAGE
 from fedproof.integrations.flower.arrays import Layout, decode, flatten, layout_of, record_of
 from fedproof.integrations.site import BudgetSpentError, Site, charge, load_site, noised
 
@@ -32,20 +31,22 @@ def site_mod(message: Message, context: Context, call_next: ClientAppCallable) -
     alone. Of what the app returns one thing is used: the numbers of one model of the same names and shapes,
     which are clipped and noised. Names, metrics, configurations, metadata, errors and exceptions of the app
     are dropped; an app that fails, or returns anything else, has sent an update of zero, and its noise.
-    Assumes: the app's code is what the site has agreed to: code can open a connection of its own. Not
+    Assumes: the app's code is what the site has agreed to: code can open a connection of its own. It has no
+    lifespan (`@app.lifespan`): Flower runs that outside all mods, and sends the text of its exceptions. Not
     covered: how long training took, and whether the process died.
     """
     try:
         site, layout, base = _asked(message, context)
         charge(site)
-    except DAMAGE as error:
+    except Exception as error:  # none of which may leave: the message is the server's
         _LOG.error("nothing is sent: %s", error)
         reason = _SPENT if isinstance(error, BudgetSpentError) else _REFUSED
         return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=message)
     key = next(iter(message.content.array_records))
     reply = Message(RecordDict(), reply_to=message)
-    with np.errstate(over="ignore", invalid="ignore"):
-        moved = base + noised(site, _update(message, context, call_next, layout, base))
+    update = _update(message, context, call_next, layout, base)
+    with np.errstate(all="ignore"):  # entered after the app, which may have asked for exceptions
+        moved = base + noised(site, update)
         arrays = record_of(moved[None], layout, stacked=False)
     reply.content = RecordDict({key: arrays, "metrics": MetricRecord({"num-examples": 1})})
     return reply
