@@ -1,6 +1,7 @@
 """Every certifying mechanism over a grid of functions, against the local engine and against hostile nodes."""
 
 import itertools
+import json
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -528,6 +529,126 @@ def test_a_killed_training_goes_on_with_the_same_members(
     assert resumed.executed == ROUNDS[name]
     secret = "every node's number" if "groups" in name else "drawn by the operating system"
     assert (secret in resumed.assumptions[0]) == ("groups" in name or seed is None)
+
+
+# --- who is who after a resume ----------------------------------------------------------------------------
+
+DRAWN_ONCE = {"one vote each": Partition(pooled=True, rounds=2)} | {
+    name: ROUNDS[name] for name in ("groups", "noisy groups", "bagging", "cohort-once")
+}
+UNNAMED = [name for name in DRAWN_ONCE if "groups" not in name]
+NAMED = {100 + user: user for user in range(USERS)}
+
+
+@pytest.fixture
+def play(make_rounds, make_grid, trainers, zeros, tmp_path):
+    """`play(mechanism, nodes, rounds, users=...)`: the strategy, and which nodes each round has asked.
+
+    `nodes` says which person is behind which node.
+    """
+
+    def start(mechanism, nodes, rounds=None, **changes):
+        strategy = make_rounds(mechanism, **{"folder": tmp_path} | changes)
+        grid = make_grid({node: trainers[100 + person] for node, person in nodes.items()})
+        strategy.start(grid, zeros, num_rounds=rounds)
+        return strategy, [{message.metadata.dst_node_id for message in sent} for sent in grid.sent]
+
+    return start
+
+
+def moved(mapping, by=400):
+    """The same persons behind new nodes: the SuperLink has lost its database."""
+    return {node + by: number for node, number in mapping.items()}
+
+
+@pytest.mark.parametrize("name", UNNAMED)
+def test_users_counted_as_they_came_are_not_named_later(play, name):
+    play(DRAWN_ONCE[name], NAMED, 1, users=None)
+    for users in (NAMED, moved(NAMED), {100 + user: USERS - 1 - user for user in range(USERS)}):
+        with pytest.raises(ValueError, match="was begun without users and cannot go on with them"):
+            play(DRAWN_ONCE[name], NAMED, users=users)
+
+
+@pytest.mark.parametrize("name", UNNAMED)
+def test_a_node_that_comes_after_the_first_round_unnamed_has_no_number(play, name):
+    few = {100 + user: user for user in range(4)}
+    first, _ = play(DRAWN_ONCE[name], few, 1, users=None)
+    resumed, asked = play(DRAWN_ONCE[name], few | moved(few), users=None)
+    assert resumed._users == first._users == few
+    assert asked[0] <= set(few)
+    assert resumed.faults == [(2, node, "nameless") for node in moved(few)]
+
+
+def test_a_node_that_joins_between_rounds_unnamed_is_not_asked(make_rounds, make_grid, trainers, zeros):
+    early = {node: trainers[node] for node in (100, 101, 102)}
+    strategy, grid = make_rounds(DRAWN_ONCE["one vote each"]), make_grid(early)
+
+    def join(server_round, arrays):
+        grid.nodes[999] = trainers[102]  # a user under a second node id
+
+    strategy.start(grid, zeros, evaluate_fn=join)
+    assert strategy.faults == [(2, 999, "nameless")]
+    assert strategy.heard.sum() == 3
+
+
+@pytest.mark.parametrize("name", DRAWN_ONCE)
+def test_a_node_keeps_the_number_that_it_was_named(play, name):
+    here = {node: user for node, user in NAMED.items() if user < USERS - 1}
+    play(DRAWN_ONCE[name], here, 1, users=here)
+    for users in (
+        here | {100: USERS - 1},  # an absent user's number
+        here | {100: 1, 101: 0},
+    ):
+        with pytest.raises(ValueError, match=r"users says that node 100 is user \d: .* knows it as user 0"):
+            play(DRAWN_ONCE[name], here, users=users)
+    if name in UNNAMED:
+        with pytest.raises(ValueError, match="was begun with users and cannot go on without them"):
+            play(DRAWN_ONCE[name], here, users=None)
+
+
+@pytest.mark.parametrize("name", DRAWN_ONCE)
+def test_new_nodes_of_named_users_go_on_as_the_old_ones(play, name, tmp_path):
+    play(DRAWN_ONCE[name], NAMED, 1, users=NAMED)
+    resumed, _ = play(DRAWN_ONCE[name], moved(NAMED), users=moved(NAMED))
+    assert resumed._users == moved(NAMED)
+    assert not resumed.faults
+    whole, _ = play(DRAWN_ONCE[name], NAMED, users=NAMED, folder=tmp_path / "whole")
+    np.testing.assert_array_equal(resumed._state.params, whole._state.params)
+    assert "every node's number" in resumed.assumptions[-1]
+
+
+@pytest.mark.parametrize("name", DRAWN_ONCE)
+def test_a_node_struck_from_users_is_not_asked_and_takes_no_other_number(play, name):
+    mechanism = DRAWN_ONCE[name].altered(rounds=3)
+    left = {node: user for node, user in NAMED.items() if node != 108}
+    play(mechanism, NAMED, 1, users=NAMED)
+    resumed, asked = play(mechanism, NAMED, 2, users=left)
+    assert 108 not in asked[0]
+    assert resumed.faults == [(2, 108, "nameless")]
+    with pytest.raises(ValueError, match=r"users says that node 108 is user 0: .* knows it as user 8"):
+        play(mechanism, NAMED, users={108: 0})
+
+
+@pytest.mark.parametrize("name", DRAWN_ONCE)
+def test_a_record_that_does_not_tell_whether_users_were_named_lets_only_its_own_nodes_on(
+    play, name, tmp_path
+):
+    def forget():
+        path = tmp_path / "private" / "state.json"
+        record = json.loads(path.read_text())
+        record.pop("named", None)
+        path.write_text(json.dumps(record))
+
+    few = {100 + user: user for user in range(4)}
+    mechanism, both = DRAWN_ONCE[name].altered(rounds=3), few | {504: 4}
+    play(mechanism, few, 1, users=few)
+    forget()
+    groups = name not in UNNAMED  # have always been named
+    resumed, _ = play(mechanism, both, 2, users=both)
+    assert resumed._users == (both if groups else few)
+    if not groups:
+        again, _ = play(mechanism, moved(few) | few, users=None)
+        assert again._users == few
 
 
 @pytest.mark.parametrize(

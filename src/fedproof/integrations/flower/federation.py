@@ -20,7 +20,7 @@ from fedproof.certificates.certificate import ONLY_METHOD
 from fedproof.folder import common_seed
 from fedproof.integrations.flower import files
 from fedproof.integrations.flower.nodes import Fault, exchange
-from fedproof.mechanisms import Caveat, Mechanism, is_private
+from fedproof.mechanisms import Caveat, Mechanism, Releases, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.threat import Relation, ThreatModel
 
@@ -32,7 +32,8 @@ class FederationStrategy(Strategy):
 
     Assumes: one node is one user (`--enable-supernode-auth` makes the operator register each). Where users
     are drawn or counted once and for all, `num_users` is what the operator vouches for: more nodes than that
-    are refused before anybody is asked, and a node without an identity of its own is not asked.
+    are refused before anybody is asked, and a node without an identity of its own is not asked. Such a node
+    is also one that comes after the first round where nobody names users: it may be one of them, come back.
     """
 
     def __init__(
@@ -73,6 +74,8 @@ class FederationStrategy(Strategy):
         self._named = users is not None
         self._numbers = dict(users or {})
         self._users: dict[int, int] = {}
+        self._given: dict[int, int] = {}  # all that ever had a number, where it must stay the same
+        self._begun_named: bool | None = self._named
         self._nameless: list[tuple[int, Fault]] = []
         self._mark = ""
         self._ttl: float | None = None
@@ -146,7 +149,7 @@ class FederationStrategy(Strategy):
         for node in nodes:
             if node not in self._users:
                 wanted = self._numbers.get(node)
-                if wanted is None and closed and self._named:
+                if closed and (wanted is None if self._named else self.metrics):
                     self._nameless.append((node, Fault.NAMELESS))
                     continue
                 if wanted is None or wanted in self._users.values():
@@ -160,6 +163,44 @@ class FederationStrategy(Strategy):
                 taken.add(wanted)
             known.append(node)
         return known
+
+    def _resume(self, saved: files.Saved) -> None:
+        """Take over who is who.
+
+        Guarantee: where users are drawn or counted once, a node keeps its number for good. Only a training
+        whose users were named from the first round on knows whom a new node stands for.
+
+        Raises:
+            ValueError: `users` says otherwise than the folder.
+        """
+        if not self._described.once:
+            claimed = set(self._numbers.values())
+            self._users = {node: user for node, user in saved.users.items() if user not in claimed}
+            return
+        named = saved.named
+        if named is None and needs_names(self._described):
+            named = True
+        if named not in (None, self._named):
+            begun, now = ("with", "without") if named else ("without", "with")
+            raise ValueError(
+                f"folder = {self.folder}: the training was begun {begun} users and cannot go on {now} them: "
+                "a user would get a second number"
+            )
+        for node, number in self._numbers.items():
+            if saved.users.get(node, number) != number:
+                raise ValueError(
+                    f"users says that node {node} is user {number}: folder = {self.folder} knows it as user "
+                    f"{saved.users[node]}, and nobody may have two numbers"
+                )
+        if not named:
+            self._numbers = {node: user for node, user in self._numbers.items() if node in saved.users}
+        there = self._numbers if self._named else saved.users
+        self._users = {node: user for node, user in saved.users.items() if node in there}
+        self._given, self._begun_named = saved.users, named
+
+    def _saved_users(self) -> dict[int, int]:
+        """Who is who, for the folder."""
+        return self._given | self._numbers | self._users if self._described.once else self._users
 
     def _exchange(
         self, grid: Grid, messages: Sequence[Message], timeout: float, room: int
@@ -190,6 +231,11 @@ class FederationStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Nothing, see `configure_evaluate`."""
         return None
+
+
+def needs_names(mechanism: Mechanism) -> bool:
+    """Whether a user's group follows from its number, which must not change with who is connected."""
+    return mechanism.releases is Releases.GROUPS and not mechanism.apart
 
 
 def seed_once(seed: int | None, folder: Path | str | None, mechanism: Mechanism) -> tuple[int | None, bool]:

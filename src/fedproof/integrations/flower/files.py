@@ -44,13 +44,15 @@ class Saved:
 
     Attributes:
         state: models and clip norms.
-        users: number of the user behind each node.
+        users: number of the user behind each node, also of nodes that are no longer asked.
         metrics: of each finished round.
+        named: whether somebody said these numbers; None in records of old, which do not tell.
     """
 
     state: State
     users: dict[int, int]
     metrics: list[dict[str, Any]]
+    named: bool | None = None
 
 
 def fingerprint(*decisive: object, initial: NDArray[Any]) -> str:
@@ -94,7 +96,7 @@ def save(folder: Path, mark: str, saved: Saved, ledger: Ledger | None) -> None:
     state, models = saved.state, folder / f"models-{saved.state.round:05d}.npz"
     with replacing(models) as file:
         np.savez(file, params=state.params, clip_norms=state.clip_norms, heard=state.heard)
-    _write_record(folder, mark, models, saved.users, saved.metrics, round=state.round)
+    _write_record(folder, mark, models, saved.users, saved.metrics, round=state.round, named=saved.named)
     for old in folder.glob("models-*.npz"):
         if old != models:
             old.unlink()
@@ -122,6 +124,7 @@ def load(folder: Path, mark: str, counted: Counted) -> Saved | None:
         state=State(round=done, params=params, clip_norms=clip_norms, heard=heard),
         users={int(node): int(number) for node, number in record["users"].items()},
         metrics=record["metrics"],
+        named=record.get("named"),
     )
 
 
@@ -208,7 +211,14 @@ def write_certificate(
 
 
 def _write_record(
-    folder: Path, mark: str, models: Path, users: Mapping[int, int], metrics: list[dict[str, Any]], round: int
+    folder: Path,
+    mark: str,
+    models: Path,
+    users: Mapping[int, int],
+    metrics: list[dict[str, Any]],
+    *,
+    round: int,
+    named: bool | None = None,
 ) -> None:
     record = {
         "training": mark,
@@ -216,6 +226,7 @@ def _write_record(
         "models": models.name,
         "sha256": _digest(models),
         "users": {str(node): number for node, number in users.items()},
+        "named": named,
         "metrics": metrics,
     }
     (folder / PRIVATE).mkdir(mode=0o700, exist_ok=True)

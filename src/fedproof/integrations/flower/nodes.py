@@ -240,7 +240,7 @@ class Fault(StrEnum):
     TWICE = "twice"  # another reply of the node has been counted
     LATE = "late"  # belongs to an earlier round
     UNINVITED = "uninvited"  # not in the cohort
-    NAMELESS = "nameless"  # connected, but without an identity of its own: not asked
+    NAMELESS = "nameless"  # connected, but nobody knows which user it is: not asked
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from fedproof.accounting.ledger import Ledger
 from fedproof.integrations import server
 from fedproof.integrations.flower import files
 from fedproof.integrations.flower.arrays import Layout, flatten, layout_of, record_of
-from fedproof.integrations.flower.federation import LOG, FederationStrategy, seed_once
+from fedproof.integrations.flower.federation import LOG, FederationStrategy, needs_names, seed_once
 from fedproof.integrations.flower.nodes import (
     REPLICAS,
     Invitation,
@@ -31,7 +31,9 @@ from fedproof.mechanisms import Caveat, Mechanism, Releases
 from fedproof.mechanisms.caveats import attended_caveats
 from fedproof.seeds import FRESH, KNOWN, NO_SEED, Numbers
 
-_NUMBERED = "every node's number, which its group follows from, was its own and given out beforehand"
+_NUMBERED = (
+    "every node's number, which its group or its cohorts follow from, was its own and given out beforehand"
+)
 _ROOM = 1 << 20  # bytes of replies that are held at once, or one reply
 
 
@@ -87,7 +89,8 @@ class RoundsStrategy(FederationStrategy):
                 goes on. None keeps nothing.
             users: number of the user behind each node, see `ask_partitions`; None counts nodes as they come.
                 A number named here moves to its node even if `folder` knows it from another one. Where users
-                are drawn once, or grouped, who is not named here is not asked. Groups need it.
+                are drawn once, or grouped, who is not named here is not asked, and a node keeps its number: a
+                training in `folder` goes on only as it was begun, with `users` or without. Groups need it.
             connect_timeout: seconds for which `start` waits for users, and a round to ask a lost node again.
             arrayrecord_key: as in Flower's FedAvg.
             configrecord_key: as in Flower's FedAvg.
@@ -103,7 +106,7 @@ class RoundsStrategy(FederationStrategy):
             arrayrecord_key=arrayrecord_key,
             configrecord_key=configrecord_key,
         )
-        if mechanism.releases is Releases.GROUPS and not mechanism.apart and users is None:
+        if needs_names(mechanism) and users is None:
             raise ValueError(
                 "users = None must name the number of every node: its group follows from that, and must not "
                 "change with who else is connected"
@@ -142,10 +145,11 @@ class RoundsStrategy(FederationStrategy):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What a certificate of the replicas takes for granted about secrets: give it to `certify`."""
+        """What a certificate takes for granted about secrets and numbers of users: give it to `certify`."""
+        numbered = (_NUMBERED,) if self.plan.mechanism.once and self._named else ()
         if not self._drawn_apart:
-            return () if self.plan.mechanism.apart else (_NUMBERED,)
-        return (NO_SEED if self.plan.seed is None else FRESH if self._fresh else KNOWN,)
+            return numbered
+        return (NO_SEED if self.plan.seed is None else FRESH if self._fresh else KNOWN, *numbered)
 
     def caveats(self, bound: str | None = None) -> tuple[Caveat, ...]:
         """Why a certificate of the replicas by this `bound` is only heuristic, see `attended_caveats`."""
@@ -269,7 +273,12 @@ class RoundsStrategy(FederationStrategy):
         self._report(received, self._invitation, clip_norm)
         self._invitation = None
         if self.folder is not None:
-            saved = files.Saved(state=self._state, users=self._users, metrics=self.metrics)
+            saved = files.Saved(
+                state=self._state,
+                users=self._saved_users(),
+                metrics=self.metrics,
+                named=self._begun_named,
+            )
             files.save(self.folder, self._mark, saved, self.ledger)
         return self._arrays(), MetricRecord(dict(self.metrics[-1]))
 
@@ -316,9 +325,8 @@ class RoundsStrategy(FederationStrategy):
         if saved is None:
             self._state = server.start(self.plan, flat)
         else:
+            self._resume(saved)
             self._state, self.metrics = saved.state, saved.metrics
-            claimed = set(self._numbers.values())
-            self._users = {node: user for node, user in saved.users.items() if user not in claimed}
             LOG.info("going on after round %s, found in %s", self._state.round, self.folder)
         self._noise = server.noise_streams(self.plan, self._state)
         return self._arrays()
