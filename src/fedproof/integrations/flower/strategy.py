@@ -270,7 +270,12 @@ class RoundsStrategy(FederationStrategy):
         self._invitation = None
         if self.folder is not None:
             saved = files.Saved(state=self._state, users=self._users, metrics=self.metrics)
-            files.save(self.folder, self._mark, saved, self.ledger)
+            try:
+                files.save(self.folder, self._mark, saved, self._ledger)
+            except BaseException:
+                self._state = None  # nobody may see it: who goes on looks again at what the folder holds
+                self.metrics.pop()
+                raise
         return self._arrays(), MetricRecord(dict(self.metrics[-1]))
 
     def summary(self) -> None:
