@@ -307,6 +307,24 @@ def test_a_release_that_is_gone_is_not_made_again(make_once, make_grid, nodes, t
             (tmp_path / "private" / "state.json").unlink()
 
 
+def test_of_two_loops_in_one_folder_one_releases(make_once, make_grid, nodes, sender, tmp_path):
+    from flwr.app import ArrayRecord, ConfigRecord
+
+    grids = [make_grid(nodes()), make_grid(dict.fromkeys(nodes(), sender(np.ones((64, 3)))))]
+    first, second = (make_once(folder=tmp_path) for _ in grids)
+    sent = [
+        strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
+        for strategy, grid in zip((first, second), grids, strict=True)
+    ]
+    first.aggregate_train(1, grids[0].send_and_receive(sent[0]))
+    with pytest.raises(ValueError, match="another server has made the release") as refused:
+        second.aggregate_train(1, grids[1].send_and_receive(sent[1]))
+    assert "\n" not in str(refused.value)
+    np.testing.assert_array_equal(load_release(tmp_path / "release.npz").total, first.release.total)
+    with pytest.raises(ValueError, match="nothing has been released yet"):
+        assert second.release
+
+
 # --- who is who -------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,10 @@
 """The strategy over a grid of functions: what is executed is what is described, whatever nodes send."""
 
+import itertools
+import os
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,11 +13,22 @@ from fedproof import certify, seeds
 from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.ledger import load_ledger
 from fedproof.integrations import server
-from fedproof.mechanisms import Bagging, Everyone, FixedSize, PerLayer, Poisson, UserFedAvg
+from fedproof.mechanisms import (
+    Bagging,
+    CohortOnce,
+    Everyone,
+    FixedSize,
+    OneRound,
+    PerLayer,
+    Poisson,
+    UserFedAvg,
+)
+from fedproof.mechanisms.uploads import Rows
 
 MECHANISM = UserFedAvg(rounds=3, noise_multiplier=1.5, sampling=Poisson(probability=0.5), clip_norm=0.8)
 ALL = replace(MECHANISM, sampling=Everyone())
 DIM = 5
+NOT_RECORDED = ("models", "record")  # when the power failed before these, nothing was made
 
 
 files = pytest.importorskip(
@@ -324,25 +339,104 @@ def test_a_folder_of_another_training_is_refused(make_strategy, make_grid, nodes
         make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
 
 
-def test_a_round_that_nobody_saw_is_counted_and_played_again(
-    make_strategy, make_grid, nodes, initial, tmp_path, monkeypatch
-):
-    whole = make_strategy().start(make_grid(nodes), initial)
-    replacing = files.replacing
+def cut_in_round_two(patch, moment):
+    """Let the power fail in round 2: before a file is written, or before models are renamed or removed."""
+    names = {"models": "models-00002.npz", "record": "state.json", "ledger": "ledger.json"}
+    owner, name = {"rename": (Path, "replace"), "remove": (Path, "unlink")}.get(moment, (os, "replace"))
+    calls, original = itertools.count(1), getattr(owner, name)
 
-    def power_cut_in_round_two(path):
-        if path.name == "models-00002.npz":
+    def cut(path, *to, **options):
+        if moment == "rename":
+            now = path.name == "models-00002.npz"
+        elif moment == "remove":
+            now = path.name == "models-00001.npz"
+        else:
+            now = Path(to[0]).name == names[moment] and (moment == "models" or next(calls) == 2)
+        if now:
             raise PowerCutError
-        return replacing(path)
+        return original(path, *to, **options)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(files, "replacing", power_cut_in_round_two)
+    patch.setattr(owner, name, cut)
+
+
+@pytest.mark.parametrize("moment", ["models", "record", "ledger", "rename", "remove"])
+def test_a_killed_server_plays_a_round_again_only_if_nobody_can_have_seen_it(
+    make_strategy, make_grid, nodes, honest, initial, tmp_path, monkeypatch, moment
+):
+    whole = make_strategy().start(make_grid(nodes), initial, num_rounds=2)
+    with monkeypatch.context() as patch:
+        cut_in_round_two(patch, moment)
         with pytest.raises(PowerCutError):
             make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
+    public = (tmp_path / "models-00002.npz").exists()
+    assert public == (moment == "remove")
+    assert load_ledger(tmp_path / "ledger.json").queries[0].count == 1 + (moment in ("rename", "remove"))
+    # The nodes would send something else now: noise that was shown must not be used again.
+    grid, made = make_grid({node: honest(np.float32(0.7)) for node in nodes}), moment not in NOT_RECORDED
+    result = make_strategy(folder=tmp_path).start(grid, initial, num_rounds=2)
+    assert made == (grid.sent == []) == np.array_equal(vector(result), vector(whole))
     assert load_ledger(tmp_path / "ledger.json").queries[0].count == 2
-    resumed = make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
-    assert resumed.arrays["fc.weight"].data == whole.arrays["fc.weight"].data
-    assert load_ledger(tmp_path / "ledger.json").queries[0].count == 3
+    assert not list((tmp_path / "private").glob("models-*"))
+    make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
+    assert [path.name for path in tmp_path.glob("models-*")] == ["models-00003.npz"]
+
+
+@pytest.mark.parametrize("found", ["state", "private", "backup", "no ledger"])
+def test_the_last_released_round_is_not_played_again(
+    make_strategy, make_grid, nodes, initial, tmp_path, found
+):
+    make_strategy(folder=tmp_path).start(make_grid(nodes), initial, num_rounds=1)
+    kept = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "ledger.json"]
+    backup = {path: path.read_bytes() for path in kept}
+    if found == "private":
+        shutil.rmtree(tmp_path / "private")
+    elif found == "state":
+        (tmp_path / "private" / "state.json").unlink()
+    else:
+        make_strategy(folder=tmp_path).start(make_grid(nodes), initial, num_rounds=2)
+        for path, content in backup.items():
+            path.write_bytes(content)
+    if found == "no ledger":
+        (tmp_path / "ledger.json").unlink()
+    grid = make_grid(nodes)
+    with pytest.raises(ValueError, match="must not be trained again with the same noise") as refused:
+        make_strategy(folder=tmp_path).start(grid, initial)
+    assert "\n" not in str(refused.value)
+    assert grid.sent == []
+
+
+def test_of_two_loops_in_one_folder_one_releases(make_strategy, make_grid, nodes, honest, initial, tmp_path):
+    from flwr.app import ConfigRecord
+
+    grids = [make_grid(nodes), make_grid({node: honest(np.float32(0.7)) for node in nodes})]
+    first, second = (make_strategy(ALL, folder=tmp_path) for _ in grids)
+    sent = [
+        strategy.configure_train(1, initial, ConfigRecord(), grid)
+        for strategy, grid in zip((first, second), grids, strict=True)
+    ]
+    released, _ = first.aggregate_train(1, grids[0].send_and_receive(sent[0]))
+    with pytest.raises(ValueError, match="another server has been at work here") as refused:
+        second.aggregate_train(1, grids[1].send_and_receive(sent[1]))
+    assert "\n" not in str(refused.value)
+    # Whoever was refused goes on from what was released, not from what it made.
+    message = next(iter(second.configure_train(2, initial, ConfigRecord(), grids[1])))
+    shown = message.content["arrays"]["fc.weight"].numpy()
+    np.testing.assert_array_equal(shown, released["fc.weight"].numpy())
+    assert second.metrics == first.metrics
+
+
+def test_a_local_runs_folder_is_left_alone(flower, make_strategy, tmp_path):
+    (tmp_path / "config.toml").write_text("")
+    once = CohortOnce(rounds=1, sampling=Poisson(probability=0.9), noise_multiplier=1.0)
+    upload = OneRound(upload=Rows(features=2, classes=2), noise_multiplier=1.0)
+    for make in (
+        lambda: make_strategy(once, seed=None, folder=tmp_path),
+        lambda: make_strategy(folder=tmp_path),
+        lambda: flower.OneRoundStrategy(upload, num_users=2, delta=0.01, folder=tmp_path),
+    ):
+        with pytest.raises(ValueError, match=r"holds a local run \(config.toml\)"):
+            make()
+    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
 
 
 @pytest.mark.parametrize("lost", ["all", "last"])

@@ -18,7 +18,7 @@ from fedproof.accounting.ledger import Ledger, load_ledger, save_ledger
 from fedproof.arrays import Floats
 from fedproof.certificates import Certificate, dumps
 from fedproof.files import locked, replace_file, replacing
-from fedproof.folder import CERTIFICATE, MODELS, NOTICE, PRIVATE, RELEASE
+from fedproof.folder import CERTIFICATE, CONFIG, MODELS, NOTICE, PRIVATE, RELEASE
 from fedproof.integrations.server import Params, State
 from fedproof.release import Release
 
@@ -81,41 +81,68 @@ def alone_in(folder: Path | None) -> Iterator[None]:
         yield
 
 
+def refuse_local_run(folder: Path | None) -> None:
+    """Raise ValueError if `folder` is a local run's: its seed has made noise, its ledger has counted."""
+    if folder is not None and (folder / CONFIG).exists():
+        raise ValueError(
+            f"folder = {folder}: holds a local run ({CONFIG}), whose seed and ledger are its own; choose "
+            "another"
+        )
+
+
+@contextmanager
+def _deciding(folder: Path) -> Iterator[None]:
+    """Keep others out while it is decided what is released: a loop of one's own holds no lock of `start`."""
+    refuse_local_run(folder)
+    (folder / PRIVATE).mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locked(folder / PRIVATE / ".lock", f"folder = {folder}"):
+        yield
+
+
 # --- a training in rounds -----------------------------------------------------------------------------------
 
 
-def save(folder: Path, mark: str, saved: Saved, ledger: Ledger | None) -> None:
-    """Write the ledger, then the models, then the record that makes them count.
+def save(folder: Path, mark: str, saved: Saved, counted: Counted) -> None:
+    """Keep a round's models where nobody sees them, record them, count them, and only then publish them.
 
-    A crash in between leaves a ledger that counts one round more than the record. That round was shown to
-    nobody, so it may be played again.
+    Guarantee: noise is used for one release. A server that is killed before the record is there has shown
+    nothing and may play the round again; one that is killed later publishes what it made, see `load`.
+
+    Raises:
+        ValueError: another server has played the round meanwhile.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    if ledger is not None:
-        save_ledger(ledger, folder / _LEDGER)
-    state, models = saved.state, folder / f"models-{saved.state.round:05d}.npz"
-    with replacing(models) as file:
-        np.savez(file, params=state.params, clip_norms=state.clip_norms, heard=state.heard)
-    _write_record(folder, mark, models, saved.users, saved.metrics, round=state.round, named=saved.named)
-    for old in folder.glob("models-*.npz"):
-        if old != models:
-            old.unlink()
+    state = saved.state
+    name = f"models-{state.round:05d}.npz"
+    with _deciding(folder):
+        check_is_next(folder, mark, state.round, counted)
+        with replacing(folder / PRIVATE / name) as file:
+            np.savez(file, params=state.params, clip_norms=state.clip_norms, heard=state.heard)
+        kept = folder / PRIVATE / name
+        record = _write_record(
+            folder, mark, kept, saved.users, saved.metrics, round=state.round, named=saved.named
+        )
+        _put_in_place(folder / name, record, counted(state.round))
+        for number, old in _released(folder).items():
+            if number < state.round:
+                old.unlink()
 
 
 def load(folder: Path, mark: str, counted: Counted) -> Saved | None:
-    """What `folder` holds of this training, None if nothing.
+    """What `folder` holds of this training, None if nothing; its last round is published if it was not.
 
     Raises:
-        ValueError: it holds another training, or a file was altered or is missing.
+        ValueError: it holds another training, a file was altered or is missing, or more was released than
+            is recorded.
     """
-    record = _read_record(folder, mark)
-    if record is None:
-        _check_counted(folder, 0, counted)
-        return None
-    done, models = int(record["round"]), folder / record["models"]
-    if not _is_whole(models, record):
-        raise ValueError(f"folder = {folder}: {models.name} is missing or was altered")
-    _check_counted(folder, done, counted)
+    with _deciding(folder):
+        record = _read_record(folder, mark)
+        done = 0 if record is None else int(record["round"])
+        _check_released(folder, done, counted)
+        if record is None:
+            return None
+        models = folder / record["models"]
+        if not _put_in_place(models, record, counted(done)):
+            raise ValueError(f"folder = {folder}: {models.name} is missing or was altered")
     with np.load(models, allow_pickle=False) as file:
         params: Params = file["params"]
         clip_norms: Floats = file["clip_norms"]
@@ -128,22 +155,45 @@ def load(folder: Path, mark: str, counted: Counted) -> Saved | None:
     )
 
 
-def _check_counted(folder: Path, done: int, counted: Counted) -> None:
+def check_is_next(folder: Path, mark: str, round: int, counted: Counted) -> None:
+    """Refuse a round unless it is the one after the last that the folder holds, whoever has played that."""
+    record = _read_record(folder, mark)
+    done = 0 if record is None else int(record["round"])
+    if done != round - 1:
+        raise ValueError(
+            f"folder = {folder}: the state holds {done} rounds, so this is no time to release round {round}: "
+            "another server has been at work here"
+        )
+    _check_released(folder, done, counted)
+
+
+def _check_released(folder: Path, done: int, counted: Counted) -> None:
     """Refuse a state that is older than what was released: its rounds would be played again.
 
-    The noise of a round is decided by the seed, so two releases of it would give the updates away.
+    The noise of a round is decided by the seed, so two releases of it would give the updates away. A round is
+    recorded before it is counted and published, so whatever is counted or public beyond the record was shown.
     """
     path = folder / _LEDGER
     found = load_ledger(path) if path.exists() else None
-    if found is None or found in map(counted, range(1, done + 2)):
-        return
-    later = next((number for number in range(done + 2, done + _ROUNDS) if counted(number) == found), None)
-    if later is None:
-        raise ValueError(f"folder = {folder}: {_LEDGER} counts another mechanism or δ; choose another")
-    raise ValueError(
-        f"folder = {folder}: the ledger counts {later} rounds, the state holds {done}: models that were "
-        "released are missing, and must not be trained again with the same noise; choose another"
-    )
+    last, beyond = max(_released(folder), default=0), None
+    if found is not None and found not in map(counted, range(done, 0, -1)):
+        later = next((number for number in range(done + 1, done + _ROUNDS) if counted(number) == found), None)
+        if later is None:
+            raise ValueError(f"folder = {folder}: {_LEDGER} counts another mechanism or δ; choose another")
+        beyond = f"the ledger counts {later} rounds"
+    elif last > done:
+        beyond = f"{_released(folder)[last].name} is public"
+    if beyond is not None:
+        raise ValueError(
+            f"folder = {folder}: {beyond}, the state holds {done}: models that were released are missing, "
+            "and must not be trained again with the same noise; choose another"
+        )
+
+
+def _released(folder: Path) -> dict[int, Path]:
+    """The public models, by their round."""
+    found = {path.stem.removeprefix("models-"): path for path in folder.glob("models-*.npz")}
+    return {int(number): path for number, path in found.items() if number.isdecimal()}
 
 
 # --- one release --------------------------------------------------------------------------------------------
@@ -152,10 +202,19 @@ def _check_counted(folder: Path, done: int, counted: Counted) -> None:
 def save_release(
     folder: Path, mark: str, release: Release, users: Mapping[int, int], metrics: list[dict[str, Any]]
 ) -> None:
-    """Keep a release where nobody sees it, and the record by which no other is ever made here."""
-    (folder / PRIVATE).mkdir(mode=0o700, parents=True, exist_ok=True)
-    release.save(folder / _PENDING)
-    _write_record(folder, mark, folder / _PENDING, users, metrics, round=1)
+    """Keep a release where nobody sees it, and the record by which no other is ever made here.
+
+    Raises:
+        ValueError: another server has made it meanwhile.
+    """
+    with _deciding(folder):
+        made = _read_record(folder, mark) is not None
+        if made or (folder / _LEDGER).exists() or (folder / RELEASE).exists():
+            raise ValueError(
+                f"folder = {folder}: another server has made the release, and it must not be made again"
+            )
+        release.save(folder / _PENDING)
+        _write_record(folder, mark, folder / _PENDING, users, metrics, round=1)
 
 
 def publish(folder: Path, mark: str, ledger: Ledger | None) -> list[dict[str, Any]] | None:
@@ -167,20 +226,17 @@ def publish(folder: Path, mark: str, ledger: Ledger | None) -> list[dict[str, An
     Raises:
         ValueError: the folder holds another training, or its release was altered or is missing.
     """
-    record, public, kept = _read_record(folder, mark), folder / RELEASE, folder / _PENDING
     lost = (
         f"folder = {folder}: the release that was made is missing or was altered, and must not be made again"
     )
-    if record is None:
-        if (folder / _LEDGER).exists() or public.exists():
+    with _deciding(folder):
+        record, public = _read_record(folder, mark), folder / RELEASE
+        if record is None:
+            if (folder / _LEDGER).exists() or public.exists():
+                raise ValueError(f"{lost}; choose another")
+            return None
+        if not _put_in_place(public, record, ledger):
             raise ValueError(f"{lost}; choose another")
-        return None
-    if not _is_whole(public, record):
-        if not _is_whole(kept, record):
-            raise ValueError(f"{lost}; choose another")
-        if ledger is not None:
-            save_ledger(ledger, folder / _LEDGER)
-        kept.replace(public)
     found: list[dict[str, Any]] = record["metrics"]
     return found
 
@@ -219,7 +275,7 @@ def _write_record(
     *,
     round: int,
     named: bool | None = None,
-) -> None:
+) -> dict[str, Any]:
     record = {
         "training": mark,
         "round": round,
@@ -229,8 +285,8 @@ def _write_record(
         "named": named,
         "metrics": metrics,
     }
-    (folder / PRIVATE).mkdir(mode=0o700, exist_ok=True)
     replace_file(folder / _RECORD, (json.dumps(record, indent=1) + "\n").encode(), mode=0o600)
+    return record
 
 
 def _read_record(folder: Path, mark: str) -> dict[str, Any] | None:
@@ -246,6 +302,19 @@ def _read_record(folder: Path, mark: str) -> dict[str, Any] | None:
             "model differ); choose another"
         )
     return record
+
+
+def _put_in_place(public: Path, record: Mapping[str, Any], ledger: Ledger | None) -> bool:
+    """Count what the record names, then make it public, unless it is; False if it is missing or altered."""
+    if _is_whole(public, record):
+        return True
+    kept = public.parent / PRIVATE / public.name
+    if not _is_whole(kept, record):
+        return False
+    if ledger is not None:
+        save_ledger(ledger, public.parent / _LEDGER)
+    kept.replace(public)
+    return True
 
 
 def _is_whole(path: Path, record: Mapping[str, Any]) -> bool:

@@ -202,10 +202,11 @@ class OneRoundStrategy(FederationStrategy):
             total,
             private_numbers(self._seed or 0, Purpose.NOISE, 0, secure=self._seed is None),
         )
-        self._release = Release(mechanism=self.mechanism, total=total, anchors=self.anchors)
+        release = Release(mechanism=self.mechanism, total=total, anchors=self.anchors)
         if self.folder is not None:
-            files.save_release(self.folder, self._mark, self._release, self._users, self.metrics)
+            files.save_release(self.folder, self._mark, release, self._users, self.metrics)
             files.publish(self.folder, self._mark, self._ledger_of(self.mechanism, 1))
+        self._release = release  # not before: what is refused is nobody's to see
         return self._arrays(), MetricRecord(dict(self.metrics[-1]))
 
     def summary(self) -> None:

@@ -273,13 +273,7 @@ class RoundsStrategy(FederationStrategy):
         self._report(received, self._invitation, clip_norm)
         self._invitation = None
         if self.folder is not None:
-            saved = files.Saved(
-                state=self._state,
-                users=self._saved_users(),
-                metrics=self.metrics,
-                named=self._begun_named,
-            )
-            files.save(self.folder, self._mark, saved, self.ledger)
+            self._save(self._state)
         return self._arrays(), MetricRecord(dict(self.metrics[-1]))
 
     def summary(self) -> None:
@@ -295,6 +289,18 @@ class RoundsStrategy(FederationStrategy):
             LOG.info("\t└──> ε = %.4f at δ = %s; of all %s replicas %.4f", one, self.delta, replicas, every)
 
     # --- steps --------------------------------------------------------------------------------------------
+
+    def _save(self, state: server.State) -> None:
+        assert self.folder is not None
+        saved = files.Saved(
+            state=state, users=self._saved_users(), metrics=self.metrics, named=self._begun_named
+        )
+        try:
+            files.save(self.folder, self._mark, saved, self._ledger)
+        except BaseException:
+            self._state = None  # nobody may see it: who goes on looks again at what the folder holds
+            self.metrics.pop()
+            raise
 
     def _last_round(self, num_rounds: int | None) -> int:
         rounds = self.plan.mechanism.rounds
