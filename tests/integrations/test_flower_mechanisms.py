@@ -383,6 +383,7 @@ def test_a_node_without_an_identity_is_not_asked(flower, make_once, make_grid, n
         ({"anchors": np.eye(3)}, "upload = 'rows' has no anchors"),
         ({"num_users": 2**30}, "num_users = 1073741824 must be at most"),
         ({"users": {100: 0, 101: 0}}, "users gives one number to two nodes"),
+        ({"users": {100: 0, 101: -1}}, "users: -1 is no number of a user, they are counted from 0"),
     ],
 )
 def test_bad_arguments_of_one_round(make_once, change, message):

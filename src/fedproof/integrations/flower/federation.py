@@ -61,6 +61,9 @@ class FederationStrategy(Strategy):
             check.positive(max_epsilon=max_epsilon)
         if mechanism.once and users is not None and len(set(users.values())) < len(users):
             raise ValueError("users gives one number to two nodes: everybody is counted once")
+        negative = [number for number in (users or {}).values() if number < 0]
+        if negative:
+            raise ValueError(f"users: {negative[0]} is no number of a user, they are counted from 0")
         self.num_users = num_users
         self.delta = delta
         self.max_epsilon = max_epsilon

@@ -276,6 +276,19 @@ class Received:
     bytes: int
     faults: tuple[tuple[int, Fault], ...]
 
+    def told(self, invitation: Invitation, clip_norm: float) -> dict[str, Any]:
+        """Numbers for the operator's eyes, on average over the replicas."""
+        replicas, replied = len(self.replied), int(self.replied.sum())
+        return {
+            "replicas": replicas,
+            "cohort": sum(len(rows) for rows in invitation.rows.values()) / replicas,
+            "replied": replied / replicas,
+            "clipped-share": int(self.clipped.sum()) / max(1, replied),
+            "clip-norm": clip_norm,
+            "messages": len(invitation.rows),
+            "upload-bytes": self.bytes,
+        }
+
 
 def judged(
     invited: Collection[int], group: str, replies: Iterable[Message]

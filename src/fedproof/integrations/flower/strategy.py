@@ -387,27 +387,14 @@ class RoundsStrategy(FederationStrategy):
     def _report(self, received: Received, invitation: Invitation, clip_norm: float) -> None:
         assert self._state is not None
         done, replicas = self._state.round, len(self.plan.replicas)
-        faults = self._blame(done, received.faults)
-        drawn = sum(len(rows) for rows in invitation.rows.values())
-        replied = int(received.replied.sum())
         spent = {
             "epsilon": self._cost(done, 1),
             "ensemble-epsilon": self._cost(done, replicas),
             "delta": self.delta,
         }
-        self.metrics.append(
-            (spent if self.delta is not None else {})
-            | {
-                "replicas": replicas,
-                "cohort": drawn / replicas,
-                "replied": replied / replicas,
-                "clipped-share": int(received.clipped.sum()) / max(1, replied),
-                "clip-norm": clip_norm,
-                "messages": len(invitation.rows),
-                "upload-bytes": received.bytes,
-            }
-            | faults
-        )
+        faults = self._blame(done, received.faults)
+        told = received.told(invitation, clip_norm)
+        self.metrics.append((spent if self.delta is not None else {}) | told | faults)
 
 
 UserFedAvgStrategy = RoundsStrategy  # by its first mechanism, which it was written for
