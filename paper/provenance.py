@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,18 @@ _TRAINING = (
     *("config", "data", "encoders", "models", "rounds", "mechanisms", "ensemble", "aggregation/rule.py"),
     *("experiment.py", "federation.py", "seeds.py", "arrays.py", "release.py"),
 )
+_ROUNDS = ("user-fedavg", "fedavg", "instance-fedsgd", "instance-fedavg")
+_NOT_IN_ROUNDS = frozenset(
+    f"{room}/{name}.py"
+    for room, names in {
+        "mechanisms": ("one_round", "uploads", "local", "partition", "cohort_once"),
+        "rounds": ("heads", "members", "smoothed"),
+        "ensemble": ("one_round", "engines"),
+    }.items()
+    for name in names
+) | {"release.py"}
+"""What trainings over rounds do not execute: changes there leave their rows as they are."""
+
 _CERTIFYING = ("accounting", "certificates")
 _ATTACKING = ("robustness", "attacks/attack.py", "attacks/units.py", "attacks/model_replacement.py")
 _CERTIFIED = (
@@ -66,7 +78,8 @@ def decided_by(point: Point) -> dict[str, str]:
         parts["certificates"] = _code(_CERTIFYING)
     if config is None:
         return parts
-    parts["training"] = _code(_TRAINING)
+    others = _NOT_IN_ROUNDS if config.mechanism.kind in _ROUNDS else frozenset[str]()
+    parts["training"] = _code(_TRAINING, but=others)
     if config.aggregation.rule != "mean":
         parts[f"rule {config.aggregation.rule}"] = _code(("aggregation",))
     if panel.attacks:
@@ -196,12 +209,14 @@ def _measuring(files: Sequence[str]) -> str:
     return _short("".join(code_of(ROOT / "paper" / file) for file in files).encode())
 
 
-def _code(rooms: Sequence[str]) -> str:
+def _code(rooms: Sequence[str], *, but: Collection[str] = ()) -> str:
     digest = hashlib.sha256()
     for room in rooms:
         path = _PACKAGE / room
         for file in [path] if path.suffix else sorted(path.rglob("*.py")):
-            digest.update(f"{file.relative_to(_PACKAGE)} {code_of(file)}\n".encode())
+            name = file.relative_to(_PACKAGE).as_posix()
+            if name not in but:
+                digest.update(f"{name} {code_of(file)}\n".encode())
     return digest.hexdigest()[:12]
 
 
