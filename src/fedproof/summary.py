@@ -16,6 +16,10 @@ from fedproof.threat import Relation, ThreatModel
 FILE = "summary.json"
 
 
+LEFT_OUT = "left out (it sends noise alone)"
+"""What "added or removed" means of a user that adds its own noise, and is known to take part."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
     """How many updates users send up while all replicas are trained, and their size."""

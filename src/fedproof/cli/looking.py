@@ -26,6 +26,7 @@ from fedproof.config import load_config
 from fedproof.mechanisms import Local
 from fedproof.mechanisms.codec import describe
 from fedproof.mechanisms.uploads import UPLOADS
+from fedproof.summary import LEFT_OUT
 from fedproof.threat import ThreatModel
 
 _LEAST_ACCOUNTED = 0.05  # where ε is in the hundreds, and accountants take minutes to say so
@@ -135,9 +136,7 @@ def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
         ("accountant", "ε"),
         [(_NAMES[name], f"{value:.4f}") for name, value in document["epsilon"].items()],
     )
-    changed = changed_in_words(document["relation"])
-    if "honest" in document:  # who adds noise is known to take part
-        changed = "left out (it sends noise alone)"
+    changed = LEFT_OUT if "honest" in document else changed_in_words(document["relation"])
     say(f"for one {unit} {changed}: {document['event']}")
     if epsilon is not None:
         found = ", ".join(f"{value:.3g} ({name})" for name, value in document["delta_at_epsilon"].items())

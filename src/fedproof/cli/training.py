@@ -12,7 +12,7 @@ from fedproof.cli.certifying import say_soundness, thinned
 from fedproof.cli.common import Json, need_checkout, print_json, print_table, progress_bars, say
 from fedproof.config import Config, load_config, parse_config, validated
 from fedproof.folder import NOTICE, OBSERVED
-from fedproof.summary import RunSummary
+from fedproof.summary import LEFT_OUT, RunSummary
 
 if TYPE_CHECKING:
     from fedproof.pretrain import Pretrained
@@ -171,7 +171,7 @@ def _epsilons(summary: RunSummary) -> list[tuple[str, str]]:
         at = f"δ = {summary.delta:g}"
         sums = summary.epsilon_of_sum
         seen = "of the release" if sums is None else "towards the server"
-        joined = "added or removed" if sums is None else "left out (it sends noise alone)"
+        joined = "added or removed" if sums is None else LEFT_OUT
         rows = [
             (f"ε {seen}, one {unit} {joined}, {at}", f"{rounded_up(cost['pld'], 3)}"),
             (f"ε {seen}, one {unit} replaced, {at}", f"{rounded_up(summary.epsilon_if_replaced, 3)}"),

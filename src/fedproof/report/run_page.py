@@ -25,6 +25,7 @@ from fedproof.report.run_data import (
 from fedproof.report.sections import advice, privacy
 from fedproof.report.svg import figure
 from fedproof.report.words import duration, number, percent, plural, rounded_up
+from fedproof.summary import LEFT_OUT
 from fedproof.threat import Relation
 
 
@@ -117,8 +118,7 @@ def tiles(run: RunData) -> Iterator[Markup]:
     if summary.epsilon_if_replaced is not None:
         sums = summary.epsilon_of_sum or {}
         seen = "Privacy towards the server" if sums else "Privacy of all that is released"
-        # Whose noise is its own is known to take part: it holds nothing, and sends noise alone.
-        joined = "left out (it sends noise alone)" if sums else "added or removed"
+        joined = LEFT_OUT if sums else "added or removed"
         shown = [
             ("epsilon", seen, epsilon["pld"], joined),
             ("epsilon-replaced", seen, summary.epsilon_if_replaced, "replaced"),

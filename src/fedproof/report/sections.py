@@ -13,7 +13,7 @@ from fedproof.report.page import Markup, join, section, table, tag
 from fedproof.report.run_data import RunData, rounds_chart
 from fedproof.report.svg import figure
 from fedproof.report.words import percent, plural, rounded_up
-from fedproof.summary import RunSummary
+from fedproof.summary import LEFT_OUT, RunSummary
 from fedproof.threat import Relation
 
 _LITTLE = 0.5  # of the ensemble's accuracy, certified against one unit: less asks for an explanation
@@ -214,5 +214,5 @@ def _moved(run: RunData) -> str:
     if mechanism is None:
         return ""
     if mechanism.honest is not None:
-        return " left out (it sends noise alone)"
+        return f" {LEFT_OUT}"
     return " added or removed" if natural_relation(mechanism) is Relation.JOIN else " replaced"

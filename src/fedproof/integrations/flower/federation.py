@@ -3,6 +3,7 @@
 """What all strategies share: who is who, who is asked, what is reported and spent, and the certificate."""
 
 import logging
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,9 +88,9 @@ class FederationStrategy(Strategy):
     # --- what has been done and what it cost --------------------------------------------------------------
 
     @property
+    @abstractmethod
     def executed(self) -> Mechanism:
         """The mechanism as it was really executed: what a certificate must name."""
-        raise NotImplementedError
 
     @property
     def assumptions(self) -> tuple[str, ...]:
