@@ -20,7 +20,7 @@ from fedproof.certificates import (
 )
 from fedproof.certificates import certify as certify_scores
 from fedproof.certificates import inefficacy as certify_costs
-from fedproof.certificates.soundness import cost_caveats, executed
+from fedproof.certificates.soundness import executed
 from fedproof.cli.belonging import Kind, check_options
 from fedproof.cli.common import Json, check_written, print_json, print_table, say, sizes_of
 from fedproof.cli.mechanism import (
@@ -352,7 +352,9 @@ def inefficacy(
     if out is not None:
         replace_file(out, dumps(result).encode())
     if page is not None:
-        _write_bounds(result, page)
+        from fedproof.report import write_inefficacy_page
+
+        write_inefficacy_page(result, page)
     if json:
         print_json(
             result.headline
@@ -362,23 +364,6 @@ def inefficacy(
     _show_bounds(result, words)
     if out is not None:
         say(f"written to {out}; check it with: fedproof verify {out} --costs {costs}")
-
-
-def _write_bounds(result: Inefficacy, page: Path) -> None:
-    """Bounds on a cost as a page."""
-    from fedproof.report import inefficacy_rows, write_inefficacy_page
-
-    settings = result.settings
-    write_inefficacy_page(
-        inefficacy_rows(result),
-        page,
-        cost=result.cost,
-        cost_bound=settings.cost_bound,
-        unit=settings.threat.unit.value,
-        needed={settings.method.value: result.needed} if settings.tau is not None else None,
-        tau=settings.tau,
-        reasons=cost_caveats(settings),
-    )
 
 
 def _show_bounds(result: Inefficacy, words: str) -> None:

@@ -164,7 +164,7 @@ def attack(
     """Train under attack, and set what the attacks achieve beside what is certified."""
     training()
     from fedproof.report import write_attack_page
-    from fedproof.report.comparisons import saturated
+    from fedproof.report.attack_page import saturated
     from fedproof.robustness import document, write_rows
     from fedproof.robustness.evaluate import attack as run_attacks
 
@@ -195,7 +195,7 @@ def attack(
 
 def _show_attacks(rows: list[AttackRow], cost_bound: float) -> None:
     """Two tables, each narrow enough for a terminal: what models answer, and what it costs the attacker."""
-    from fedproof.report.comparisons import COLUMNS, saturated
+    from fedproof.report.attack_page import COLUMNS, saturated
 
     answered = {True: "yes", False: "NO", None: "-"}
     asked = "one model answers" if rows[0].replicas == 1 else f"{rows[0].replicas} replicas answer"

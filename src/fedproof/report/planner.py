@@ -15,7 +15,7 @@ from scipy.special import ndtri
 from fedproof.certificates import Certificate, Method
 from fedproof.certificates.planning import certifies
 from fedproof.mechanisms import Mechanism, Query
-from fedproof.report.page import Markup, data_block, details, join, section, table, tag, void
+from fedproof.report.page import Markup, bullets, data_block, details, join, section, table, tag, void
 from fedproof.report.run_data import RunData
 from fedproof.report.words import chosen_size, number, percent, plural
 from fedproof.threat import Relation, ThreatModel
@@ -203,7 +203,7 @@ def planner_section(plan: Plan | None, run: RunData) -> Markup:
     found = improvements(run, plan)
     if plan is None and not found:
         return Markup("")
-    gains = tag("ul", *(tag("li", sentence) for sentence in found), class_="gains") if found else ""
+    gains = bullets(found, class_="gains") if found else ""
     sliders = () if plan is None else (*_planner(plan, run), _table(plan))
     return section("planner", "What would certify more?", gains, *sliders)
 

@@ -52,7 +52,7 @@ class Scale:
         return self.start + (self.end - self.start) * (here - low) / (high - low)
 
 
-def figure(chart: Chart, *, note: object = "") -> Markup:
+def figure(chart: Chart, *, remark: object = "") -> Markup:
     """A chart for wide and narrow screens, its values under the pointer, and the table behind it."""
     plot = tag(
         "div",
@@ -70,7 +70,7 @@ def figure(chart: Chart, *, note: object = "") -> Markup:
         tag("p", chart.y_label, class_="y-title"),
         plot,
         said,
-        tag("figcaption", legend(chart), note),
+        tag("figcaption", legend(chart), remark),
         _table(chart),
         data_block(_values(chart)),
         class_="figure",
