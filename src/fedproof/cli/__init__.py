@@ -7,7 +7,7 @@ import typer
 import typer.core
 
 from fedproof import __version__
-from fedproof.cli import certifying, comparing, looking, planning, site, training
+from fedproof.cli import certifying, comparing, looking, planning, training
 from fedproof.cli.common import stderr
 
 __all__ = ["app", "main"]
@@ -38,7 +38,7 @@ for command in (
     training.predict,
     looking.account,
     planning.plan,
-    site.site,
+    looking.site,
     looking.report,
     comparing.reproduce,
     comparing.records,

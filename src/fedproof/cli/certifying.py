@@ -274,15 +274,12 @@ def say_soundness(sound: bool, reasons: tuple[str, ...] | list[str], words: str 
 
     `words` say what somebody's own training is taken to have done; None: it was executed here.
     """
-    if sound and words is None:
+    if not sound:
+        say("heuristic, not a proof, because:", *(f"  - {reason}" for reason in reasons))
+    elif words is None:
         say("sound: every condition of the theorem is met")
-        return
-    if sound:
+    else:
         say(f"sound if your training did exactly this: {words}")
-        return
-    say("heuristic, not a proof, because:")
-    for reason in reasons:
-        say(f"  - {reason}")
 
 
 @unfolded

@@ -47,9 +47,18 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     stdout.print(table)
 
 
-def say(text: str) -> None:
-    """A sentence on standard output, never broken by markup."""
-    stdout.print(text, markup=False, highlight=False, soft_wrap=True)
+def say(*texts: object) -> None:
+    """Sentences on standard output, each on a line of its own and never broken by markup."""
+    for text in texts:
+        stdout.print(str(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def answer(document: Any, *texts: object, json: bool) -> None:
+    """The document for programs, or what it says for people."""
+    if json:
+        print_json(document)
+    else:
+        say(*texts)
 
 
 @contextmanager

@@ -6,18 +6,29 @@ from typing import Annotated, Any
 import typer
 
 from fedproof.cli.certifying import say_soundness
-from fedproof.cli.common import Json, need_checkout, print_json, print_table, progress_bars, say, sizes_of
-from fedproof.cli.training import Device, Engine, Out, Set, training
+from fedproof.cli.common import (
+    Json,
+    answer,
+    need_checkout,
+    print_json,
+    print_table,
+    progress_bars,
+    say,
+    sizes_of,
+)
+from fedproof.cli.training import Device, Engine, Experiment, Out, Set, training
 from fedproof.config import load_config
 from fedproof.folder import NOTICE
 from fedproof.robustness import AttackRow
 from fedproof.summary import ComparedRun
 
+Experiments = Annotated[Path, typer.Option(help="The folder with the experiments.")]
+
 _EACH_SAYS = f"{NOTICE} in the directory of a run says what of it may be published; keep private/ to yourself"
 
 
 def sweep(
-    config: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    config: Experiment,
     out: Out,
     vary: Annotated[list[str] | None, typer.Option(help="What changes: section.key=value1,value2.")] = None,
     engine: Engine = "local",
@@ -34,12 +45,7 @@ def sweep(
     runs = sweeping.points(load_config(config, changes or ()), vary or ())
     with progress_bars() as progress:
         swept = sweeping.sweep(
-            runs,
-            out,
-            engine=engine,
-            device=device,
-            progress=progress,
-            finished=_report_once,
+            runs, out, engine=engine, device=device, progress=progress, finished=_report_once
         )
     page = write_sweep_page(swept, out / "sweep.html", title=f"Sweep of {config.name}")
     if json:
@@ -59,9 +65,7 @@ def sweep(
             for row in swept
         ],
     )
-    say(f"the page to look at is {page}")
-    say(picked(len(swept)))
-    say(_EACH_SAYS)
+    say(f"the page to look at is {page}", picked(len(swept)), _EACH_SAYS)
 
 
 def _report_once(folder: Path) -> None:
@@ -144,8 +148,7 @@ def _show(rows: list[ComparedRun], sizes: list[int], title: str) -> None:
     if not all(row.sound for row in rows):
         say("* not a proof; the page says why")
     say("sent up: updates of all replicas, in bytes; pooled training counted as FedSGD, at most")
-    say(picked(len({row.name for row in rows})))
-    say(_EACH_SAYS)
+    say(picked(len({row.name for row in rows})), _EACH_SAYS)
 
 
 def attack(
@@ -178,19 +181,15 @@ def attack(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_rows(rows, out / "attacks.csv")
-        write_attack_page(
-            rows,
-            out / "attacks.html",
-            unit=loaded.threat.unit.value,
-            cost_bound=loaded.attack.cost_bound,
-        )
+        page, unit = out / "attacks.html", loaded.threat.unit.value
+        write_attack_page(rows, page, unit=unit, cost_bound=loaded.attack.cost_bound)
     if json:
         print_json(document(rows) | {"warnings": saturated(rows, loaded.attack.cost_bound)})
         return
     _show_attacks(rows, loaded.attack.cost_bound)
     say_soundness(all(row.sound for row in rows), list(dict.fromkeys(r for row in rows for r in row.reasons)))
     if out is not None:
-        say(f"the page to look at is {out / 'attacks.html'}")
+        say(f"the page to look at is {page}")
 
 
 def _show_attacks(rows: list[AttackRow], cost_bound: float) -> None:
@@ -230,10 +229,8 @@ def _show_attacks(rows: list[AttackRow], cost_bound: float) -> None:
             for row in rows
         ],
     )
-    for name, meaning in COLUMNS.items():
-        say(f"{name}: {meaning}")
-    for sentence in saturated(rows, cost_bound):
-        say(f"warning: {sentence}")
+    say(*(f"{name}: {meaning}" for name, meaning in COLUMNS.items()))
+    say(*(f"warning: {sentence}" for sentence in saturated(rows, cost_bound)))
 
 
 def _shown(value: float | None, form: str) -> str:
@@ -249,7 +246,7 @@ def reproduce(
         float, typer.Option(help="Of the number of replicas; 1 is the paper's, below 0.1 all is cut down.")
     ] = 1.0,
     out: Annotated[Path, typer.Option(help="Where rows, figures and the page go.")] = Path("reproduction"),
-    experiments: Annotated[Path, typer.Option(help="The folder with the experiments.")] = Path("experiments"),
+    experiments: Experiments = Path("experiments"),
     device: Device = "cpu",
     jobs: Annotated[
         int, typer.Option(help="Points measured side by side, each with its share of the device.")
@@ -286,10 +283,8 @@ def reproduce(
     with progress_bars() as progress:
         rows = measure(wanted, experiments, out, progress=progress, **settings)
     page = write_page(studies, experiments, rows, out)
-    if json:
-        print_json({"rows": str(rows.path), "page": str(page)})
-    else:
-        say(f"the page to look at is {page}; its numbers are in {rows.path}")
+    text = f"the page to look at is {page}; its numbers are in {rows.path}"
+    answer({"rows": str(rows.path), "page": str(page)}, text, json=json)
 
 
 def _checked(
@@ -323,7 +318,7 @@ def records(
         ),
     ] = "",
     out: Annotated[Path, typer.Option(help="Where rows and the page go.")] = Path("records"),
-    experiments: Annotated[Path, typer.Option(help="The folder with the experiments.")] = Path("experiments"),
+    experiments: Experiments = Path("experiments"),
     device: Device = "cpu",
     json: Json = False,
 ) -> None:

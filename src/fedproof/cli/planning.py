@@ -12,7 +12,7 @@ from fedproof import check
 from fedproof.accounting.epsilon import replaced_epsilon
 from fedproof.certificates import choosing, planning
 from fedproof.cli.belonging import Kind, check_options
-from fedproof.cli.common import Json, print_json, print_table, progress_bars, say
+from fedproof.cli.common import Json, answer, print_json, print_table, progress_bars, say
 from fedproof.cli.mechanism import (
     Given,
     PlanOptions,
@@ -137,10 +137,7 @@ def plan(
     else:
         asked = {"size": size, "top": top, "rival": round(1 - top, 12) if rival is None else rival}
         found, sentence = _for_size(kinds, options, asked, threat)
-    if json:
-        print_json(found)
-    else:
-        say(sentence)
+    answer(found, sentence, json=json)
 
 
 def _question(options: SamplingOptions, given: Given, find: Find | None) -> list[Kind]:
@@ -342,7 +339,7 @@ def _measured(path: Path, device: str) -> tuple[choosing.Known, Unit]:
     """What a pilot of the experiment measures."""
     config = load_config(path)
     training()
-    from fedproof.pilot import pilot
+    from fedproof.sweep import pilot
 
     with progress_bars() as progress:
         federation, shares = pilot(config, device=device, progress=progress)
@@ -377,8 +374,7 @@ def _show(found: Sequence[choosing.Option], question: choosing.Question, notes: 
             for option in found
         ],
     )
-    for note in notes:
-        say(note)
+    say(*notes)
 
 
 def _name(option: choosing.Option) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from fedproof.cli.certifying import say_soundness, thinned
-from fedproof.cli.common import Json, need_checkout, print_json, print_table, progress_bars, say
+from fedproof.cli.common import Json, answer, need_checkout, print_json, print_table, progress_bars, say
 from fedproof.config import Config, load_config, parse_config, validated
 from fedproof.folder import NOTICE, OBSERVED
 from fedproof.summary import LEFT_OUT, RunSummary
@@ -22,13 +22,12 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that wa
 Engine = Annotated[str, typer.Option(help="local, or ray for a cluster.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change the configuration: section.key=value.")]
+Experiment = Annotated[Path, typer.Argument(help="The experiment, a TOML file.")]
+Weights = Annotated[Path, typer.Option(help="The weights, an .npz file.")]
 
 
 def demo(
-    out: Out = Path("fedproof-demo"),
-    device: Device = "cpu",
-    changes: Set = None,
-    json: Json = False,
+    out: Out = Path("fedproof-demo"), device: Device = "cpu", changes: Set = None, json: Json = False
 ) -> None:
     """The main job on built-in data: train 1000 federated models, certify, report."""
     text = resources.files("fedproof").joinpath("demo.toml").read_text()
@@ -68,7 +67,7 @@ def _in_one_round(config: Config, summary: RunSummary) -> str:
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    config: Experiment,
     out: Out,
     resume: Resume = False,
     engine: Engine = "local",
@@ -124,21 +123,18 @@ def show(summary: RunSummary, out: Path) -> None:
     if curve is not None and size is not None:
         rows.append(("abstained on", f"{size.abstained} of {summary.inputs} inputs"))
         rows += [(f"certified accuracy, k = {k}", f"{curve[str(k)]:.2%}") for k in thinned(len(curve))]
-        rows.append(("certified size, median / largest", _sizes(size.median, size.max)))
+        both = "none" if size.median is None else f"{size.median} / {size.max}"
+        rows.append(("certified size, median / largest", both))
         rows += _epsilons(summary)
     rows.append(("seconds", ", ".join(f"{name} {value:.1f}" for name, value in summary.seconds.items())))
     made = "one release" if summary.released else f"{summary.replicas} replicas"
     title = f"{summary.data}: {made} of {summary.users} users, {summary.inputs} test inputs"
     print_table(title, ("", ""), rows)
-    say(headline(summary))
-    for sentence in at_once(summary):
-        say(sentence)
+    say(headline(summary), *at_once(summary))
     say_soundness(summary.sound, summary.reasons)
     limits = advice(read_run(out, pictures=False)) if needs_advice(summary) else ()
     if limits:
-        say("why so little is certified, and what to try:")
-    for sentence in limits:
-        say(f"  - {sentence}")
+        say("why so little is certified, and what to try:", *(f"  - {sentence}" for sentence in limits))
     if summary.secure_noise:
         say("secure noise: its numbers came from the operating system, the seed does not repeat this run")
     _say_observed(out / OBSERVED)
@@ -172,16 +168,11 @@ def _epsilons(summary: RunSummary) -> list[tuple[str, str]]:
         sums = summary.epsilon_of_sum
         seen = "of the release" if sums is None else "towards the server"
         joined = "added or removed" if sums is None else LEFT_OUT
-        rows = [
-            (f"ε {seen}, one {unit} {joined}, {at}", f"{rounded_up(cost['pld'], 3)}"),
-            (f"ε {seen}, one {unit} replaced, {at}", f"{rounded_up(summary.epsilon_if_replaced, 3)}"),
-        ]
+        known = [(seen, joined, cost["pld"]), (seen, "replaced", summary.epsilon_if_replaced)]
         if sums is not None:
-            rows += [
-                (f"ε of the sum alone, one {unit} {joined}, {at}", f"{rounded_up(sums['join'], 3)}"),
-                (f"ε of the sum alone, one {unit} replaced, {at}", f"{rounded_up(sums['replace'], 3)}"),
-            ]
-        return rows
+            alone = "of the sum alone"
+            known += [(alone, joined, sums["join"]), (alone, "replaced", sums["replace"])]
+        return [(f"ε {of}, one {unit} {moved}, {at}", rounded_up(value, 3)) for of, moved, value in known]
     each = [
         (f"ε of one model ({name}), δ = {summary.delta:g}", f"{value:.3f}")
         for name, value in summary.epsilon.items()
@@ -191,7 +182,7 @@ def _epsilons(summary: RunSummary) -> list[tuple[str, str]]:
 
 def pretrain(
     config: Annotated[Path, typer.Argument(help="The pretraining, a TOML file.")],
-    out: Annotated[Path, typer.Option(help="The weights, an .npz file.")],
+    out: Weights,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -208,7 +199,7 @@ def pretrain(
 
 def distil(
     folder: Annotated[Path, typer.Argument(help="Directory of a finished run of one-round with anchors.")],
-    out: Annotated[Path, typer.Option(help="The weights, an .npz file.")],
+    out: Weights,
     model: Annotated[str, typer.Option(help="What is trained: a model's name, or module:function.")] = "mlp",
     hidden: Annotated[list[int] | None, typer.Option(help="Width of a hidden layer; say it again.")] = None,
     device: Device = "cpu",
@@ -227,11 +218,8 @@ def distil(
 
 def _show_weights(result: "Pretrained", judged_by: str, *more: str, json: bool) -> None:
     """What was trained into a file of weights."""
-    if json:
-        print_json({"weights": str(result.path), "accuracy": result.accuracy, "epochs": result.epochs})
-        return
-    for sentence in (f"{result.path}: accuracy {result.accuracy:.2%} on {judged_by}", *more):
-        say(sentence)
+    document = {"weights": str(result.path), "accuracy": result.accuracy, "epochs": result.epochs}
+    answer(document, f"{result.path}: accuracy {result.accuracy:.2%} on {judged_by}", *more, json=json)
 
 
 def _check_npz(out: Path) -> None:
@@ -296,7 +284,3 @@ def bench(
             for row in rows
         ],
     )
-
-
-def _sizes(median: int | None, largest: int | None) -> str:
-    return "none" if median is None else f"{median} / {largest}"
