@@ -13,9 +13,7 @@ from fedproof import check
 def load_function(option: str, name: str) -> Callable[..., Any]:
     """The function called `name`, from an installed module or one in the current folder.
 
-    Args:
-        option: what the configuration calls it, for errors.
-        name: `my_package.module:function`.
+    The `option` is what errors call it.
 
     >>> load_function("model", "math:sqrt")(9.0)
     3.0

@@ -96,7 +96,6 @@ class Chart:
 
     Attributes:
         name: of its files.
-        title: what it shows, as a heading.
         description: what one sees in it, for who cannot.
         shares: whether y is a share between 0 and 1, shown in percent.
         logarithmic: whether x is.
