@@ -104,8 +104,7 @@ def certify(
         ),
     ] = None,
     failure_probability: Annotated[
-        float,
-        typer.Option(help="Chance, for each input by itself, that what is certified for it is wrong."),
+        float, typer.Option(help="Chance, for each input by itself, that what is certified for it is wrong.")
     ] = 0.01,
     simultaneous: Annotated[
         bool,

@@ -239,8 +239,7 @@ def _shown(value: float | None, form: str) -> str:
 
 def reproduce(
     names: Annotated[
-        list[str],
-        typer.Argument(help="Studies in EXPERIMENTS/paper, single panels as STUDY/PANEL, or all."),
+        list[str], typer.Argument(help="Studies in EXPERIMENTS/paper, single panels as STUDY/PANEL, or all.")
     ],
     scale: Annotated[
         float, typer.Option(help="Of the number of replicas; 1 is the paper's, below 0.1 all is cut down.")

@@ -12,7 +12,7 @@ from fedproof.cli.certifying import say_soundness, thinned
 from fedproof.cli.common import Json, answer, need_checkout, print_json, print_table, progress_bars, say
 from fedproof.config import Config, load_config, parse_config, validated
 from fedproof.folder import NOTICE, OBSERVED
-from fedproof.summary import LEFT_OUT, RunSummary
+from fedproof.summary import RunSummary
 
 if TYPE_CHECKING:
     from fedproof.pretrain import Pretrained
@@ -155,24 +155,22 @@ def _say_observed(path: Path) -> None:
     )
 
 
+_SEEN = {"release": "of the release", "server": "towards the server", "sum": "of the sum alone"}
+
+
 def _epsilons(summary: RunSummary) -> list[tuple[str, str]]:
     """ε of one model and of all; of one release, for both relations."""
-    from fedproof.report.words import rounded_up
+    from fedproof.report.words import released_epsilons, rounded_up
 
     cost = summary.ensemble_epsilon
     if cost is None or summary.epsilon is None:
         return [(f"ε of the {'release' if summary.released else 'whole ensemble (pld)'}", "none: no noise")]
     if summary.epsilon_if_replaced is not None:
         unit = summary.threat.unit if summary.threat else "unit"
-        at = f"δ = {summary.delta:g}"
-        sums = summary.epsilon_of_sum
-        seen = "of the release" if sums is None else "towards the server"
-        joined = "added or removed" if sums is None else LEFT_OUT
-        known = [(seen, joined, cost["pld"]), (seen, "replaced", summary.epsilon_if_replaced)]
-        if sums is not None:
-            alone = "of the sum alone"
-            known += [(alone, joined, sums["join"]), (alone, "replaced", sums["replace"])]
-        return [(f"ε {of}, one {unit} {moved}, {at}", rounded_up(value, 3)) for of, moved, value in known]
+        return [
+            (f"ε {_SEEN[seen]}, one {unit} {moved}, δ = {summary.delta:g}", rounded_up(value, 3))
+            for seen, moved, value in released_epsilons(summary)
+        ]
     each = [
         (f"ε of one model ({name}), δ = {summary.delta:g}", f"{value:.3f}")
         for name, value in summary.epsilon.items()

@@ -30,11 +30,7 @@ _SATURATED = 0.95  # of the bound: a larger mean says little about the attack
 
 
 def write_attack_page(
-    rows: Sequence[AttackRow],
-    path: Path,
-    *,
-    unit: str = "user",
-    cost_bound: float | None = None,
+    rows: Sequence[AttackRow], path: Path, *, unit: str = "user", cost_bound: float | None = None
 ) -> Path:
     """Write a page that sets what attacks achieved beside what is certified; return its path.
 

@@ -289,10 +289,10 @@ def _planner(plan: Plan, run: RunData) -> tuple[Markup, Markup]:
     """Sliders for noise, sampling, rounds and k, and what they would certify."""
     noise, probability, rounds = plan.start
     sliders = (
-        _slider("noise", "Noise multiplier", plan.noises, noise),
-        _slider("probability", f"Chance of one {run.unit} to be drawn", plan.probabilities, probability),
-        _slider("rounds", "Rounds", plan.rounds, rounds),
-        _k_slider(plan),
+        _choice("noise", "Noise multiplier", plan.noises, noise),
+        _choice("probability", f"Chance of one {run.unit} to be drawn", plan.probabilities, probability),
+        _choice("rounds", "Rounds", plan.rounds, rounds),
+        _slider("k", "Wanted k", str(plan.here), max(1, int(np.max(plan.sizes))), plan.here),
     )
     intro = (
         f"For the typical input of this run: confidence {plan.top:.4g} for its label, at most "
@@ -333,27 +333,17 @@ def size_text(plan: Plan, size: int) -> str:
     return f"{size} or more" if size >= plan.most else str(size)
 
 
-def _slider(key: str, name: str, values: Sequence[float], start: int) -> Markup:
-    control = void(
-        "input",
-        type="range",
-        id=f"plan-{key}",
-        min=0,
-        max=len(values) - 1,
-        step=1,
-        value=start,
-        disabled=len(values) == 1,
-        aria_valuetext=number(values[start]),
-    )
-    shown = tag("output", number(values[start]), for_=f"plan-{key}", class_="shown")
-    return tag("div", tag("label", name, for_=f"plan-{key}"), shown, control, class_="slider")
+def _choice(key: str, name: str, values: Sequence[float], start: int) -> Markup:
+    """A slider over a few values."""
+    shown, most = number(values[start]), len(values) - 1
+    return _slider(key, name, shown, most, start, disabled=not most, aria_valuetext=shown)
 
 
-def _k_slider(plan: Plan) -> Markup:
-    largest = max(size for plane in plan.sizes for row in plane for size in row)
-    control = void("input", type="range", id="plan-k", min=0, max=max(largest, 1), step=1, value=plan.here)
-    shown = tag("output", plan.here, for_="plan-k", class_="shown")
-    return tag("div", tag("label", "Wanted k", for_="plan-k"), shown, control, class_="slider")
+def _slider(key: str, name: str, shown: str, most: int, start: int, **more: object) -> Markup:
+    about = f"plan-{key}"
+    control = void("input", type="range", id=about, min=0, max=most, step=1, value=start, **more)
+    output = tag("output", shown, for_=about, class_="shown")
+    return tag("div", tag("label", name, for_=about), output, control, class_="slider")
 
 
 def _table(plan: Plan) -> Markup:

@@ -35,7 +35,6 @@ from fedproof.report.run_data import (
 from fedproof.report.sections import advice, gallery, privacy
 from fedproof.report.svg import figure
 from fedproof.report.words import duration, number, percent, plural, rounded_up
-from fedproof.summary import LEFT_OUT
 from fedproof.threat import Relation
 
 
@@ -107,6 +106,14 @@ def header(sentence: str, about: str, shown: Iterable[Markup], *, word: str, sou
     )
 
 
+_KEYS = ("epsilon", "epsilon-replaced", "epsilon-sum-join", "epsilon-sum-replace")
+_SEEN = {
+    "release": "Privacy of all that is released",
+    "server": "Privacy towards the server",
+    "sum": "Privacy of the sum alone",
+}
+
+
 def tiles(run: RunData) -> Iterator[Markup]:
     """The numbers most asked for."""
     summary = run.summary
@@ -122,18 +129,9 @@ def tiles(run: RunData) -> Iterator[Markup]:
         yield tile("epsilon", "Privacy", "none", "no noise is added, so no ε is finite")
         return
     if summary.epsilon_if_replaced is not None:
-        sums = summary.epsilon_of_sum or {}
-        seen = "Privacy towards the server" if sums else "Privacy of all that is released"
-        joined = LEFT_OUT if sums else "added or removed"
-        shown = [
-            ("epsilon", seen, epsilon["pld"], joined),
-            ("epsilon-replaced", seen, summary.epsilon_if_replaced, "replaced"),
-        ]
-        for relation, done in (("join", joined), ("replace", "replaced")) if sums else ():
-            shown.append((f"epsilon-sum-{relation}", "Privacy of the sum alone", sums[relation], done))
-        for key, about, value, done in shown:
-            told = f"one {run.unit} {done}, δ = {summary.delta:g}"
-            yield tile(key, about, f"ε = {rounded_up(value, 3)}", told)
+        for key, (seen, moved, value) in zip(_KEYS, words.released_epsilons(summary), strict=False):
+            told = f"one {run.unit} {moved}, δ = {summary.delta:g}"
+            yield tile(key, _SEEN[seen], f"ε = {rounded_up(value, 3)}", told)
         return
     one, ensemble = (f"ε = {rounded_up(cost['pld'], 3)}" for cost in (epsilon, summary.ensemble_epsilon))
     yield tile("epsilon", "Privacy of one model", one, f"at δ = {summary.delta:g}")

@@ -169,8 +169,8 @@ def evaluate(
 ) -> AttackRow:
     """One row from the clean ensemble, its certificate, and the attacked ensemble; see `evaluate_all`.
 
-    The `certificate` is of `clean.scores`, with the labels of the test inputs; None: there is none. `clean` has
-    losses, and answers where there are any, for `attack.goal` alone. `attacked` is from `run_attack`.
+    The `certificate` is of `clean.scores`, with the labels of the test inputs; None: there is none. `clean`
+    has losses, and answers where there are any, for `attack.goal` alone. `attacked` is from `run_attack`.
     """
     labels = task.federation.test_labels
     votes = certificate is not None and certificate.settings.votes
