@@ -74,25 +74,17 @@ def overrides(values: Mapping[str, str]) -> list[str]:
     return [f"{one.strip()}={value}" for keys, value in values.items() for one in keys.split("+")]
 
 
-def sweep(
-    runs: list[Point],
-    out: Path,
-    *,
-    engine: str = "local",
-    device: str = "cpu",
-    progress: Progress = silent,
-    finished: Callable[[Path], object] = lambda folder: None,
-) -> list[SweptRun]:
+def sweep(runs: list[Point], out: Path, **how: Any) -> list[SweptRun]:
     """All runs, each kept in its own directory under `out`; runs that are there are not done again.
 
     Data are loaded once, and each user's first update is computed once for all noise levels and clip norms.
+    `how` is as for `run_all`.
     """
     configs = {point.name: point.config for point in runs}
     if len(configs) < len(runs):
         raise ValueError("--vary: two runs would have the same directory; leave out what is there twice")
     rows: list[SweptRun] = []
-    done = run_all(configs, out, engine=engine, device=device, progress=progress, finished=finished)
-    for point, summary in zip(runs, done, strict=True):
+    for point, summary in zip(runs, run_all(configs, out, **how), strict=True):
         rows.append(_swept(point, summary))
         write_rows([row.document() for row in rows], out / "sweep.json")
     return rows
@@ -165,18 +157,11 @@ def _finished(folder: Path, config: Config) -> RunSummary | None:
 _PAPER_REASON = "the paper's formula: its accounting and its confidence bounds, for comparison"
 
 
-def compare(
-    configs: Mapping[str, Config],
-    out: Path,
-    *,
-    engine: str = "local",
-    device: str = "cpu",
-    progress: Progress = silent,
-    finished: Callable[[Path], object] = lambda folder: None,
-) -> list[ComparedRun]:
+def compare(configs: Mapping[str, Config], out: Path, **how: Any) -> list[ComparedRun]:
     """All runs, each kept in the directory of its name under `out`; finished ones are not done again.
 
-    A mechanism with privacy has a second row: the paper's formula for the same models.
+    A mechanism with privacy has a second row: the paper's formula for the same models. `how` is as for
+    `run_all`.
 
     Raises:
         ValueError: the data differ; the line names the key and both values.
@@ -184,9 +169,7 @@ def compare(
     check_same_data(configs)
     rows: list[ComparedRun] = []
     # Nothing but the data is shared: each mechanism is to take the seconds it takes alone.
-    done = run_all(
-        configs, out, engine=engine, device=device, share=False, progress=progress, finished=finished
-    )
+    done = run_all(configs, out, share=False, **how)
     for (name, config), summary in zip(configs.items(), done, strict=True):
         rows += _compared(name, config, summary)
         write_rows([row.document() for row in rows], out / "compare.json")
@@ -198,15 +181,13 @@ def check_same_data(configs: Mapping[str, Config]) -> None:
     if len(configs) < 2:
         raise ValueError("a comparison needs at least two configurations")
     (first, wanted), *others = configs.items()
-    for name, config in others:
-        found = {f"data.{key}": getattr(config.data, key) for key in DataSection.model_fields}
-        same = {f"data.{key}": getattr(wanted.data, key) for key in DataSection.model_fields}
-        for key, value in found.items():
-            if value != same[key]:
-                raise ValueError(
-                    f"{name}: {key} = {value!r} must be {same[key]!r} as in {first}: "
-                    "mechanisms are compared on the same data"
-                )
+    for (name, config), key in itertools.product(others, DataSection.model_fields):
+        value, same = getattr(config.data, key), getattr(wanted.data, key)
+        if value != same:
+            raise ValueError(
+                f"{name}: data.{key} = {value!r} must be {same!r} as in {first}: mechanisms are compared on "
+                "the same data"
+            )
 
 
 def _compared(name: str, config: Config, summary: RunSummary) -> list[ComparedRun]:
