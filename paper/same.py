@@ -6,7 +6,8 @@
 
 writes `experiments/results/same.json`: for each part of the code that decides rows (see `provenance`) the
 hash before and after, if every rehearsed row that depends on it is the same number for number. Rows that
-differ by such steps alone are not marked as changed. It is evidence, not proof: a rehearsal takes one value of each panel, on a CPU.
+differ by such steps alone are not marked as changed. It is evidence, not proof: a rehearsal takes one value
+of each panel, on a CPU.
 """
 
 import json
