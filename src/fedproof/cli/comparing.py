@@ -112,35 +112,27 @@ def compare(
 def _show(rows: list[ComparedRun], sizes: list[int], title: str) -> None:
     """Two tables, each narrow enough for a terminal: what is certified, and what it costs."""
     from fedproof.report.comparisons import OTHER_RELATION, certified_at, headline, published
-    from fedproof.report.words import data_size, duration, picked, rounded_up
+    from fedproof.report.words import data_size, duration, picked
 
     names = [f"{row.name}{', paper' * (row.certificate == 'paper')}{' *' * (not row.sound)}" for row in rows]
+    named = list(zip(names, rows, strict=True))
     print_table(
         f"{title}: certified accuracy",
         ("mechanism", "unit", *(f"k={size}" for size in sizes)),
-        [
-            (name, row.unit, *(f"{certified_at(row, size):.1%}" for size in sizes))
-            for name, row in zip(names, rows, strict=True)
-        ],
+        [(name, row.unit, *(f"{certified_at(row, k):.1%}" for k in sizes)) for name, row in named],
     )
     print_table(
         "What it costs",
         ("mechanism", "ε", "replicas", "time", "sent up"),
         [
-            (
-                name,
-                "-" if row.epsilon is None else rounded_up(row.epsilon, 3),
-                row.replicas,
-                duration(row.seconds),
-                data_size(row.bytes),
-            )
-            for name, row in zip(names, rows, strict=True)
+            (name, _epsilon(row.epsilon), row.replicas, duration(row.seconds), data_size(row.bytes))
+            for name, row in named
         ],
     )
     print_table(
         "What is published, and what a user sends",
         ("mechanism", "certified is", "ε, all", "for one unit", "replaced", "each sends"),
-        [(name, *published(row)) for name, row in zip(names, rows, strict=True)],
+        [(name, *published(row)) for name, row in named],
     )
     say(headline(rows))
     if any(row.other_relation for row in rows):
@@ -149,6 +141,12 @@ def _show(rows: list[ComparedRun], sizes: list[int], title: str) -> None:
         say("* not a proof; the page says why")
     say("sent up: updates of all replicas, in bytes; pooled training counted as FedSGD, at most")
     say(picked(len({row.name for row in rows})), _EACH_SAYS)
+
+
+def _epsilon(value: float | None) -> str:
+    from fedproof.report.words import rounded_up
+
+    return "-" if value is None else rounded_up(value, 3)
 
 
 def attack(

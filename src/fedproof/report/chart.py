@@ -192,7 +192,7 @@ def draw_federation(federation: Federation, path: Path) -> Path:
         axes.set(xlabel="users, by number of instances", ylabel="class", title=federation.name)
         axes.set_yticks(range(federation.num_classes), labels=federation.class_names)
         axes.figure.colorbar(drawn, label="instances")
-        save(axes, path)
+        save_figure(axes.figure, path)
     return path
 
 
@@ -209,7 +209,7 @@ def _write_drawings(chart: Chart, destination: Path) -> list[Path]:
     with new_axes() as axes:
         draw(chart, axes)
         for path in paths:
-            save(axes, path)
+            save_figure(axes.figure, path)
     return paths
 
 
@@ -234,11 +234,6 @@ def new_figure(size: tuple[float, float]) -> Iterator[Any]:
         drawing = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(drawing)
         yield drawing
-
-
-def save(axes: Any, path: Path) -> None:
-    """Write the figure of these axes as the kind of file that its name says."""
-    save_figure(axes.figure, path)
 
 
 def save_figure(figure: Any, path: Path, dpi: int = 200) -> None:

@@ -53,8 +53,7 @@ class Plan:
 
 def make_plan(run: RunData) -> Plan | None:
     """Sizes around the run's own mechanism; None if it cannot be varied or none of its inputs is decided."""
-    certificate = run.certificate
-    own = certificate.mechanism if certificate is not None else None
+    certificate, own = run.certificate, run.mechanism
     if certificate is None or own is None or own.executor is None or len(own.queries) != 1:
         return None
     if own.once or own.one_release:

@@ -13,7 +13,7 @@ from fedproof.certificates import Certificate, Method, loads
 from fedproof.config import Config
 from fedproof.federation import Federation
 from fedproof.folder import ROUNDS, read_config
-from fedproof.mechanisms import Releases, is_private
+from fedproof.mechanisms import Mechanism, Releases, is_private
 from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, write_charts
 from fedproof.report.words import chosen_size, how_sure, percent, plural
 from fedproof.summary import RunSummary, read_summary
@@ -49,6 +49,11 @@ class RunData:
         known = self.config.data.classes
         count = self.certificate.num_classes if self.certificate else 0
         return tuple(map(str, known if known is not None else range(count)))
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """What was executed, where it is certified."""
+        return self.certificate.mechanism if self.certificate else None
 
     @property
     def unit(self) -> str:

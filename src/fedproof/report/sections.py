@@ -165,7 +165,7 @@ def _accountants(run: RunData) -> Markup:
         text += f" This is towards the server, which sees what each user sends. {_of_sum(run, summary)}"
     if summary.secure_noise:
         text += " Cohorts and noise came from the operating system: no seed gives them away or repeats them."
-    if run.certificate is not None and run.certificate.mechanism and run.certificate.mechanism.reasons:
+    if run.mechanism is not None and run.mechanism.reasons:
         text += " It is no guarantee here: see above what is not met."
     models = None if summary.released else summary.replicas  # of one model there is nothing to add up
     return join([epsilons(summary.epsilon, summary.ensemble_epsilon, models), note(text)])
@@ -173,7 +173,7 @@ def _accountants(run: RunData) -> Markup:
 
 def _of_sum(run: RunData, summary: RunSummary) -> str:
     """What the released sum alone tells, where users add noise themselves."""
-    sums, mechanism = summary.epsilon_of_sum, run.certificate.mechanism if run.certificate else None
+    sums, mechanism = summary.epsilon_of_sum, run.mechanism
     if sums is None or mechanism is None or mechanism.sends_labels:
         return "Of the released sum of votes nothing smaller is shown."
     return (
@@ -195,7 +195,7 @@ def epsilons(one: Mapping[str, float], together: Mapping[str, float], models: in
 
 def _together(run: RunData) -> str:
     """Why all models cost what they cost."""
-    mechanism = run.certificate.mechanism if run.certificate else None
+    mechanism = run.mechanism
     if mechanism is not None and mechanism.one_release:
         return "all models are computed from one release, so they cost together what it costs"
     if mechanism is not None and mechanism.parallel > 1:
@@ -205,7 +205,7 @@ def _together(run: RunData) -> str:
 
 def _moved(run: RunData) -> str:
     """What ε is stated for."""
-    mechanism = run.certificate.mechanism if run.certificate else None
+    mechanism = run.mechanism
     if mechanism is None:
         return ""
     if mechanism.honest is not None:
