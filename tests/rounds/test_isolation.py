@@ -130,10 +130,7 @@ CASES = {
     "user, mnist-cnn": Case(mechanism=UserFedAvg(**NOISY, **DECLARED), model="mnist-cnn", local=SGD),
     "partition, pooled, lenet": Case(mechanism=Partition(groups=4, pooled=True), model="lenet", local=SGD),
     "partition, pooled, warped": Case(mechanism=Partition(groups=4, pooled=True), local=WARPED),
-    "user, warped, no limit": Case(
-        mechanism=UserFedAvg(**NOISY, **DECLARED), model="mlp", local=WARPED, limited=False
-    ),
-    "once, cifar-cnn": Case(mechanism=Bagging(rounds=1, sampling=THREE), model="cifar-cnn"),
+    "once, cifar-cnn": Case(mechanism=Bagging(rounds=1, sampling=THREE), model="cifar-cnn", local=WARPED),
     "instance-fedavg, mnist-cnn": Case(
         mechanism=InstanceFedAvg(**NOISY, local_steps=2, batch_probability=0.5, **DECLARED),
         model="mnist-cnn",
