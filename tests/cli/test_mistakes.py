@@ -10,6 +10,7 @@ import pytest
 import typer.main
 from click.testing import CliRunner
 
+from fedproof import cli
 from fedproof.cli import app
 
 MAIN = typer.main.get_command(app)
@@ -212,3 +213,24 @@ def test_wrong_usage_names_what_is_allowed(line, answer):
     done = CliRunner().invoke(MAIN, shlex.split(line))
     assert done.exit_code == 2
     assert answer in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["run", "x.toml"], "interrupted: finished parts are kept, continue with --resume"),
+        (["sweep", "x.toml"], "interrupted: what is finished is kept, the same command goes on"),
+        (["plan", "--size", "3"], "interrupted"),
+        ([], "interrupted"),
+    ],
+    ids=["run", "sweep", "plan", "nothing"],
+)
+def test_who_interrupts_a_command_is_told_what_it_kept(words, answer, monkeypatch, capsys):
+    def stopped():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "app", stopped)
+    monkeypatch.setattr("sys.argv", ["fedproof", *words])
+    with pytest.raises(SystemExit, match="130"):
+        cli.main()
+    assert capsys.readouterr().err.strip() == answer

@@ -14,6 +14,10 @@ __all__ = ["app", "main"]
 
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
+_KEPT = {"run": ": finished parts are kept, continue with --resume"} | dict.fromkeys(
+    ("demo", "sweep", "compare", "reproduce", "records"),
+    ": what is finished is kept, the same command goes on",
+)
 
 # Without this typer writes \[required] where rich is installed, even if nothing is rendered by it.
 typer.core.HAS_RICH = False
@@ -81,5 +85,5 @@ def main() -> None:
 
 
 def _interrupted() -> NoReturn:
-    stderr.print("interrupted: finished parts are kept, continue with --resume", markup=False)
+    stderr.print(f"interrupted{_KEPT.get(' '.join(sys.argv[1:2]), '')}", markup=False, soft_wrap=True)
     sys.exit(_INTERRUPTED)
