@@ -42,6 +42,13 @@ def test_help_is_plain_text():
     assert "\\" not in text
 
 
+def test_the_list_of_commands_is_not_cut_off(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for text in (fedproof("--help").stdout, fedproof("data", "--help").stdout):
+        assert "Commands:" in text
+        assert "...\n" not in text.partition("Commands:")[2]
+
+
 def as_json(*arguments):
     return json.loads(fedproof(*arguments, "--json").stdout)
 

@@ -135,7 +135,7 @@ def certify(
     page: Annotated[Path | None, typer.Option(help="Also write a page to look at, an .html file.")] = None,
     json: Json = False,
 ) -> None:
-    """Certify anybody's retrained models from their class confidences.
+    """Certify models trained elsewhere by their class confidences.
 
     A certificate is only as true as the options: they must describe exactly what the training did. Which
     options describe which training loop is a table in the guide, docs/loops.md.
@@ -325,7 +325,7 @@ def inefficacy(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Bound what an attack with k units can achieve, and the units it needs.
+    """Bound what an attack achieves, and the units that it needs.
 
     Bounds are only as true as the options: they must describe exactly what the training did. Which options
     describe which training loop is a table in the guide, docs/loops.md.

@@ -184,7 +184,10 @@ def verify(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Derive every number of a certificate again from the scores, or the costs, it was made from."""
+    """Derive every number of a certificate again.
+
+    A certificate follows from the scores, bounds on a cost follow from the costs.
+    """
     try:
         text = certificate.read_bytes()
     except OSError as error:
@@ -241,7 +244,7 @@ def report(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Write the page of a finished run, or of a certificate from elsewhere, and its figures."""
+    """Write the page of a run or a certificate, and its figures."""
     from fedproof import report as pages
     from fedproof.report.run_data import read_certificate
 
@@ -268,9 +271,7 @@ def report(
         say(str(path))
 
 
-data_app = typer.Typer(
-    help="Data sets: download them, encode them, or see what each user holds.", no_args_is_help=True
-)
+data_app = typer.Typer(help="Fetch or encode data sets, or see what each user holds.", no_args_is_help=True)
 
 Name = Annotated[
     str,
@@ -346,7 +347,7 @@ def encode(
     changes: Set = None,
     json: Json = False,
 ) -> None:
-    """Compute the features of an experiment's encoder and keep them, so that its runs start at once."""
+    """Compute the features of an encoder, and keep them. Runs of the experiment then start at once."""
     section = load_config(config, changes or ()).data.model_copy(
         update={"project": None, "projection": "principal", "test_limit": None}
     )

@@ -103,7 +103,7 @@ def plan(
     ] = "cpu",
     json: Json = False,
 ) -> None:
-    """The least noise, most rounds, largest cohort or best mechanism for k units; or the noise for an ε."""
+    """Find noise, rounds, cohort or mechanism for k units or an ε."""
     kinds = _question(options, given, find)
     check_options("plan", given, kinds)
     check_relation(relation, kinds)

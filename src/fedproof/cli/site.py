@@ -15,7 +15,7 @@ def site(
     ] = False,
     json: Json = False,
 ) -> None:
-    """What a site has spent in total, and how many updates it can still send."""
+    """What a site has spent, and how many updates are left."""
     from fedproof.integrations import site as own
     from fedproof.report.words import rounded_up
 

@@ -30,7 +30,7 @@ def demo(
     changes: Set = None,
     json: Json = False,
 ) -> None:
-    """The main job on built-in data: train 1000 federated models, certify, report."""
+    """Train 1000 small models on built-in data, certify, report."""
     text = resources.files("fedproof").joinpath("demo.toml").read_text()
     config = parse_config(text, "demo", changes or ())
     summary = _execute(config, out, resume=True, engine="local", device=device, json=json)
@@ -76,7 +76,7 @@ def run(
     changes: Set = None,
     json: Json = False,
 ) -> None:
-    """Train the replicas of an experiment, certify them, write the report."""
+    """Train an experiment's models, certify them, write the report."""
     loaded = load_config(config, changes or ())
     _execute(loaded, out, resume=resume, engine=engine, device=device, json=json)
 
@@ -195,7 +195,7 @@ def pretrain(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Train on public data without privacy, for weights to start federated training from."""
+    """Train on public data, for weights to start from. Nothing about it is private."""
     training()
     from fedproof.pretrain import load_pretrain_config
     from fedproof.pretrain import pretrain as train
@@ -214,7 +214,7 @@ def distil(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Train one model of any shape on public inputs that a release labels; it has no certificate."""
+    """Train one model on public inputs that a release labels. It has any shape, and no certificate."""
     training()
     from fedproof.pretrain import DISTILLED
     from fedproof.pretrain import distil as train
@@ -245,7 +245,10 @@ def predict(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Label new inputs, each with the number of poisoned units that provably cannot change it."""
+    """Label new inputs, each with its certified size.
+
+    That is the number of poisoned units that provably cannot change the label.
+    """
     from fedproof.certificates.scores import read_array
 
     training()
@@ -269,7 +272,7 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="Also write the rows to this JSON file.")] = None,
     json: Json = False,
 ) -> None:
-    """Speed of stacked training, with the naive loop in the same run."""
+    """Speed of stacked training beside the naive loop."""
     need_checkout("benchmarks", "bench")
     training()
     from benchmarks.engine import bench as measure
