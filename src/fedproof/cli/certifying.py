@@ -20,9 +20,21 @@ from fedproof.certificates import (
 )
 from fedproof.certificates import certify as certify_scores
 from fedproof.certificates import inefficacy as certify_costs
+from fedproof.certificates.scores import all_alike, read_array
 from fedproof.certificates.soundness import cost_caveats, executed
 from fedproof.cli.belonging import Kind, check_options
-from fedproof.cli.common import Json, check_written, print_json, print_table, say, sizes_of
+from fedproof.cli.common import (
+    Json,
+    check_written,
+    doubt_delta,
+    median_and_largest,
+    print_json,
+    print_table,
+    say,
+    say_soundness,
+    sizes_of,
+    thinned,
+)
 from fedproof.cli.mechanism import (
     EpsilonRelation,
     Given,
@@ -61,6 +73,8 @@ _READING = (
     "what is certified is the {label}, over trainings like these; for a finite ensemble that is itself "
     "retrained under attack, add --served"
 )
+_ABSTAINS = "every input abstains: too few replicas, or replicas that disagree; 1000 are a good number"
+_ALIKE = "all replicas score the same, number for number: trainings that share a seed are one training"
 
 
 @unfolded
@@ -174,6 +188,9 @@ def certify(
         )
         return
     show(certificate, words)
+    if all_alike(read_array(scores)):
+        say(_ALIKE)
+    doubt_delta(delta)
     if out is not None:
         say(f"written to {out}; check it with: {command}")
     if page is not None:
@@ -247,8 +264,10 @@ def show(certificate: Certificate, words: str) -> None:
         rows.append(("accuracy", f"{certificate.accuracy:.2%}"))
         curve = summary["certified_accuracy"]
         rows += [(f"certified at k = {k}", f"{curve[str(k)]:.2%}") for k in thinned(len(curve))]
-    rows.append(("certified size, median / largest", f"{size['median']} / {size['max']}"))
+    rows.append(("certified size, median / largest", median_and_largest(size["median"], size["max"])))
     print_table(title, ("", ""), rows)
+    if size["abstained"] == certificate.num_inputs:
+        say(_ABSTAINS)
     say_soundness(certificate.sound, certificate.reasons, words)
     if certificate.settings.served is None:
         rule, votes = certificate.settings.rule, certificate.settings.votes
@@ -261,28 +280,6 @@ def _confidence(certificate: Certificate) -> str:
         return ""
     whom = "all inputs together" if certificate.settings.simultaneous else "each input"
     return f"; {100 * (1 - certificate.failure_probability):.4g}% confidence for {whom}"
-
-
-def thinned(count: int) -> list[int]:
-    """At most about a dozen of the sizes 0 … count - 1, the last among them."""
-    step = max(1, (count + 10) // 12)
-    return sorted({*range(0, count, step), count - 1})
-
-
-def say_soundness(sound: bool, reasons: tuple[str, ...] | list[str], words: str | None = None) -> None:
-    """Whether the certificate is a proof, and if not, why not.
-
-    `words` say what somebody's own training is taken to have done; None: it was executed here.
-    """
-    if sound and words is None:
-        say("sound: every condition of the theorem is met")
-        return
-    if sound:
-        say(f"sound if your training did exactly this: {words}")
-        return
-    say("heuristic, not a proof, because:")
-    for reason in reasons:
-        say(f"  - {reason}")
 
 
 @unfolded

@@ -17,6 +17,7 @@ stdout = Console()
 stderr = Console(stderr=True)
 
 _MOST_SIZES = 100_000
+_LARGE_DELTA = 0.1  # more than one in ten units may be given away altogether
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead, for programs.")]
 
@@ -50,6 +51,39 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 def say(text: str) -> None:
     """A sentence on standard output, never broken by markup."""
     stdout.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def median_and_largest(median: int | None, largest: int | None) -> str:
+    """Two certified sizes; none where every input abstains."""
+    return "none" if median is None else f"{median} / {largest}"
+
+
+def doubt_delta(delta: float | None) -> None:
+    """A sentence about a δ that protects nobody: who mistakes it for ε would not notice."""
+    if delta is not None and delta >= _LARGE_DELTA:
+        say(f"δ = {delta:g} is large: it should be well below 1 / number of units; was ε meant?")
+
+
+def thinned(count: int) -> list[int]:
+    """At most about a dozen of the sizes 0 … count - 1, the last among them."""
+    step = max(1, (count + 10) // 12)
+    return sorted({*range(0, count, step), count - 1})
+
+
+def say_soundness(sound: bool, reasons: tuple[str, ...] | list[str], words: str | None = None) -> None:
+    """Whether the certificate is a proof, and if not, why not.
+
+    `words` say what somebody's own training is taken to have done; None: it was executed here.
+    """
+    if sound and words is None:
+        say("sound: every condition of the theorem is met")
+        return
+    if sound:
+        say(f"sound if your training did exactly this: {words}")
+        return
+    say("heuristic, not a proof, because:")
+    for reason in reasons:
+        say(f"  - {reason}")
 
 
 @contextmanager

@@ -5,8 +5,16 @@ from typing import Annotated, Any
 
 import typer
 
-from fedproof.cli.certifying import say_soundness
-from fedproof.cli.common import Json, need_checkout, print_json, print_table, progress_bars, say, sizes_of
+from fedproof.cli.common import (
+    Json,
+    need_checkout,
+    print_json,
+    print_table,
+    progress_bars,
+    say,
+    say_soundness,
+    sizes_of,
+)
 from fedproof.cli.training import Device, Engine, Out, Set, training
 from fedproof.config import load_config
 from fedproof.folder import NOTICE

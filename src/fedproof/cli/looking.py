@@ -11,7 +11,7 @@ from fedproof.certificates import verify as verify_text
 from fedproof.certificates.document import parse, source_of
 from fedproof.certificates.soundness import executed
 from fedproof.cli.belonging import Kind, check_options
-from fedproof.cli.common import Json, print_json, print_table, progress_bars, say
+from fedproof.cli.common import Json, doubt_delta, print_json, print_table, progress_bars, say
 from fedproof.cli.mechanism import (
     Given,
     MechanismOptions,
@@ -138,6 +138,7 @@ def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
     )
     changed = LEFT_OUT if "honest" in document else changed_in_words(document["relation"])
     say(f"for one {unit} {changed}: {document['event']}")
+    doubt_delta(document["delta"])
     if epsilon is not None:
         found = ", ".join(f"{value:.3g} ({name})" for name, value in document["delta_at_epsilon"].items())
         say(f"δ at ε = {epsilon:g}: {found}")

@@ -11,7 +11,7 @@ from fedproof import check
 from fedproof.accounting.epsilon import replaced_epsilon
 from fedproof.certificates import planning
 from fedproof.cli.belonging import Kind, check_options
-from fedproof.cli.common import Json, print_json, say
+from fedproof.cli.common import Json, doubt_delta, print_json, say
 from fedproof.cli.mechanism import (
     Given,
     PlanOptions,
@@ -138,8 +138,9 @@ def plan(
         found, sentence = _for_size(kinds, options, question, threat)
     if json:
         print_json(found)
-    else:
-        say(sentence)
+        return
+    say(sentence)
+    doubt_delta(delta)
 
 
 def _question(options: SamplingOptions, given: Given, find: Find | None) -> list[Kind]:

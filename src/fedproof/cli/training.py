@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import numpy as np
 import typer
 
-from fedproof.cli.certifying import say_soundness, thinned
-from fedproof.cli.common import Json, need_checkout, print_json, print_table, progress_bars, say
+from fedproof.cli.common import (
+    Json,
+    doubt_delta,
+    median_and_largest,
+    need_checkout,
+    print_json,
+    print_table,
+    progress_bars,
+    say,
+    say_soundness,
+    thinned,
+)
 from fedproof.config import Config, load_config, parse_config, validated
 from fedproof.folder import NOTICE, OBSERVED
 from fedproof.summary import LEFT_OUT, RunSummary
@@ -124,7 +134,7 @@ def show(summary: RunSummary, out: Path) -> None:
     if curve is not None and size is not None:
         rows.append(("abstained on", f"{size.abstained} of {summary.inputs} inputs"))
         rows += [(f"certified accuracy, k = {k}", f"{curve[str(k)]:.2%}") for k in thinned(len(curve))]
-        rows.append(("certified size, median / largest", _sizes(size.median, size.max)))
+        rows.append(("certified size, median / largest", median_and_largest(size.median, size.max)))
         rows += _epsilons(summary)
     rows.append(("seconds", ", ".join(f"{name} {value:.1f}" for name, value in summary.seconds.items())))
     made = "one release" if summary.released else f"{summary.replicas} replicas"
@@ -134,6 +144,7 @@ def show(summary: RunSummary, out: Path) -> None:
     for sentence in at_once(summary):
         say(sentence)
     say_soundness(summary.sound, summary.reasons)
+    doubt_delta(summary.delta if summary.epsilon else None)
     limits = advice(read_run(out, pictures=False)) if needs_advice(summary) else ()
     if limits:
         say("why so little is certified, and what to try:")
@@ -299,7 +310,3 @@ def bench(
             for row in rows
         ],
     )
-
-
-def _sizes(median: int | None, largest: int | None) -> str:
-    return "none" if median is None else f"{median} / {largest}"
