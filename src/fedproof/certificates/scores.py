@@ -126,15 +126,6 @@ def check_labels(labels: ArrayLike, num_inputs: int, num_classes: int) -> Intege
     return array.astype(np.int64)
 
 
-def all_alike(scores: Array) -> bool:
-    """Whether all replicas score the same, number for number, as trainings from one seed do.
-
-    >>> all_alike(np.full((5, 2, 2), 0.5)), all_alike(np.eye(2)[:, None])
-    (True, False)
-    """
-    return all(bool(np.all(part == scores[:1])) for _, part in replica_parts(scores))
-
-
 def fingerprint(array: Array) -> str:
     """Hexadecimal sha256 of the type, the shape and the values in C order; the same for any container.
 
@@ -185,7 +176,7 @@ def _check_part(first: int, part: Array, tolerance: float) -> None:
         return  # NaN fails each of these
     for fault, text in (
         (~np.isfinite(values), "not a finite number"),
-        ((values < 0) | (values > 1), "outside [0, 1]; confidences are wanted, no logits or per cents"),
+        ((values < 0) | (values > 1), "outside [0, 1]"),
     ):
         if fault.any():
             replica, item, category = np.argwhere(fault)[0]

@@ -20,12 +20,12 @@ from fedproof.certificates import (
 )
 from fedproof.certificates import certify as certify_scores
 from fedproof.certificates import inefficacy as certify_costs
-from fedproof.certificates.scores import all_alike, read_array
 from fedproof.certificates.soundness import cost_caveats, executed
 from fedproof.cli.belonging import Kind, check_options
 from fedproof.cli.common import (
     Json,
     check_written,
+    doubt_copies,
     doubt_delta,
     median_and_largest,
     print_json,
@@ -74,7 +74,6 @@ _READING = (
     "retrained under attack, add --served"
 )
 _ABSTAINS = "every input abstains: too few replicas, or replicas that disagree; 1000 are a good number"
-_ALIKE = "all replicas score the same, number for number: trainings that share a seed are one training"
 
 
 @unfolded
@@ -188,8 +187,7 @@ def certify(
         )
         return
     show(certificate, words)
-    if all_alike(read_array(scores)):
-        say(_ALIKE)
+    doubt_copies(scores)
     doubt_delta(delta)
     if out is not None:
         say(f"written to {out}; check it with: {command}")
