@@ -390,6 +390,7 @@ def test_run_predict_and_verify_the_whole_way(tmp_path):
     document = as_json("run", config, "--out", tmp_path / "run", "--set", "certificate.method=mean")
     assert document["replicas"] == 30
     assert as_json("verify", tmp_path / "run" / "certificate.json")["valid"]
+    assert "certificate.json: every number holds" in fedproof("verify", tmp_path / "run").stdout
     np.save(tmp_path / "inputs.npy", np.zeros((2, 64), dtype=np.float32))
     answer = as_json("predict", tmp_path / "run", "--inputs", tmp_path / "inputs.npy")
     assert len(answer["prediction"]) == len(answer["certified_size"]) == 2

@@ -128,6 +128,8 @@ MISTAKES = [
     (f"{CERTIFY} {TENTH} --page nowhere/p.html", "--page nowhere/p.html: there is no folder nowhere"),
     ("report note.txt", "note.txt: certificate is not a JSON document"),
     ("verify note.txt", "note.txt: certificate is not a JSON document"),
+    ("verify .", "certificate.json: cannot be read: No such file or directory"),
+    ("report nowhere", "nowhere: there is no such file or folder"),
     ("verify nowhere.json", "nowhere.json: cannot be read: No such file or directory"),
     # costs
     (f"{COST} --sizes 5:1", "--sizes '5:1' must count up from 0 or more"),

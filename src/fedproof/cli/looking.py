@@ -23,6 +23,7 @@ from fedproof.cli.mechanism import (
 )
 from fedproof.cli.training import Device, Set
 from fedproof.config import load_config
+from fedproof.folder import CERTIFICATE
 from fedproof.mechanisms import Local
 from fedproof.mechanisms.codec import describe
 from fedproof.mechanisms.uploads import UPLOADS
@@ -164,7 +165,10 @@ def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
 @unfolded
 def verify(
     certificate: Annotated[
-        Path, typer.Argument(help="A file that certify, inefficacy, run or the Flower strategy wrote.")
+        Path,
+        typer.Argument(
+            help="A file that certify, inefficacy, run or the Flower strategy wrote, or its folder."
+        ),
     ],
     scores: Annotated[
         Path | None,
@@ -189,6 +193,8 @@ def verify(
 
     A certificate follows from the scores, bounds on a cost follow from the costs.
     """
+    if certificate.is_dir():
+        certificate /= CERTIFICATE
     try:
         text = certificate.read_bytes()
     except OSError as error:
@@ -249,6 +255,8 @@ def report(
     from fedproof import report as pages
     from fedproof.report.run_data import read_certificate
 
+    if not folder.exists():
+        raise ValueError(f"{folder}: there is no such file or folder")
     alone = pages.certificate_in(folder)
     if alone is not None and private:
         raise ValueError(f"--private: {alone} is a certificate alone, it holds no norms or clipped shares")

@@ -25,7 +25,11 @@ from fedproof.folder import NOTICE, OBSERVED
 from fedproof.summary import LEFT_OUT, RunSummary
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from fedproof.pretrain import Pretrained
+
+_LARGE = 1000  # beyond any pixel, standardised number or feature of an encoder
 
 Out = Annotated[Path, typer.Option(help="Directory of the run.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")]
@@ -104,7 +108,14 @@ def _execute(config: Config, out: Path, *, resume: bool, engine: str, device: st
         print_json(result.summary.document())
     else:
         show(result.summary, out)
+        _doubt_features(result.federation.features)
     return cast(RunSummary, result.summary)
+
+
+def _doubt_features(features: "NDArray[Any]") -> None:
+    """A sentence about numbers that nobody scaled: what is trained is the same, and learns little."""
+    if features.dtype.kind == "f" and max(features.max(), -features.min()) > _LARGE:
+        say(f"features reach beyond {_LARGE}: models learn best from numbers near one, so scale them")
 
 
 def training() -> Any:
