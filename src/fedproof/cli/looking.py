@@ -339,7 +339,8 @@ def show(
     columns = list(rows[0])
     shown = rows if len(rows) <= 20 else [*rows[:10], *rows[-10:]]
     title = f"{summary.name}: {summary.num_users} users, {summary.num_instances} instances"
-    print_table(title, columns, [[row[column] for column in columns] for row in shown])
+    heads = ["all" if column == "instances" else column.removeprefix("class ") for column in columns]
+    print_table(f"{title}, by class", heads, [[row[column] for column in columns] for row in shown])
     if len(shown) < len(rows):
         say(f"the first and last ten of {len(rows)} users; all with --json")
     say(
