@@ -41,8 +41,9 @@ def _finite(value: Any) -> Any:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on standard output."""
-    table = Table(title=title, title_justify="left", show_header=any(columns))
+    """A table on standard output, under a title that may be wider."""
+    say(title)
+    table = Table(show_header=any(columns))
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right")
     for row in rows:
