@@ -236,3 +236,29 @@ def test_who_interrupts_a_command_is_told_what_it_kept(words, answer, monkeypatc
     with pytest.raises(SystemExit, match="130"):
         cli.main()
     assert capsys.readouterr().err.strip() == answer
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (
+            OSError(28, "cannot be written (No space left on device)", "run/x"),
+            "run/x: cannot be written (No spa",
+        ),
+        (PermissionError(13, "Permission denied", "x.npy"), "x.npy: Permission denied"),
+        (OSError("no such device"), "no such device"),
+        (MemoryError("Unable to allocate 93 GiB"), "out of memory: Unable to allocate 93 GiB"),
+    ],
+    ids=["full disk", "forbidden", "other", "memory"],
+)
+def test_what_the_machine_refuses_is_one_line_without_numbers_of_errors(error, answer, monkeypatch, capsys):
+    def stopped():
+        raise error
+
+    monkeypatch.setattr(cli, "app", stopped)
+    with pytest.raises(SystemExit, match="1"):
+        cli.main()
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {answer}")
+    assert "Errno" not in told
+    assert told.count("\n") == 1

@@ -73,8 +73,8 @@ def main() -> None:
     """Run the command line: exit 0, 1 for bad input with one clear line, 2 for wrong usage."""
     try:
         app()
-    except (ValueError, OSError, ImportError) as error:
-        stderr.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+    except (ValueError, OSError, ImportError, MemoryError) as error:
+        stderr.print(f"error: {_in_words(error)}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         _interrupted()
@@ -82,6 +82,12 @@ def main() -> None:
         if stop.code == _INTERRUPTED:  # typer turns Ctrl-C into this, without a word
             _interrupted()
         raise
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return f"out of memory: {error}" if isinstance(error, MemoryError) else str(error)
 
 
 def _interrupted() -> NoReturn:

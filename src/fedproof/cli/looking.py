@@ -215,7 +215,7 @@ def verify(
     else:
         count = f"{document['num_inputs']} inputs" if "num_inputs" in document else "bounds on a cost"
         holds = "does not hold" if differences else f"every number holds ({count})"
-        but = f"{' but these,' * (not differences)} not verified without --labels: {', '.join(believed)}"
+        but = f"{';' if differences else ' but these,'} not verified without --labels: {', '.join(believed)}"
         say(f"{certificate}: {holds}{but if believed else ''}")
         for difference in differences:
             say(f"  - {difference}")
