@@ -26,8 +26,8 @@ def load_function(option: str, name: str) -> Callable[..., Any]:
             function = getattr(import_module(module), attribute, None)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"{option} = {name!r} cannot be imported: module {error.name!r} is not found; install it or "
-            "extend PYTHONPATH"
+            f"{option} = {name!r} cannot be imported: module {error.name!r} is not found; install it, "
+            "extend PYTHONPATH, or run this in the folder that holds it"
         ) from error
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"{option} = {name!r} cannot be imported: {error}") from error

@@ -55,6 +55,13 @@ def test_every_kind_of_run_has_a_page(make_run, changes):
     assert 'data-figure="certified-accuracy"' in page
 
 
+@pytest.mark.parametrize("method", ["margin", "mean"])
+def test_sizes_by_means_are_told_from_those_by_margins(make_run, method):
+    page = write_report(make_run(f"certificate.method={method}")).read_text()
+    assert ("mean confidences alone" in page) == (method == "margin")
+    assert ("a certificate by margins may be larger" in page) == (method == "margin")
+
+
 def test_curves_equal_the_certificate_and_the_metrics(make_run):
     run = read_run(make_run(), pictures=False)
     chart = accuracy_chart(run.certificate, run.metrics)

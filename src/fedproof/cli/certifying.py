@@ -22,7 +22,19 @@ from fedproof.certificates import certify as certify_scores
 from fedproof.certificates import inefficacy as certify_costs
 from fedproof.certificates.soundness import executed
 from fedproof.cli.belonging import Kind, check_options
-from fedproof.cli.common import Json, check_written, print_json, print_table, say, sizes_of
+from fedproof.cli.common import (
+    Json,
+    check_written,
+    doubt_copies,
+    doubt_delta,
+    median_and_largest,
+    print_json,
+    print_table,
+    say,
+    say_soundness,
+    sizes_of,
+    thinned,
+)
 from fedproof.cli.mechanism import (
     EpsilonRelation,
     Given,
@@ -61,6 +73,7 @@ _READING = (
     "what is certified is the {label}, over trainings like these; for a finite ensemble that is itself "
     "retrained under attack, add --served"
 )
+_ABSTAINS = "every input abstains: too few replicas, or replicas that disagree; 1000 are a good number"
 
 
 @unfolded
@@ -134,7 +147,7 @@ def certify(
     page: Annotated[Path | None, typer.Option(help="Also write a page to look at, an .html file.")] = None,
     json: Json = False,
 ) -> None:
-    """Certify anybody's retrained models from their class confidences.
+    """Certify models trained elsewhere by their class confidences.
 
     A certificate is only as true as the options: they must describe exactly what the training did. Which
     options describe which training loop is a table in the guide, docs/loops.md.
@@ -173,6 +186,8 @@ def certify(
         )
         return
     show(certificate, words)
+    doubt_copies(scores)
+    doubt_delta(delta)
     if out is not None:
         say(f"written to {out}; check it with: {command}")
     if page is not None:
@@ -246,8 +261,10 @@ def show(certificate: Certificate, words: str) -> None:
         rows.append(("accuracy", f"{certificate.accuracy:.2%}"))
         curve = summary["certified_accuracy"]
         rows += [(f"certified at k = {k}", f"{curve[str(k)]:.2%}") for k in thinned(len(curve))]
-    rows.append(("certified size, median / largest", f"{size['median']} / {size['max']}"))
+    rows.append(("certified size, median / largest", median_and_largest(size["median"], size["max"])))
     print_table(title, ("", ""), rows)
+    if size["abstained"] == certificate.num_inputs:
+        say(_ABSTAINS)
     say_soundness(certificate.sound, certificate.reasons, words)
     if certificate.settings.served is None:
         rule, votes = certificate.settings.rule, certificate.settings.votes
@@ -260,25 +277,6 @@ def _confidence(certificate: Certificate) -> str:
         return ""
     whom = "all inputs together" if certificate.settings.simultaneous else "each input"
     return f"; {100 * (1 - certificate.failure_probability):.4g}% confidence for {whom}"
-
-
-def thinned(count: int) -> list[int]:
-    """At most about a dozen of the sizes 0 … count - 1, the last among them."""
-    step = max(1, (count + 10) // 12)
-    return sorted({*range(0, count, step), count - 1})
-
-
-def say_soundness(sound: bool, reasons: tuple[str, ...] | list[str], words: str | None = None) -> None:
-    """Whether the certificate is a proof, and if not, why not.
-
-    `words` say what somebody's own training is taken to have done; None: it was executed here.
-    """
-    if not sound:
-        say("heuristic, not a proof, because:", *(f"  - {reason}" for reason in reasons))
-    elif words is None:
-        say("sound: every condition of the theorem is met")
-    else:
-        say(f"sound if your training did exactly this: {words}")
 
 
 @unfolded
@@ -321,7 +319,7 @@ def inefficacy(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Bound what an attack with k units can achieve, and the units it needs.
+    """Bound what an attack achieves, and the units that it needs.
 
     Bounds are only as true as the options: they must describe exactly what the training did. Which options
     describe which training loop is a table in the guide, docs/loops.md.

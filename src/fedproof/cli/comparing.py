@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from fedproof.cli.certifying import say_soundness
 from fedproof.cli.common import (
     Json,
     answer,
@@ -14,6 +13,7 @@ from fedproof.cli.common import (
     print_table,
     progress_bars,
     say,
+    say_soundness,
     sizes_of,
 )
 from fedproof.cli.training import Device, Engine, Experiment, Out, Set, training
@@ -36,7 +36,7 @@ def sweep(
     changes: Set = None,
     json: Json = False,
 ) -> None:
-    """Many runs that differ in a few keys, shared work done once, and one page that compares them."""
+    """Train runs that differ in a few keys, and compare them. Shared work is done once."""
     training()
     from fedproof import sweep as sweeping
     from fedproof.report import write_sweep_page
@@ -87,7 +87,7 @@ def compare(
     changes: Set = None,
     json: Json = False,
 ) -> None:
-    """Train and certify several mechanisms on the same data, and compare them; finished runs are kept."""
+    """Train, certify and compare mechanisms on the same data. Finished runs are kept."""
     training()
     from fedproof.report.comparisons import table_sizes, write_compare_page
     from fedproof.sweep import compare as compare_all
@@ -162,7 +162,7 @@ def attack(
     changes: Set = None,
     json: Json = False,
 ) -> None:
-    """Train under attack, and set what the attacks achieve beside what is certified."""
+    """Train under attack, and compare with what is certified."""
     training()
     from fedproof.report import write_attack_page
     from fedproof.report.attack_page import saturated
@@ -260,7 +260,7 @@ def reproduce(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Train what a figure or table of the paper needs, and write it beside the published numbers.
+    """Measure the paper's figures and tables again.
 
     What was measured before is kept: an interrupted reproduction goes on.
     """
@@ -319,7 +319,7 @@ def records(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Measure a line of the records again: what is certified where others have published a number.
+    """List what others have published, or measure a line again.
 
     Without a name it lists the lines and what was measured of them. What was measured into OUT before, with
     the same settings, is kept.

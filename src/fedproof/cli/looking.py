@@ -11,7 +11,7 @@ from fedproof.certificates import verify as verify_text
 from fedproof.certificates.document import parse, source_of
 from fedproof.certificates.soundness import executed
 from fedproof.cli.belonging import Kind, check_options
-from fedproof.cli.common import Json, answer, print_json, print_table, progress_bars, say
+from fedproof.cli.common import Json, answer, doubt_delta, print_json, print_table, progress_bars, say
 from fedproof.cli.mechanism import (
     Given,
     MechanismOptions,
@@ -23,6 +23,7 @@ from fedproof.cli.mechanism import (
 )
 from fedproof.cli.training import Device, Experiment, Set
 from fedproof.config import load_config
+from fedproof.folder import CERTIFICATE
 from fedproof.mechanisms import Local
 from fedproof.mechanisms.codec import describe
 from fedproof.mechanisms.uploads import UPLOADS
@@ -138,6 +139,7 @@ def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
     )
     changed = LEFT_OUT if "honest" in document else changed_in_words(document["relation"])
     say(f"for one {unit} {changed}: {document['event']}")
+    doubt_delta(document["delta"])
     if epsilon is not None:
         found = ", ".join(f"{value:.3g} ({name})" for name, value in document["delta_at_epsilon"].items())
         say(f"δ at ε = {epsilon:g}: {found}")
@@ -165,7 +167,7 @@ def site(
     ] = False,
     json: Json = False,
 ) -> None:
-    """What a site has spent in total, and how many updates it can still send."""
+    """What a site has spent, and how many updates are left."""
     from fedproof.integrations import site as own
     from fedproof.report.words import rounded_up
 
@@ -190,7 +192,10 @@ def site(
 @unfolded
 def verify(
     certificate: Annotated[
-        Path, typer.Argument(help="A file that certify, inefficacy, run or the Flower strategy wrote.")
+        Path,
+        typer.Argument(
+            help="A file that certify, inefficacy, run or the Flower strategy wrote, or its folder."
+        ),
     ],
     scores: Annotated[
         Path | None,
@@ -211,7 +216,12 @@ def verify(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Derive every number of a certificate again from the scores, or the costs, it was made from."""
+    """Derive every number of a certificate again.
+
+    A certificate follows from the scores, bounds on a cost follow from the costs.
+    """
+    if certificate.is_dir():
+        certificate /= CERTIFICATE
     try:
         text = certificate.read_bytes()
     except OSError as error:
@@ -229,7 +239,7 @@ def verify(
     believed = unverified(text, labels)
     count = f"{document['num_inputs']} inputs" if "num_inputs" in document else "bounds on a cost"
     holds = "does not hold" if differences else f"every number holds ({count})"
-    but = f"{' but these,' * (not differences)} not verified without --labels: {', '.join(believed)}"
+    but = f"{';' if differences else ' but these,'} not verified without --labels: {', '.join(believed)}"
     answer(
         {"valid": not differences, "differences": list(differences), "unverified": list(believed)},
         f"{certificate}: {holds}{but if believed else ''}",
@@ -268,10 +278,12 @@ def report(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Write the page of a finished run, or of a certificate from elsewhere, and its figures."""
+    """Write the page of a run or a certificate, and its figures."""
     from fedproof import report as pages
     from fedproof.report.run_data import read_certificate
 
+    if not folder.exists():
+        raise ValueError(f"{folder}: there is no such file or folder")
     alone = pages.certificate_in(folder)
     if alone is not None and private:
         raise ValueError(f"--private: {alone} is a certificate alone, it holds no norms or clipped shares")
@@ -286,9 +298,7 @@ def report(
     answer({"report": str(page), "figures": list(map(str, drawn))}, page, *drawn, json=json)
 
 
-data_app = typer.Typer(
-    help="Data sets: download them, encode them, or see what each user holds.", no_args_is_help=True
-)
+data_app = typer.Typer(help="Fetch or encode data sets, or see what each user holds.", no_args_is_help=True)
 
 Name = Annotated[
     str,
@@ -341,7 +351,8 @@ def show(
     columns = list(rows[0])
     shown = rows if len(rows) <= 20 else [*rows[:10], *rows[-10:]]
     title = f"{summary.name}: {summary.num_users} users, {summary.num_instances} instances"
-    print_table(title, columns, [[row[column] for column in columns] for row in shown])
+    heads = ["all" if column == "instances" else column.removeprefix("class ") for column in columns]
+    print_table(f"{title}, by class", heads, [[row[column] for column in columns] for row in shown])
     if len(shown) < len(rows):
         say(f"the first and last ten of {len(rows)} users; all with --json")
     say(
@@ -353,7 +364,7 @@ def show(
 
 @data_app.command()
 def encode(config: Experiment, device: Device = "cpu", changes: Set = None, json: Json = False) -> None:
-    """Compute the features of an experiment's encoder and keep them, so that its runs start at once."""
+    """Compute the features of an encoder, and keep them. Runs of the experiment then start at once."""
     section = load_config(config, changes or ()).data.model_copy(
         update={"project": None, "projection": "principal", "test_limit": None}
     )

@@ -12,7 +12,7 @@ from fedproof import check
 from fedproof.accounting.epsilon import replaced_epsilon
 from fedproof.certificates import choosing, planning
 from fedproof.cli.belonging import Kind, check_options
-from fedproof.cli.common import Json, answer, print_json, print_table, progress_bars, say
+from fedproof.cli.common import Json, answer, doubt_delta, print_json, print_table, progress_bars, say
 from fedproof.cli.mechanism import (
     Given,
     PlanOptions,
@@ -102,7 +102,7 @@ def plan(
     ] = "cpu",
     json: Json = False,
 ) -> None:
-    """The least noise, most rounds, largest cohort or best mechanism for k units; or the noise for an ε."""
+    """Find noise, rounds, cohort or mechanism for k units or an ε."""
     kinds = _question(options, given, find)
     check_options("plan", given, kinds)
     check_relation(relation, kinds)
@@ -138,6 +138,8 @@ def plan(
         asked = {"size": size, "top": top, "rival": round(1 - top, 12) if rival is None else rival}
         found, sentence = _for_size(kinds, options, asked, threat)
     answer(found, sentence, json=json)
+    if not json:
+        doubt_delta(delta)
 
 
 def _question(options: SamplingOptions, given: Given, find: Find | None) -> list[Kind]:

@@ -8,14 +8,29 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import numpy as np
 import typer
 
-from fedproof.cli.certifying import say_soundness, thinned
-from fedproof.cli.common import Json, answer, need_checkout, print_json, print_table, progress_bars, say
+from fedproof.cli.common import (
+    Json,
+    answer,
+    doubt_delta,
+    median_and_largest,
+    need_checkout,
+    print_json,
+    print_table,
+    progress_bars,
+    say,
+    say_soundness,
+    thinned,
+)
 from fedproof.config import Config, load_config, parse_config, validated
 from fedproof.folder import NOTICE, OBSERVED
 from fedproof.summary import RunSummary
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from fedproof.pretrain import Pretrained
+
+_LARGE = 1000  # beyond any pixel, standardised number or feature of an encoder
 
 Out = Annotated[Path, typer.Option(help="Directory of the run.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")]
@@ -29,7 +44,7 @@ Weights = Annotated[Path, typer.Option(help="The weights, an .npz file.")]
 def demo(
     out: Out = Path("fedproof-demo"), device: Device = "cpu", changes: Set = None, json: Json = False
 ) -> None:
-    """The main job on built-in data: train 1000 federated models, certify, report."""
+    """Train 1000 small models on built-in data, certify, report."""
     text = resources.files("fedproof").joinpath("demo.toml").read_text()
     config = parse_config(text, "demo", changes or ())
     summary = _execute(config, out, resume=True, engine="local", device=device, json=json)
@@ -75,7 +90,7 @@ def run(
     changes: Set = None,
     json: Json = False,
 ) -> None:
-    """Train the replicas of an experiment, certify them, write the report."""
+    """Train an experiment's models, certify them, write the report."""
     loaded = load_config(config, changes or ())
     _execute(loaded, out, resume=resume, engine=engine, device=device, json=json)
 
@@ -93,7 +108,14 @@ def _execute(config: Config, out: Path, *, resume: bool, engine: str, device: st
         print_json(result.summary.document())
     else:
         show(result.summary, out)
+        _doubt_features(result.federation.features)
     return cast(RunSummary, result.summary)
+
+
+def _doubt_features(features: "NDArray[Any]") -> None:
+    """A sentence about numbers that nobody scaled: what is trained is the same, and learns little."""
+    if features.dtype.kind == "f" and max(features.max(), -features.min()) > _LARGE:
+        say(f"features reach beyond {_LARGE}: models learn best from numbers near one, so scale them")
 
 
 def training() -> Any:
@@ -123,8 +145,7 @@ def show(summary: RunSummary, out: Path) -> None:
     if curve is not None and size is not None:
         rows.append(("abstained on", f"{size.abstained} of {summary.inputs} inputs"))
         rows += [(f"certified accuracy, k = {k}", f"{curve[str(k)]:.2%}") for k in thinned(len(curve))]
-        both = "none" if size.median is None else f"{size.median} / {size.max}"
-        rows.append(("certified size, median / largest", both))
+        rows.append(("certified size, median / largest", median_and_largest(size.median, size.max)))
         rows += _epsilons(summary)
     rows.append(("seconds", ", ".join(f"{name} {value:.1f}" for name, value in summary.seconds.items())))
     made = "one release" if summary.released else f"{summary.replicas} replicas"
@@ -132,6 +153,7 @@ def show(summary: RunSummary, out: Path) -> None:
     print_table(title, ("", ""), rows)
     say(headline(summary), *at_once(summary))
     say_soundness(summary.sound, summary.reasons)
+    doubt_delta(summary.delta if summary.epsilon else None)
     limits = advice(read_run(out, pictures=False)) if needs_advice(summary) else ()
     if limits:
         say("why so little is certified, and what to try:", *(f"  - {sentence}" for sentence in limits))
@@ -184,7 +206,7 @@ def pretrain(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Train on public data without privacy, for weights to start federated training from."""
+    """Train on public data, for weights to start from. Nothing about it is private."""
     training()
     from fedproof.pretrain import load_pretrain_config
     from fedproof.pretrain import pretrain as train
@@ -203,7 +225,7 @@ def distil(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Train one model of any shape on public inputs that a release labels; it has no certificate."""
+    """Train one model on public inputs that a release labels. It has any shape, and no certificate."""
     training()
     from fedproof.pretrain import DISTILLED
     from fedproof.pretrain import distil as train
@@ -231,7 +253,10 @@ def predict(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Label new inputs, each with the number of poisoned units that provably cannot change it."""
+    """Label new inputs, each with its certified size.
+
+    That is the number of poisoned units that provably cannot change the label.
+    """
     from fedproof.certificates.scores import read_array
 
     training()
@@ -255,7 +280,7 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="Also write the rows to this JSON file.")] = None,
     json: Json = False,
 ) -> None:
-    """Speed of stacked training, with the naive loop in the same run."""
+    """Speed of stacked training beside the naive loop."""
     need_checkout("benchmarks", "bench")
     training()
     from benchmarks.engine import bench as measure

@@ -256,7 +256,7 @@ def _noise(plan: Plan | None) -> Iterator[str]:
         more = f"{most} or more" if most >= plan.most else str(most)
         yield (
             f"More noise: a multiplier of {plan.noises[-1]:g} instead of {plan.noises[noise]:g} certifies "
-            f"{more} instead of {plan.here} for the typical input, if it stays as confident."
+            f"{more} instead of {plan.here} for the typical input, by its confidences alone and if they stay."
         )
 
 
@@ -293,12 +293,15 @@ def _planner(plan: Plan, run: RunData) -> tuple[Markup, Markup]:
         _choice("rounds", "Rounds", plan.rounds, rounds),
         _slider("k", "Wanted k", str(plan.here), max(1, int(np.max(plan.sizes))), plan.here),
     )
+    by_margins = run.certificate is not None and run.certificate.settings.method is Method.MARGIN
     intro = (
         f"For the typical input of this run: confidence {plan.top:.4g} for its label, at most "
         f"{plan.rival:.4g} for any other. More noise certifies more as long as the models stay as confident "
         "as here, which only training can tell. The sizes are those of ",
         tag("code", "fedproof plan"),
-        ".",
+        ", which takes these two numbers alone; a certificate by margins may be larger."
+        if by_margins
+        else ".",
     )
     result = tag(
         "div",

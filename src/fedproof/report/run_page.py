@@ -6,7 +6,7 @@ A new section is a function of what the run left behind, and a line in `_parts`.
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from fedproof.certificates import Bound, Certificate
+from fedproof.certificates import Bound, Certificate, Method
 from fedproof.federation import Federation
 from fedproof.folder import PRIVATE, ROUNDS, UNCOVERED
 from fedproof.report import words
@@ -156,12 +156,10 @@ def tile(key: str, name: str, value: str, told: str) -> Markup:
 
 def accuracy(certificate: Certificate, metrics: tuple[Row, ...] = ()) -> Markup:
     """Certified accuracy over k, and how to read its curves; `metrics` are those of other ways to certify."""
-    settings = certificate.settings
+    settings, unit = certificate.settings, certificate.threat.unit
     done = "join" if settings.threat.relation is Relation.JOIN else "are replaced"
     bound = "no confidence bound" if settings.bound is Bound.NONE else f"{settings.bound} bound"
-    how = (
-        f"{settings.method} method{'' if settings.certain else f', {bound}'}, {settings.threat.unit}s {done}"
-    )
+    how = f"{settings.method} method{'' if settings.certain else f', {bound}'}, {unit}s {done}"
     this = ", this certificate's for all inputs together" if settings.simultaneous else ""
     dotted = (
         f"Solid curves hold with the stated confidence for each input{this}. Dotted ones take the means over "
@@ -169,8 +167,10 @@ def accuracy(certificate: Certificate, metrics: tuple[Row, ...] = ()) -> Markup:
     )
     certain = "Nothing is estimated: all curves hold with certainty, for all inputs at once. "
     reading = certain if settings.certain else dotted if metrics else ""
+    by_means = any(row["method"] == Method.MEAN for row in metrics) and settings.method is not Method.MEAN
+    others = f" Curves “{unit}s replaced” and “{unit}s join”: mean confidences alone." if by_means else ""
     chart = accuracy_chart(certificate, metrics)
-    remark = note(f"{reading}This certificate: {how}.")
+    remark = note(f"{reading}This certificate: {how}.{others}")
     return section("accuracy", chart.title, figure(chart, remark=remark))
 
 

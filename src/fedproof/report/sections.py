@@ -21,6 +21,7 @@ from fedproof.summary import LEFT_OUT, RunSummary
 from fedproof.threat import Relation
 
 _LITTLE = 0.5  # of the ensemble's accuracy, certified against one unit: less asks for an explanation
+_FEWEST = 3  # users whose votes can outvote one of them
 _INPUTS = 256  # looked at to see whether votes say more than confidences
 
 
@@ -113,9 +114,10 @@ def _replicas(run: RunData) -> Iterator[str]:
 
 def _groups(run: RunData) -> Iterator[str]:
     """Without privacy, votes of disjoint groups certify most for little."""
-    if run.config.mechanism.described.releases is Releases.GROUPS or run.unit != "user":
+    users = run.summary.users
+    if run.config.mechanism.described.releases is Releases.GROUPS or run.unit != "user" or users < _FEWEST:
         return
-    groups = max(2, run.summary.users // 5)
+    groups = max(users // 5, min(users, 5))
     yield (
         "If privacy is not needed: one model for each of some disjoint groups, whose votes are counted, "
         f"trains in seconds. Try --set mechanism.kind=partition --set mechanism.groups={groups} "
@@ -129,8 +131,8 @@ def _once(run: RunData) -> Iterator[str]:
         return
     yield (
         "If a public encoder knows inputs like these, one upload from each user is enough, and ε is that of "
-        "one sum: name data.encoder, data.public and data.project, and try --set mechanism.kind=one-round "
-        "--set mechanism.solver=ridge."
+        "one sum. Name data.encoder, data.public and data.project, and replace [mechanism] by "
+        'kind = "one-round", anchors = 64, solver = "ridge", noise_multiplier = 2.0.'
     )
 
 
