@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -130,6 +131,16 @@ def test_a_file_is_no_directory(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file, must be a directory"):
         run(tiny(), tmp_path / "file")
+
+
+def test_scores_that_the_disk_cannot_hold_are_refused_before_training(finished, tmp_path, monkeypatch):
+    full = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr("fedproof.folder.shutil.disk_usage", lambda path: full)
+    with pytest.raises(
+        ValueError, match=r"scores of .* need .* GB, the disk has 0\.0 GB: set data\.test_limit"
+    ):
+        run(tiny(), tmp_path / "run")
+    run(finished.config, finished.folder, resume=True)  # which holds its scores already
 
 
 def test_a_second_process_is_refused(tmp_path):

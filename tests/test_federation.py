@@ -14,16 +14,16 @@ from fedproof.threat import Relation
 
 def federation(sizes=(2, 3, 1), **more):
     many = sum(sizes)
-    return Federation(
-        features=np.zeros((many, 4), dtype=np.float32),
-        labels=np.arange(many) % 2,
-        offsets=np.concatenate([[0], np.cumsum(sizes)]),
-        test_features=np.zeros((2, 4), dtype=np.float32),
-        test_labels=np.zeros(2, dtype=np.int64),
-        class_names=("a", "b"),
-        name="tiny",
-        **more,
-    )
+    plain = {
+        "features": np.zeros((many, 4), dtype=np.float32),
+        "labels": np.arange(many) % 2,
+        "offsets": np.concatenate([[0], np.cumsum(sizes)]),
+        "test_features": np.zeros((2, 4), dtype=np.float32),
+        "test_labels": np.zeros(2, dtype=np.int64),
+        "class_names": ("a", "b"),
+        "name": "tiny",
+    }
+    return Federation(**plain | more)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,24 @@ def test_what_is_wrong_with_units_is_named(more, message):
     with pytest.raises(ValueError, match=message) as caught:
         federation(**more)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            {"labels": np.array([0.0, 1.0, 1.0])},
+            "labels must be a NumPy array of integers, one row of them, not",
+        ),
+        ({"labels": [0, 1, 1]}, "labels must be a NumPy array of integers, .* not list of int64"),
+        ({"offsets": [0, 1, 3]}, "offsets must be a NumPy array of integers"),
+        ({"test_labels": np.array([[0]])}, r"test_labels must be .* with shape \(1, 1\)"),
+        ({"class_names": "ab"}, "class_names = 'ab' must be a tuple of names"),
+    ],
+)
+def test_arrays_of_another_kind_are_named(more, message):
+    with pytest.raises(ValueError, match=message):
+        federation(**more)
 
 
 def test_positions_are_identities_where_the_data_tell_none():

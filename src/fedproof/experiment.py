@@ -89,6 +89,7 @@ def run(
         with _timed(seconds, "load"):
             task = shared.task(config, device, folder.seed, progress=progress)
         wanted = ensemble_size(config, task)
+        folder.check_space(wanted, len(task.federation.test_labels), task.federation.num_classes)
         if is_certified(task.mechanism):
             check_certifiable(task, threat=config.threat_model, **_asked_for(config))
         replace_file(folder.path / NOTICE, notice(config, task.mechanism).encode())

@@ -99,6 +99,7 @@ class Federation:
     encoded_by: EncodedBy | None = None
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         sizes = np.diff(self.offsets)
         if self.offsets.ndim != 1 or len(self.offsets) < 2 or self.offsets[0] != 0 or sizes.min() < 1:
             empty = np.flatnonzero(sizes < 1)[:5].tolist()
@@ -129,6 +130,17 @@ class Federation:
         _check_ids(self.name, "instances", self.instance_ids, len(self.labels))
         self._check_limit()
         self._check_features()
+
+    def _check_kinds(self) -> None:
+        for key in ("labels", "offsets", "test_labels"):
+            array = np.asarray(given := getattr(self, key))
+            if not isinstance(given, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
+                raise ValueError(
+                    f"{self.name}: {key} must be a NumPy array of integers, one row of them, not "
+                    f"{type(given).__name__} of {array.dtype} with shape {array.shape}"
+                )
+        if isinstance(self.class_names, str):
+            raise ValueError(f"{self.name}: class_names = {self.class_names!r} must be a tuple of names")
 
     def _check_features(self) -> None:
         """Bytes are refused: pixels are float32, token ids have more bits. Public features are alike."""

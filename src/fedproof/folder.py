@@ -4,6 +4,7 @@ What must not be published lies in `private`, the seed among it.
 """
 
 import re
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -82,6 +83,16 @@ class RunFolder:
                 if not begun and not any(path.glob("parts/part-*.json")):
                     _remove_beginning(path, existed=existed)
                 raise
+
+    def check_space(self, num_replicas: int, num_inputs: int, num_classes: int) -> None:
+        """Raise ValueError if the disk cannot hold all scores twice, in parts and in one file."""
+        needed, free = 8 * num_replicas * num_inputs * num_classes, shutil.disk_usage(self.path).free
+        if needed > free + sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file()):
+            raise ValueError(
+                f"--out {self.path}: scores of {num_replicas} replicas, {num_inputs} inputs and "
+                f"{num_classes} classes need {needed / 1e9:.1f} GB, the disk has {free / 1e9:.1f} GB: "
+                "set data.test_limit"
+            )
 
     def write_scores(
         self, parts: Iterable[NDArray[np.floating]], shape: tuple[int, int, int], kind: str = "<f4"
