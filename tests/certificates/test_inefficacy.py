@@ -9,8 +9,12 @@ from scipy.stats import norm
 
 from fedproof.certificates import ApproximateDP, CostMethod, inefficacy
 from fedproof.certificates.paper_theorems import inefficacy_bounds
-from fedproof.mechanisms import Everyone, FixedSize, UserFedAvg
+from fedproof.mechanisms import Everyone, FixedSize, NoisyPartition, OneRound, UserFedAvg
+from fedproof.mechanisms.uploads import Ball
 from tests.certificates.conftest import REPLACE
+
+NOISY = NoisyPartition(groups=2, noise_multiplier=1.0)
+RELEASED = OneRound(upload=Ball(features=2, classes=2), noise_multiplier=1.0)
 
 POINTS = norm.ppf((np.arange(100_000) + 0.5) / 100_000)
 SIGMA = 16.0
@@ -139,6 +143,8 @@ def test_reasons_of_the_papers_accounting():
         ([0.1, 0.2], {"bound": "levels"}, "levels"),
         ([0.1, 0.2], {"bound": "clopper-pearson"}, "clopper-pearson"),
         ([0.1, 0.2], {"privacy": None}, "privacy"),
+        ([0.1, 0.2], {"privacy": None, "mechanism": NOISY}, "noisy-partition' has no replicas"),
+        ([0.1, 0.2], {"privacy": None, "mechanism": RELEASED}, "one-round' has no replicas"),
     ],
 )
 def test_bad_input(costs, settings, message):

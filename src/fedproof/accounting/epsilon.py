@@ -185,6 +185,7 @@ def _wang_bound(order: int, probability: float, noise_multiplier: float) -> floa
 
 # ε is rounded up to the next of these, so that a printed number is never below the computed one.
 _DIGITS = 10
+_MANY = 1e6  # from which on a float64 has no such digits
 
 Accountant = Callable[[Mechanism | DpEvent, float], float]
 
@@ -377,7 +378,5 @@ def user_accounts(
 
 def round_up(value: float) -> float:
     """The value rounded up in its tenth decimal: never below what was computed."""
-    if not math.isfinite(value):
-        return value
     scale = 10.0**_DIGITS
-    return math.ceil(value * scale) / scale
+    return max(value, math.ceil(value * scale) / scale) if value < _MANY else value

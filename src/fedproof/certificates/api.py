@@ -341,7 +341,7 @@ def _opposite_bounds(settings: Settings, scores: Array) -> tuple[Floats, Floats]
     """The largest upper bound of any class, and the second largest lower bound."""
     each = share(settings.failure_probability, scores.shape[2], settings.spending)
     tops, rivals = [], []
-    for _, part in input_parts(scores):
+    for _, part in input_parts(scores, votes=settings.votes):
         values = votes_of(part) if settings.votes else part
         flat = values.reshape(len(values), -1)
         lower = betting_lower(flat, each).reshape(values.shape[1:])

@@ -15,6 +15,7 @@ from fedproof.arrays import Integers
 from fedproof.certificates.compute import exact_bounds
 from fedproof.certificates.confidence import Bound, Spending, share
 from fedproof.certificates.paper_theorems import certified_size
+from fedproof.certificates.privacy import largest_size
 from fedproof.certificates.rules import Rule, counted_sizes
 from fedproof.certificates.scores import Array
 from fedproof.certificates.tight import (
@@ -97,9 +98,10 @@ def compare(
             for bounds, chance in ((exact, None), (hoeffding, failure_probability))
         ]
     for relation in relations_of(mechanism):
-        curve = partial(tradeoff, mechanism, ThreatModel(unit=mechanism.unit, relation=relation))
+        threat = ThreatModel(unit=mechanism.unit, relation=relation)
+        curve, most = partial(tradeoff, mechanism, threat), largest_size(mechanism, threat, max_size)
         for bounds, chance in ((exact, None), (sure, failure_probability)):
-            sizes = mean_sizes(bounds.top_lower, bounds.rival_upper, curve, max_size)
+            sizes = mean_sizes(bounds.top_lower, bounds.rival_upper, curve, most)
             curves.append(drawn("mean", relation, bounds.top, sizes, chance=chance))
     return tuple(curves)
 

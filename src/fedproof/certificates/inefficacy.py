@@ -34,6 +34,7 @@ from fedproof.certificates.privacy import (
 from fedproof.certificates.scores import Array, check_costs, fingerprint, load
 from fedproof.certificates.soundness import cost_assumptions, cost_caveats
 from fedproof.certificates.tight import TradeoffBySize
+from fedproof.mechanisms import Releases
 from fedproof.mechanisms.caveats import sentences
 from fedproof.threat import ThreatModel
 
@@ -165,6 +166,11 @@ def cost_settings_for(
     """Settings with everything that follows from what was asked for."""
     chosen = CostMethod(method)
     described_as, threat = described(mechanism, threat)
+    if described_as is not None and described_as.releases is not Releases.REPLICAS:
+        raise ValueError(
+            f"kind = '{described_as.kind}' has no replicas, whose costs are bounded here: what its own "
+            "models cost under attack follows from their certificate"
+        )
     paper = chosen is CostMethod.PAPER
     return CostSettings(
         cost_bound=cost_bound,

@@ -102,7 +102,7 @@ def counted_sizes(
         top, sizes = partition_sizes(vote_counts(scores), own_vote=own_vote)
         return top, np.minimum(sizes, max_size)
     found = []
-    for _, part in input_parts(scores):
+    for _, part in input_parts(scores, votes=True):
         votes, fought = votes_of(part).sum(axis=0).astype(np.int64), duels(part)
         top, _ = elected(rule, votes, fought)
         if rule is Rule.PAIRWISE:
@@ -216,7 +216,7 @@ def pairwise_bounds(
     Reference: theory.md, section 3, "Rules".
     """
     parts = []
-    for _, part in input_parts(scores):
+    for _, part in input_parts(scores, votes=True):
         first = (votes_of(part) if votes else part).mean(axis=0)
         top, tied = elected(Rule.PAIRWISE, first, duels(part))
         parts.append((top, tied, preferred_lower(part, top, bound, failure_probability, bets).min(axis=1)))
@@ -251,7 +251,7 @@ def run_off_estimates(
     a `gap` every lead is that large, and 2(C - 1) of them are needed for a finite ensemble to elect A.
     """
     found = []
-    for _, part in input_parts(scores):
+    for _, part in input_parts(scores, votes=True):  # of two classes the duel decides alone
         values = votes_of(part) if votes else part
         shape, flat = part.shape[1:], values.reshape(len(part), -1)
         top, tied = elected(Rule.RUN_OFF, values.mean(axis=0), duels(part))

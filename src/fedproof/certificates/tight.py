@@ -98,7 +98,7 @@ def class_bounds(
     replica counts for its most confident class only, the first of equal ones.
     """
     parts = []
-    for _, part in input_parts(scores):
+    for _, part in input_parts(scores, votes=votes):
         values = votes_of(part) if votes else part
         parts.append(_part_bounds(values, bound, failure_probability, bets))
     top, tied, lower, upper = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -182,7 +182,7 @@ def served_gap(num_replicas: int, num_classes: int, failure_probability: float) 
 
 def vote_counts(scores: Array) -> Integers:
     """Votes `(inputs, classes)` of the models in `scores` (models, inputs, classes)."""
-    parts = [votes_of(part).sum(axis=0) for _, part in input_parts(scores)]
+    parts = [votes_of(part).sum(axis=0) for _, part in input_parts(scores, votes=True)]
     return np.concatenate(parts).astype(np.int64)
 
 

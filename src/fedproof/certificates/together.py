@@ -59,7 +59,7 @@ def collective(
     for size in wanted:
         check.not_negative_count(size=size)
     most = min(max(wanted, default=0), len(scores))
-    parts = [_ways(rule, part, most, columns.start) for columns, part in input_parts(scores)]
+    parts = [_ways(rule, part, most, columns.start) for columns, part in input_parts(scores, votes=True)]
     ways = _Ways(*(np.concatenate(column) for column in zip(*parts, strict=True)))
     if own_vote:
         return {size: len(np.unique(ways.inputs[ways.needs <= size])) if size else 0 for size in wanted}
