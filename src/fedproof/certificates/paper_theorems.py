@@ -20,28 +20,13 @@ _SLACK = 1e-9  # real sizes this close above an integer count as that integer: s
 _ROUNDING = 4e-16  # what 1 - p_a - p_b may have lost; it matters where both are next to 0 and 1
 
 
-def one_adversary(top: ArrayLike, rival: ArrayLike, *, epsilon: float, delta: float) -> NDArray[np.bool_]:
-    """Whether one poisoned unit provably cannot change the prediction.
-
-    Guarantee: F_A > e^{2ε} F_B + (1 + e^ε) δ.
-    Assumes: (ε, δ)-DP for one unit; `top` bounds F_A from below, `rival` bounds every F_B from above.
-    Reference: the paper, Theorem 1.
-
-    >>> bool(one_adversary(0.97, 0.03, epsilon=0.6298, delta=0.0029))
-    True
-    """
-    _check(epsilon, delta)
-    threshold = np.exp(2 * epsilon) * _floats(rival) + (1 + np.exp(epsilon)) * delta
-    return np.asarray(_floats(top) > threshold * (1 + _SLACK))
-
-
 def real_size(top: ArrayLike, rival: ArrayLike, *, epsilon: float, delta: float) -> Floats:
     """The paper's real-valued K: the prediction stands for every k < K.
 
     Guarantee: K = log[(F_A (e^ε - 1) + δ) / (F_B (e^ε - 1) + δ)] / 2ε, whose limit at ε = 0 is
     (F_A - F_B) / 2δ. Infinite where no number of units suffices.
-    Assumes: as `one_adversary`.
-    Reference: the paper, Theorem 2.
+    Assumes: (ε, δ)-DP for one unit; `top` bounds F_A from below, `rival` bounds every F_B from above.
+    Reference: the paper, Theorem 2; at k = 1 it is Theorem 1, F_A > e^{2ε} F_B + (1 + e^ε) δ.
 
     >>> round(float(real_size(0.97, 0.03, epsilon=0.6298, delta=0.0029)), 2)
     2.68

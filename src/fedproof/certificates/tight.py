@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check
-from fedproof.accounting.tradeoff import Tradeoff
+from fedproof.accounting.tradeoff import LARGEST, Tradeoff
 from fedproof.arrays import Floats, Integers, votes_of
 from fedproof.certificates.confidence import MIXTURE, Bets, Bound, mean_lower, mean_upper
 from fedproof.certificates.scores import Array, input_parts
@@ -211,7 +211,7 @@ def partition_sizes(counts: Integers, *, own_vote: bool = False) -> tuple[Intege
     return top, lead.min(axis=1) // (1 if own_vote else 2)
 
 
-def exact_sizes(scores: Floats, relation: Relation) -> tuple[Integers, Integers]:
+def exact_sizes(scores: Floats, relation: Relation, max_size: int = LARGEST) -> tuple[Integers, Integers]:
     """The class with the highest of scores (inputs, classes) in units, and how many units cannot change it.
 
     Guarantee: with certainty, for all inputs at once. The winner A leads B by `s_A - s_B`; each of k units
@@ -229,7 +229,7 @@ def exact_sizes(scores: Floats, relation: Relation) -> tuple[Integers, Integers]
     others[rows, top] = -np.inf
     lead = scores[rows, top] - others.max(axis=1) - 4 * ERROR
     moved = 1 if relation is Relation.JOIN else 2
-    return top, np.maximum(np.ceil(lead / moved), 0).astype(np.int64) - 1
+    return top, np.clip(np.ceil(lead / moved) - 1, -1, max_size).astype(np.int64)
 
 
 def observed_sizes(
