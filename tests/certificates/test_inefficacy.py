@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit
 from scipy.stats import norm
 
-from fedproof.certificates import ApproximateDP, CostMethod, inefficacy
+from fedproof.certificates import ApproximateDP, CostMethod, dumps, inefficacy, loads_inefficacy
 from fedproof.certificates.paper_theorems import inefficacy_bounds
 from fedproof.mechanisms import Everyone, FixedSize, NoisyPartition, OneRound, UserFedAvg
 from fedproof.mechanisms.uploads import Ball
@@ -111,6 +111,15 @@ def test_a_goal_out_of_reach_is_none():
         max_size=20,
     )
     assert found.needed is None
+
+
+@pytest.mark.parametrize("negative", [False, True])
+def test_no_number_of_units_moves_a_cost_on_which_they_have_no_influence(negative):
+    nothing = ApproximateDP(epsilon=0.0, delta=0.0, relation="replace")
+    costs = np.linspace(0.1, 0.4, 50) * (-1 if negative else 1)
+    found = inefficacy(costs, cost_bound=1.0, privacy=nothing, method="paper", tau=2.0, negative=negative)
+    assert found.needed is None
+    assert loads_inefficacy(dumps(found)) == found
 
 
 def test_clipped_costs_are_reported():

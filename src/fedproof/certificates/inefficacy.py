@@ -228,7 +228,7 @@ def _needed(settings: CostSettings, interval: Interval, low: float, high: float)
         needed = adversaries_needed(
             start, tau, cost_bound=1.0, epsilon=epsilon, delta=delta, negative=negative
         )
-        return float(needed)
+        return float(needed) if np.isfinite(needed) else None
     if settings.method is CostMethod.MEAN:
         high = low
         interval = mean_interval(low, low, curve_of_units(settings.mechanism, privacy, settings.threat))

@@ -64,9 +64,15 @@ def group(epsilon: float, delta: float, size: int) -> tuple[float, float]:
     """
     _check(epsilon, delta)
     check.not_negative_count(size=size)
+    return size * epsilon, float(delta * _copies(_floats(size), epsilon)) if delta else 0.0
+
+
+def _copies(sizes: Floats, epsilon: float) -> Floats:
+    """(e^{kε} - 1)/(e^ε - 1), how often δ counts for k units; k itself where e^ε says nothing else."""
+    if epsilon == 0:
+        return sizes
     with np.errstate(over="ignore"):
-        copies = np.expm1(size * epsilon) / np.expm1(epsilon) if epsilon else float(size)
-    return size * epsilon, float(delta * copies) if delta else 0.0
+        return np.where(sizes < 2, sizes, np.expm1(sizes * epsilon) / min(np.expm1(epsilon), 1e300))
 
 
 def inefficacy_bounds(
@@ -94,11 +100,10 @@ def inefficacy_bounds(
     cost, sizes = _cost(cost, cost_bound, negative), _floats(sizes)
     with np.errstate(over="ignore", invalid="ignore"):
         grow, shrink = np.exp(sizes * epsilon), np.exp(-sizes * epsilon)
-        added = np.expm1(sizes * epsilon) / np.expm1(epsilon) if epsilon else sizes
         removed = -np.expm1(-sizes * epsilon) / np.expm1(epsilon) if epsilon else sizes
         lower = np.maximum(shrink * cost - removed * delta * cost_bound, 0.0)
-        upper = grow * cost + (added * delta * cost_bound if delta else 0.0)
-    upper = np.minimum(np.where(cost > 0, upper, np.nan_to_num(upper)), cost_bound)
+        added = _copies(sizes, epsilon) * delta * cost_bound if delta else 0.0
+        upper = np.minimum(np.where(cost > 0, grow * cost, 0.0) + added, cost_bound)
     return (-upper, -lower) if negative else (lower, upper)
 
 
@@ -121,7 +126,7 @@ def adversaries_needed(
     check_tau(tau)
     size = _cost(cost, cost_bound, negative)
     base = cost_bound * delta * (1.0 if negative else tau)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if epsilon == 0:
             needed = size * (tau - 1) / np.float64(base)
         else:

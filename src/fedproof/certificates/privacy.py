@@ -81,7 +81,7 @@ def approximate_curve(epsilon: float, delta: float, size: int) -> Tradeoff:
     [0.0, 0.4, 0.9]
     """
     epsilon, delta = group(epsilon, delta, size)
-    known = np.array([delta if epsilon <= _LARGEST else 1.0])
+    known = np.array([min(delta, 1.0) if epsilon <= _LARGEST else 1.0])
     full = max(0.0, 1 - delta)
     return PiecewiseTradeoff(
         epsilons=np.array([min(epsilon, _LARGEST)]), forward=known, backward=known, full=full
