@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedproof.certificates import Method, certify
 from fedproof.certificates.certificate import ONLY_METHOD
-from fedproof.certificates.compute import compare, relations_of
+from fedproof.certificates.comparison import compare, relations_of
 from fedproof.certificates.confidence import hoeffding_width
 from fedproof.certificates.paper_theorems import certified_size, real_size
 from fedproof.certificates.rules import Rule

@@ -20,7 +20,7 @@ from fedproof.accounting.ledger import Ledger, save_ledger
 from fedproof.aggregation import build_rule
 from fedproof.arrays import Integers
 from fedproof.certificates import Certificate, dumps
-from fedproof.certificates.compute import Curve, compare, observed
+from fedproof.certificates.comparison import Curve, compare, observed
 from fedproof.certificates.soundness import caveats_of as certificate_caveats
 from fedproof.config import Config, load_config
 from fedproof.ensemble import (

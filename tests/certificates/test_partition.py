@@ -8,7 +8,7 @@ from dp_accounting import UnsupportedEventError
 
 from fedproof.accounting import account, tradeoff
 from fedproof.certificates import certify, certify_means, dumps, loads, verify
-from fedproof.certificates.compute import compare
+from fedproof.certificates.comparison import compare
 from fedproof.certificates.tight import partition_costs, partition_sizes
 from fedproof.mechanisms import Partition
 from fedproof.seeds import groups_of

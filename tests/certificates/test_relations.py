@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedproof.certificates import ApproximateDP, certify, certify_means, dumps, inefficacy, verify
-from fedproof.certificates.compute import compare
+from fedproof.certificates.comparison import compare
 from fedproof.certificates.document import checksum
 from fedproof.certificates.privacy import approximate_curve
 from fedproof.mechanisms import Bagging, CohortOnce, FixedSize, Poisson, UserFedAvg

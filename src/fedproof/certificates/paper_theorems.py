@@ -72,7 +72,8 @@ def _copies(sizes: Floats, epsilon: float) -> Floats:
     if epsilon == 0:
         return sizes
     with np.errstate(over="ignore"):
-        return np.where(sizes < 2, sizes, np.expm1(sizes * epsilon) / min(np.expm1(epsilon), 1e300))
+        copies = np.expm1(sizes * epsilon) / min(np.expm1(epsilon), 1e300)
+    return np.where((sizes == 0) | (sizes == 1), sizes, copies)
 
 
 def inefficacy_bounds(
