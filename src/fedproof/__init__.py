@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedproof.accounting.tradeoff import Tradeoff, tradeoff
     from fedproof.certificates.api import certify, certify_means, certify_sequentially
     from fedproof.certificates.certificate import Certificate
+    from fedproof.certificates.document import verify
     from fedproof.certificates.inefficacy import Inefficacy, inefficacy
     from fedproof.certificates.planning import (
         cohort_for_size,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         rounds_for_size,
     )
     from fedproof.certificates.privacy import ApproximateDP
-    from fedproof.certificates.verify import verify
     from fedproof.encoders.load import load
     from fedproof.ensemble import Task
     from fedproof.experiment import run
@@ -67,13 +67,13 @@ _HOME = {
     "fedproof.accounting.tradeoff": ("Tradeoff", "tradeoff"),
     "fedproof.certificates.api": ("certify", "certify_means", "certify_sequentially"),
     "fedproof.certificates.certificate": ("Certificate",),
+    "fedproof.certificates.document": ("verify",),
     "fedproof.certificates.inefficacy": ("Inefficacy", "inefficacy"),
     "fedproof.certificates.planning": (
         "cohort_for_size", "noise_for_epsilon", "noise_for_size", "plan", "plan_cohort", "plan_rounds",
         "rounds_for_size",
     ),
     "fedproof.certificates.privacy": ("ApproximateDP",),
-    "fedproof.certificates.verify": ("verify",),
     "fedproof.encoders.load": ("load",),
     "fedproof.ensemble": ("Task",),
     "fedproof.experiment": ("run",),

@@ -7,7 +7,7 @@ import dp_accounting as dp
 import mpmath
 import pytest
 from dp_accounting.pld import PLDAccountant
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedproof.accounting import account, account_delta, ensemble_account, event_of, queries_of, user_accounts
@@ -303,5 +303,7 @@ def test_impossible_mechanisms_are_refused(build):
 
 @given(st.floats(0, 1e4))
 @settings(derandomize=True)
+@example(234.42837894040002)  # one digit more than ten, which a product with 10^10 drops
+@example(1e300)
 def test_epsilon_is_rounded_up(value):
     assert value <= round_up(value) <= value + 1.1e-10

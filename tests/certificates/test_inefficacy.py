@@ -7,10 +7,14 @@ import pytest
 from scipy.special import expit
 from scipy.stats import norm
 
-from fedproof.certificates import ApproximateDP, CostMethod, inefficacy
+from fedproof.certificates import ApproximateDP, CostMethod, dumps, inefficacy, loads_inefficacy
 from fedproof.certificates.paper_theorems import inefficacy_bounds
-from fedproof.mechanisms import Everyone, FixedSize, UserFedAvg
+from fedproof.mechanisms import Everyone, FixedSize, NoisyPartition, OneRound, UserFedAvg
+from fedproof.mechanisms.uploads import Ball
 from tests.certificates.conftest import REPLACE
+
+NOISY = NoisyPartition(groups=2, noise_multiplier=1.0)
+RELEASED = OneRound(upload=Ball(features=2, classes=2), noise_multiplier=1.0)
 
 POINTS = norm.ppf((np.arange(100_000) + 0.5) / 100_000)
 SIGMA = 16.0
@@ -109,6 +113,15 @@ def test_a_goal_out_of_reach_is_none():
     assert found.needed is None
 
 
+@pytest.mark.parametrize("negative", [False, True])
+def test_no_number_of_units_moves_a_cost_on_which_they_have_no_influence(negative):
+    nothing = ApproximateDP(epsilon=0.0, delta=0.0, relation="replace")
+    costs = np.linspace(0.1, 0.4, 50) * (-1 if negative else 1)
+    found = inefficacy(costs, cost_bound=1.0, privacy=nothing, method="paper", tau=2.0, negative=negative)
+    assert found.needed is None
+    assert loads_inefficacy(dumps(found)) == found
+
+
 def test_clipped_costs_are_reported():
     privacy = ApproximateDP(epsilon=0.1, delta=0.0, relation="replace")
     found = inefficacy([0.2, 0.7, -0.1, 0.3], cost_bound=0.5, privacy=privacy, bound="none")
@@ -139,6 +152,8 @@ def test_reasons_of_the_papers_accounting():
         ([0.1, 0.2], {"bound": "levels"}, "levels"),
         ([0.1, 0.2], {"bound": "clopper-pearson"}, "clopper-pearson"),
         ([0.1, 0.2], {"privacy": None}, "privacy"),
+        ([0.1, 0.2], {"privacy": None, "mechanism": NOISY}, "noisy-partition' has no replicas"),
+        ([0.1, 0.2], {"privacy": None, "mechanism": RELEASED}, "one-round' has no replicas"),
     ],
 )
 def test_bad_input(costs, settings, message):

@@ -16,7 +16,6 @@ from fedproof.certificates.paper_theorems import (
     group,
     halvings,
     inefficacy_bounds,
-    one_adversary,
     radius,
     real_size,
     renyi_sizes,
@@ -85,7 +84,8 @@ def test_agrees_with_fifty_digits(top, rival, epsilon, delta):
 def test_the_two_theorems_agree_on_one_adversary(top, rival, epsilon, delta):
     size = real_size(top, rival, epsilon=epsilon, delta=delta)
     if abs(size - 1) > 1e-6:
-        assert bool(one_adversary(top, rival, epsilon=epsilon, delta=delta)) == (size > 1)
+        one = top > np.exp(2 * epsilon) * rival + (1 + np.exp(epsilon)) * delta  # the paper, Theorem 1
+        assert one == (size > 1)
 
 
 @given(top=tops, rival=rivals, epsilon=epsilons, delta=deltas)
@@ -223,3 +223,18 @@ def test_never_beyond_the_tight_certificate():
     for noise_multiplier in (3.0, 10.0):
         exact = mean_sizes(top, 1 - top, lambda k, s=noise_multiplier: GaussianTradeoff(shift=k / s), 100)
         assert np.all(renyi_sizes(top, 1 - top, gaussian(noise_multiplier), max_size=100) <= exact)
+
+
+@pytest.mark.parametrize("epsilon", [400.0, 1000.0])
+def test_a_group_has_a_delta_where_its_epsilon_is_beyond_all_powers(epsilon):
+    assert group(epsilon, 0.5, 0) == (0.0, 0.0)
+    assert group(epsilon, 0.5, 1) == (epsilon, 0.5)
+    assert group(epsilon, 0.5, 2)[1] > 1
+    assert group(epsilon, 0.5, 9)[1] > 1
+
+
+@pytest.mark.parametrize("cost", [0.0, 0.2])
+def test_bounds_on_a_cost_hold_where_epsilon_is_beyond_all_powers(cost):
+    lower, upper = inefficacy_bounds(cost, [0, 1, 2], cost_bound=1.0, epsilon=800.0, delta=0.1)
+    assert lower.tolist() == [cost, 0.0, 0.0]
+    assert upper.tolist() == [cost, 1.0 if cost else 0.1, 1.0]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedproof.certificates import ApproximateDP, certify, certify_means, dumps, inefficacy, verify
+from fedproof.certificates.comparison import compare
 from fedproof.certificates.document import checksum
 from fedproof.certificates.privacy import approximate_curve
 from fedproof.mechanisms import Bagging, CohortOnce, FixedSize, Poisson, UserFedAvg
@@ -81,8 +82,8 @@ def test_two_steps_are_one_step_of_group_privacy():
     epsilon, delta = ADDED.under(Relation.REPLACE)
     for size in (1, 3, 10):
         found = approximate_curve(epsilon, delta, size)
-        assert found.epsilon == pytest.approx(2 * size * 0.1)
-        assert found.delta == pytest.approx(1e-5 * np.expm1(2 * size * 0.1) / np.expm1(0.1))
+        assert found.epsilons == pytest.approx(2 * size * 0.1)
+        assert found.forward == pytest.approx(1e-5 * np.expm1(2 * size * 0.1) / np.expm1(0.1))
 
 
 @pytest.mark.parametrize("method", ["mean", "margin", "vote", "paper"])
@@ -165,3 +166,11 @@ def test_joining_cohorts_of_fixed_size_means_something_without_noise_and_in_the_
     noised = UserFedAvg(rounds=1, noise_multiplier=2.0, sampling=FIXED)
     paper = certify(EVEN, mechanism=noised, threat=JOIN, method="paper", delta=1e-5)
     assert paper.reasons == ("cohorts of fixed size are drawn, but Poisson sampling is accounted",)
+
+
+def test_the_comparison_ends_where_everybody_is_replaced():
+    """Strong noise and few users: no input is ever lost, and there is nobody left to replace."""
+    mechanism = UserFedAvg(rounds=1, noise_multiplier=1000.0, sampling=FixedSize(cohort=2, users=5))
+    scores = np.tile([[[1.0, 0.0]]], (300, 1, 1))
+    tight = compare(scores, np.zeros(1, dtype=np.int64), mechanism=mechanism, delta=1e-3)[-1]
+    assert tight.accuracy == (*[1.0] * 6, 0.0)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedproof.certificates import certify, certify_means
-from fedproof.mechanisms import Everyone, Poisson, UserFedAvg
+from fedproof.certificates import Rule, certify, certify_means, collective
+from fedproof.mechanisms import Everyone, Partition, Poisson, UserFedAvg
 
 SHARP = UserFedAvg(rounds=1, noise_multiplier=20.0, sampling=Everyone())
 POISSON = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
@@ -72,3 +72,16 @@ def test_the_predictor_of_replicas_is_the_one_of_the_stored_numbers(scores, meth
     half = scores.astype(np.float16)
     found = certify(half, mechanism=POISSON, method=method)
     assert any(line.startswith(sentence) for line in found.assumptions)
+
+
+@pytest.mark.parametrize("rule", ["plurality", "pairwise", "run-off"])
+@pytest.mark.parametrize("kind", [Partition(groups=40), POISSON])
+def test_of_two_classes_a_model_votes_for_the_one_that_is_stored_as_larger(kind, rule):
+    """One minus the second class's confidence is equal to it here, and the first of equal ones would win."""
+    stored = np.float32([np.nextafter(np.float32(0.5), np.float32(0)), 0.5])
+    assert stored[1] > stored[0]
+    assert 1 - stored[1] == stored[1]
+    replicas = np.broadcast_to(stored, (40, 1, 2))
+    assert certify(replicas, mechanism=kind, method="vote", rule=rule).prediction == (1,)
+    if kind.kind == "partition" and rule != "run-off":
+        assert collective(replicas, [19, 20], rule=Rule(rule)) == {19: 0, 20: 1}

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedproof.accounting.tradeoff import GaussianTradeoff
-from fedproof.certificates import certify_means
+from fedproof.certificates import certify, certify_means
 from fedproof.certificates.confidence import Bound, mean_lower, mean_upper
 from fedproof.certificates.paper_theorems import certified_size
-from fedproof.certificates.privacy import ApproximateTradeoff, approximate_curve
+from fedproof.certificates.privacy import approximate_curve
 from fedproof.certificates.tight import class_bounds, exact_sizes, mean_sizes, observed_sizes, walk
 from fedproof.mechanisms import Everyone, InstanceFedAvg, OneRound, Poisson, UserFedAvg
 from fedproof.mechanisms.uploads import GRID, UPLOADS, Anchors
@@ -85,10 +85,20 @@ def test_the_curve_of_epsilon_and_delta_is_never_weaker_than_the_paper(top, riva
 @settings(derandomize=True, deadline=None)
 @given(st.floats(0, 3), st.floats(0, 0.5), st.floats(0, 1), st.floats(0, 1))
 def test_tangents_of_the_approximate_curve_lie_below_it(epsilon, delta, touch, other):
-    curve = ApproximateTradeoff(epsilon=epsilon, delta=delta)
+    curve = approximate_curve(epsilon, delta, 1)
     slope, intercept = curve.tangent(touch)
     assert slope * other + intercept <= curve.lower(other) + 1e-12
     assert slope * touch + intercept == pytest.approx(float(curve.lower(touch)), abs=1e-12)
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.floats(0, 45), st.floats(0, 0.5), st.floats(1, 18))
+def test_the_curve_of_epsilon_and_delta_knows_probabilities_that_one_minus_them_forgets(
+    epsilon, delta, digits
+):
+    rare = 10.0**-digits
+    most = min(1.0, np.exp(epsilon) * rare + delta, 1 - np.exp(-epsilon) * (1 - rare - delta))
+    assert approximate_curve(epsilon, delta, 1).upper(rare) >= most - 1e-12
 
 
 def test_walk_stops_at_the_first_failure():
@@ -189,6 +199,13 @@ def test_observed_sizes_are_never_smaller_than_those_for_everything_that_could_h
         assert (sizes >= np.minimum(exact, most)).all()
         assert sizes.max() <= most
     assert sizes.mean() > exact.mean()
+
+
+def test_scores_too_large_to_count_units_in_are_refused():
+    mechanism = OneRound(upload=Anchors(anchors=4, classes=2), noise_multiplier=1.0)
+    for wrong in (2.0**32, -1e300, np.inf, np.nan):
+        with pytest.raises(ValueError, match="at input 0, class 1"):
+            certify(np.array([[[1.0, wrong]]]), mechanism=mechanism, method="exact")
 
 
 def test_users_who_were_against_the_label_are_no_danger_to_it():

@@ -5,9 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from fedproof.certificates import Rule
+from fedproof.certificates import Rule, collective
 from fedproof.certificates.rules import counted_sizes
-from fedproof.certificates.together import collective
 from tests.certificates.test_rules import unbeaten
 
 

@@ -99,23 +99,19 @@ def _revealed(curve: Floats, orders: Floats, probability: float) -> Floats:
     return np.asarray(moment / (orders - 1))
 
 
-def classical_epsilon(orders: Sequence[float], curve: Floats, delta: float) -> float:
-    """The smallest rdp(α) + log(1/δ)/(α - 1): Mironov 2017, arXiv:1702.07476v3, Proposition 3."""
-    return float(np.min(curve + math.log(1 / delta) / (np.asarray(orders) - 1)))
-
-
 def paper_epsilon(source: Mechanism | DpEvent, delta: float) -> float:
-    """ε in the convention of the paper's published tables.
+    """ε in the convention of the paper's published tables: the smallest rdp(α) + log(1/δ)/(α - 1).
 
     Cohorts of fixed size are accounted as if Poisson-sampled and InsDP-FedSGD as if every instance were drawn
     independently with the product of both probabilities; that is what was published, and is not sound.
+    Reference: Mironov 2017, arXiv:1702.07476v3, Proposition 3, for the conversion.
 
     >>> from fedproof.mechanisms import UserFedAvg
     >>> mechanism = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
     >>> round(paper_epsilon(mechanism, delta=0.0029), 4)
     0.6298
     """
-    return classical_epsilon(PAPER_ORDERS, _paper_rdp(source), delta)
+    return float(np.min(_paper_rdp(source) + math.log(1 / delta) / (np.asarray(PAPER_ORDERS) - 1)))
 
 
 def paper_delta(source: Mechanism | DpEvent, epsilon: float) -> float:
@@ -185,6 +181,7 @@ def _wang_bound(order: int, probability: float, noise_multiplier: float) -> floa
 
 # ε is rounded up to the next of these, so that a printed number is never below the computed one.
 _DIGITS = 10
+_MANY = 1e6  # from which on a float64 has no such digits
 
 Accountant = Callable[[Mechanism | DpEvent, float], float]
 
@@ -377,7 +374,5 @@ def user_accounts(
 
 def round_up(value: float) -> float:
     """The value rounded up in its tenth decimal: never below what was computed."""
-    if not math.isfinite(value):
-        return value
     scale = 10.0**_DIGITS
-    return math.ceil(value * scale) / scale
+    return max(value, math.ceil(value * scale) / scale) if value < _MANY else value

@@ -124,9 +124,27 @@ def resumed_ledger(ledger: Ledger, path: Path) -> Ledger:
     return found
 
 
-def load_ledger(path: Path) -> Ledger:
-    """The ledger of a file; ValueError that names the file if it is none."""
-    return _loaded(path)
+def load_ledger(path: Path, kind: str | None = None) -> Ledger:
+    """The ledger of a file; ValueError that names the file if it is none, or one of another `kind`."""
+    try:
+        document = json.loads(path.read_text())
+        if document["version"] != _VERSION:
+            raise ValueError(f"version {document['version']!r} is not {_VERSION}")
+        if document.get("kind") != kind:
+            found = "a site" if document.get("kind") == _SITE else "a training"
+            raise ValueError(f"it is the ledger of {found}")
+        if kind == _SITE and document.pop("sha256", None) != _digest(document):
+            raise ValueError("it was changed: its checksum is that of something else")
+        queries = tuple(_restore(query) for query in document["queries"])
+        return Ledger(
+            queries=queries,
+            delta=document["delta"],
+            replicas=document["replicas"],
+            parallel=document.get("parallel", 1),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        which = "ledger of a site" if kind == _SITE else "ledger"
+        raise ValueError(f"{path} is not a {which}: {check.one_line(error)}") from error
 
 
 def save_site_ledger(ledger: Ledger, path: Path) -> None:
@@ -147,29 +165,7 @@ def load_site_ledger(path: Path) -> Ledger:
             f"{path} is missing: what the site has spent is not known; a new site begins a ledger once, by "
             "fedproof site FILE --begin"
         )
-    return _loaded(path, _SITE)
-
-
-def _loaded(path: Path, kind: str | None = None) -> Ledger:
-    try:
-        document = json.loads(path.read_text())
-        if document["version"] != _VERSION:
-            raise ValueError(f"version {document['version']!r} is not {_VERSION}")
-        if document.get("kind") != kind:
-            found = "a site" if document.get("kind") == _SITE else "a training"
-            raise ValueError(f"it is the ledger of {found}")
-        if kind == _SITE and document.pop("sha256", None) != _digest(document):
-            raise ValueError("it was changed: its checksum is that of something else")
-        queries = tuple(_restore(query) for query in document["queries"])
-        return Ledger(
-            queries=queries,
-            delta=document["delta"],
-            replicas=document["replicas"],
-            parallel=document.get("parallel", 1),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        which = "ledger of a site" if kind == _SITE else "ledger"
-        raise ValueError(f"{path} is not a {which}: {check.one_line(error)}") from error
+    return load_ledger(path, _SITE)
 
 
 def _digest(document: Mapping[str, Any]) -> str:

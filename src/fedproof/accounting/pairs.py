@@ -56,6 +56,9 @@ class Mixture:
         return np.asarray(_normal_cells(edges[:, None] - self.means) @ self.weights)
 
 
+_STILL = Mixture(weights=np.ones(1), means=np.zeros(1))
+
+
 def _normal_cells(edges: Floats) -> Floats:
     """Standard normal masses between consecutive rows of `edges`, from the tail that keeps digits."""
     left, right = ndtr(edges), ndtr(-edges)
@@ -176,11 +179,8 @@ def poisson_pair(query: Query, relation: Relation, size: int) -> MonotonePair:
     """The dominating pair under Poisson sampling, or with everyone taking part."""
     drawn = adversaries_drawn(query.sampling, size)
     means = drawn.numbers / query.noise_multiplier
+    clean = _STILL if relation == Relation.JOIN else Mixture(weights=drawn.weights, means=-means)
     poisoned = Mixture(weights=drawn.weights, means=means)
-    if relation == Relation.JOIN:
-        clean = Mixture(weights=np.ones(1), means=np.zeros(1))
-    else:
-        clean = Mixture(weights=drawn.weights, means=-means)
     return MonotonePair(clean=clean, poisoned=poisoned, dropped=drawn.given_away)
 
 
@@ -276,16 +276,8 @@ def fixed_size_pair(query: Query, relation: Relation, size: int) -> FixedSizePai
     if size > query.sampling.users:
         raise ValueError(f"size = {size} must be at most the number of users = {query.sampling.users}")
     drawn = adversaries_drawn(query.sampling, size)
-    some = drawn.numbers > 0
+    shifts, weights, dropped = 2 * drawn.numbers / query.noise_multiplier, drawn.weights, drawn.given_away
     if relation == Relation.JOIN:
-        return MonotonePair(
-            clean=Mixture(weights=np.ones(1), means=np.zeros(1)),
-            poisoned=Mixture(weights=drawn.weights, means=2 * drawn.numbers / query.noise_multiplier),
-            dropped=drawn.given_away,
-        )
-    return FixedSizePair(
-        shifts=2 * drawn.numbers[some] / query.noise_multiplier,
-        weights=drawn.weights[some],
-        any_drawn=drawn.any,
-        dropped=drawn.given_away,
-    )
+        return MonotonePair(clean=_STILL, poisoned=Mixture(weights=weights, means=shifts), dropped=dropped)
+    some = drawn.numbers > 0
+    return FixedSizePair(shifts=shifts[some], weights=weights[some], any_drawn=drawn.any, dropped=dropped)

@@ -97,7 +97,7 @@ class PiecewiseTradeoff:
     L(p) >= 1 - δ'(ε) - (1 - p) e^{ε}         with δ'(ε) >= H_{e^ε}(Q || P)   (`backward`)
 
     Attributes:
-        epsilons: increasing, first zero.
+        epsilons: increasing, not negative.
         forward: upper bounds on δ(ε).
         backward: upper bounds on δ'(ε).
         full: L(1); one where P and Q have the same support, as with any noise.

@@ -3,13 +3,11 @@
 from fedproof.certificates.api import certify, certify_means, certify_sequentially
 from fedproof.certificates.certificate import Certificate, CostMethod, Method, Settings
 from fedproof.certificates.confidence import Bound, Spending
-from fedproof.certificates.document import dumps, loads, loads_inefficacy
+from fedproof.certificates.document import dumps, loads, loads_inefficacy, unverified, verify
 from fedproof.certificates.inefficacy import Inefficacy, inefficacy
 from fedproof.certificates.paper_theorems import Group
 from fedproof.certificates.privacy import ApproximateDP
-from fedproof.certificates.rules import Rule
-from fedproof.certificates.together import collective
-from fedproof.certificates.verify import unverified, verify
+from fedproof.certificates.rules import Rule, collective
 
 __all__ = [
     "ApproximateDP",

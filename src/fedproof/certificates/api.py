@@ -165,22 +165,20 @@ def settings_for(
     privacy: ApproximateDP | None,
     threat: ThreatModel | None,
     method: Method | str,
-    group: Group | str,
-    max_size: int,
     delta: float | None,
     caveats: Sequence[str],
     assumptions: Sequence[str],
     bound: Bound | str | None = None,
     failure_probability: float = 0.0,
-    spending: Spending | str = Spending.SOUND,
-    sequential: bool = False,
-    served: float | None = None,
     rule: Rule | str = Rule.PLURALITY,
-    simultaneous: bool = False,
     exact: bool = False,
     version: int = VERSION,
+    **others: Any,
 ) -> Settings:
-    """Settings with everything that follows from what was asked for; `exact`: for means."""
+    """Settings with everything that follows from what was asked for; `exact`: for means.
+
+    `others` are fields of `Settings` from which nothing follows.
+    """
     chosen = Method(method)
     described_as, threat = described(mechanism, threat)
     counted = described_as is not None and described_as.releases is not Releases.REPLICAS  # not estimated
@@ -203,16 +201,11 @@ def settings_for(
         method=chosen,
         bound=Bound.NONE if exact or counted else Bound(bound or _DEFAULT_BOUND[chosen]),
         failure_probability=0.0 if exact or counted else failure_probability,
-        spending=Spending(spending),
-        group=Group(group),
-        max_size=max_size,
-        sequential=sequential,
-        served=served,
         rule=rule,  # type: ignore[arg-type]  # a name becomes a member
-        simultaneous=simultaneous,
         caveats=stated(caveats, "caveats"),
         stated_assumptions=stated(assumptions, "assumptions"),
         version=version,
+        **others,
     )
 
 
@@ -341,7 +334,7 @@ def _opposite_bounds(settings: Settings, scores: Array) -> tuple[Floats, Floats]
     """The largest upper bound of any class, and the second largest lower bound."""
     each = share(settings.failure_probability, scores.shape[2], settings.spending)
     tops, rivals = [], []
-    for _, part in input_parts(scores):
+    for _, part in input_parts(scores, votes=settings.votes):
         values = votes_of(part) if settings.votes else part
         flat = values.reshape(len(values), -1)
         lower = betting_lower(flat, each).reshape(values.shape[1:])

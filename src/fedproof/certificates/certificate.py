@@ -77,10 +77,10 @@ class Settings:
     method: Method
     bound: Bound
     failure_probability: float
-    spending: Spending
+    spending: Spending = Spending.SOUND
     group: Group
     max_size: int
-    sequential: bool
+    sequential: bool = False
     served: float | None = None
     rule: Rule = Rule.PLURALITY
     simultaneous: bool = False

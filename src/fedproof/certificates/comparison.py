@@ -1,6 +1,6 @@
 """The same scores certified several ways, as rows: what a report draws and a reader compares."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -8,22 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.accounting import account
-from fedproof.accounting.epsilon import natural_relation
+from fedproof.accounting.epsilon import account, natural_relation
 from fedproof.accounting.tradeoff import tradeoff
 from fedproof.arrays import Integers
-from fedproof.certificates.compute import exact_bounds
+from fedproof.certificates.compute import exact_bounds, paper_sizes
 from fedproof.certificates.confidence import Bound, Spending, share
-from fedproof.certificates.paper_theorems import certified_size
+from fedproof.certificates.privacy import largest_size
 from fedproof.certificates.rules import Rule, counted_sizes
 from fedproof.certificates.scores import Array
-from fedproof.certificates.tight import (
-    ClassBounds,
-    class_bounds,
-    exact_sizes,
-    mean_sizes,
-    observed_sizes,
-)
+from fedproof.certificates.tight import class_bounds, exact_sizes, mean_sizes, observed_sizes
 from fedproof.mechanisms import Mechanism, Releases, is_private
 from fedproof.release import Release
 from fedproof.threat import Relation, ThreatModel
@@ -76,14 +69,13 @@ def compare(
     """
     drawn = partial(_drawn, labels=labels, max_size=max_size)
     if mechanism.releases is Releases.GROUPS:
-        return tuple(_counted(scores, mechanism, max_size, rule, drawn))
+        # units that come or go matter less than those that are replaced only where each is a group
+        relations = (Relation.REPLACE, Relation.JOIN)[: 1 + mechanism.apart]
+        counted = partial(counted_sizes, rule, scores, max_size)
+        return tuple(drawn("vote", each, *counted(own_vote=each is Relation.JOIN)) for each in relations)
     if mechanism.releases is Releases.MODEL:
-        found = (
-            (relation, exact_sizes(scores[0], relation)) for relation in (Relation.REPLACE, Relation.JOIN)
-        )
-        return tuple(
-            drawn("exact", relation, top, np.minimum(sizes, max_size)) for relation, (top, sizes) in found
-        )
+        both = (Relation.REPLACE, Relation.JOIN)
+        return tuple(drawn("exact", each, *exact_sizes(scores[0], each, max_size)) for each in both)
     exact = exact_bounds(scores.mean(axis=0, dtype=np.float64), rounded=False)  # as if O were infinite
     num_classes = scores.shape[2]
     sure = class_bounds(scores, Bound.BETTING, share(failure_probability, num_classes, Spending.SOUND))
@@ -93,13 +85,14 @@ def compare(
         whole = share(failure_probability, num_classes, Spending.PAPER)
         hoeffding = class_bounds(scores, Bound.HOEFFDING, whole)
         curves += [
-            drawn("paper", None, bounds.top, _paper(bounds, epsilon, delta, max_size), chance=chance)
+            drawn("paper", None, bounds.top, paper_sizes(bounds, epsilon, delta, max_size), chance=chance)
             for bounds, chance in ((exact, None), (hoeffding, failure_probability))
         ]
     for relation in relations_of(mechanism):
-        curve = partial(tradeoff, mechanism, ThreatModel(unit=mechanism.unit, relation=relation))
+        threat = ThreatModel(unit=mechanism.unit, relation=relation)
+        curve, most = partial(tradeoff, mechanism, threat), largest_size(mechanism, threat, max_size)
         for bounds, chance in ((exact, None), (sure, failure_probability)):
-            sizes = mean_sizes(bounds.top_lower, bounds.rival_upper, curve, max_size)
+            sizes = mean_sizes(bounds.top_lower, bounds.rival_upper, curve, most)
             curves.append(drawn("mean", relation, bounds.top, sizes, chance=chance))
     return tuple(curves)
 
@@ -121,29 +114,12 @@ def _drawn(
     return Curve(method=method, relation=relation, failure_probability=chance, accuracy=accuracy)
 
 
-def _counted(
-    scores: Array, mechanism: Mechanism, max_size: int, rule: Rule, drawn: Callable[..., Curve]
-) -> Iterator[Curve]:
-    """One curve, and one more where units that come or go matter less than those that are replaced."""
-    for relation in (Relation.REPLACE, Relation.JOIN)[: 1 + mechanism.apart]:
-        yield drawn(
-            "vote",
-            relation,
-            *counted_sizes(rule, scores, max_size, own_vote=relation is Relation.JOIN),
-        )
-
-
 def observed(
     release: Release, added: Integers, features: NDArray[np.generic], labels: Integers, max_size: int
 ) -> Curve:
     """The curve of a release against replaced units, by what each was seen to add; not private."""
     top, sizes = observed_sizes(release, added, features, max_size)
     return _drawn("observed", Relation.REPLACE, top, sizes, labels=labels, max_size=max_size)
-
-
-def _paper(bounds: ClassBounds, epsilon: float, delta: float, max_size: int) -> Integers:
-    size = certified_size(bounds.top_lower, bounds.rival_upper, epsilon=epsilon, delta=delta)
-    return np.where(bounds.top_lower > bounds.rival_upper, np.minimum(size, max_size), -1)
 
 
 def relations_of(mechanism: Mechanism) -> tuple[Relation, ...]:

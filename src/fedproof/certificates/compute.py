@@ -31,8 +31,7 @@ def certified_sizes(settings: Settings, scores: Array) -> CertifiedSizes:
     if settings.counted:
         return _counted(settings, scores)
     if settings.exact:
-        top, sizes = exact_sizes(scores[0], settings.threat.relation)
-        sizes = np.minimum(sizes, settings.max_size)
+        top, sizes = exact_sizes(scores[0], settings.threat.relation, settings.max_size)
         return CertifiedSizes(top=top, leader=top, tied=sizes < 0, sizes=sizes)
     if scores.ndim == 3:
         check_copies(scores)
@@ -97,7 +96,7 @@ def _bounds(settings: Settings, scores: Array) -> ClassBounds:
         return exact_bounds(scores, rounded=not first)
     if settings.rule is Rule.PAIRWISE:
         each = rule_share(settings.rule, settings.failure_probability, scores.shape[2], settings.spending)
-        return pairwise_bounds(scores, settings.bound, each, votes=settings.votes, bets=MIXTURE)
+        return pairwise_bounds(scores, settings.bound, each, MIXTURE)
     split = version_one.share if first else share
     return class_bounds(
         scores,
@@ -139,10 +138,16 @@ def _margin(settings: Settings, scores: Array) -> CertifiedSizes:
 def _paper(settings: Settings, bounds: ClassBounds) -> tuple[Integers, Floats]:
     """Integer sizes and the paper's real-valued ones; both end where the search ends."""
     epsilon, delta = unit_privacy(settings.mechanism, settings.privacy, settings.threat)
-    known = {"epsilon": epsilon, "delta": delta}
-    real = np.minimum(real_size(bounds.top_lower, bounds.rival_upper, **known), settings.max_size + 1.0)
-    whole = np.minimum(certified_size(bounds.top_lower, bounds.rival_upper, **known), settings.max_size)
-    return np.where(bounds.top_lower > bounds.rival_upper, whole, -1).astype(np.int64), real
+    real = real_size(bounds.top_lower, bounds.rival_upper, epsilon=epsilon, delta=delta)
+    sizes = paper_sizes(bounds, epsilon, delta, settings.max_size)
+    return sizes, np.minimum(real, settings.max_size + 1.0)
+
+
+def paper_sizes(bounds: ClassBounds, epsilon: float, delta: float, max_size: int) -> Integers:
+    """The paper's sizes, -1 where the bounds do not tell the top class from a rival."""
+    size = certified_size(bounds.top_lower, bounds.rival_upper, epsilon=epsilon, delta=delta)
+    known = bounds.top_lower > bounds.rival_upper
+    return np.where(known, np.minimum(size, max_size), -1).astype(np.int64)
 
 
 def _renyi(settings: Settings, bounds: ClassBounds) -> Integers:

@@ -25,7 +25,7 @@ from enum import StrEnum
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaincinv
+from scipy.special import betainc, betaincinv
 
 from fedproof import check
 from fedproof.arrays import Floats
@@ -224,9 +224,14 @@ def binomial_lower(num_trials: int, failure_probability: float) -> Floats:
     [0.0, 0.005013, 0.1]
     """
     successes = np.arange(1, num_trials + 1, dtype=np.float64)
-    bounds = betaincinv(successes, num_trials - successes + 1, failure_probability)
-    # one part in 10^12 against ourselves covers the error of the inverse
-    return np.concatenate([[0.0], np.asarray(bounds) * (1 - 1e-12)])
+    failures = num_trials - successes + 1
+    bounds = np.nan_to_num(betaincinv(successes, failures, failure_probability))
+    down = 1e-12  # against ourselves, and ten times more where the inverse has lost more than that
+    bounds *= 1 - down
+    while (false := betainc(successes, failures, bounds) > failure_probability).any():
+        down *= 10
+        bounds[false] *= 1 - down
+    return np.concatenate([[0.0], bounds])
 
 
 def mean_lower(

@@ -15,12 +15,7 @@ from numpy.typing import ArrayLike
 from fedproof.arrays import Floats
 from fedproof.certificates import version_one
 from fedproof.certificates.api import described, stated
-from fedproof.certificates.certificate import (
-    VERSION,
-    CostMethod,
-    CostSettings,
-    check_columns,
-)
+from fedproof.certificates.certificate import VERSION, CostMethod, CostSettings, check_columns
 from fedproof.certificates.confidence import MIXTURE, Bets, Bound, binomial_lower, mean_lower, mean_upper
 from fedproof.certificates.paper_theorems import adversaries_needed, inefficacy_bounds
 from fedproof.certificates.privacy import (
@@ -34,6 +29,7 @@ from fedproof.certificates.privacy import (
 from fedproof.certificates.scores import Array, check_costs, fingerprint, load
 from fedproof.certificates.soundness import cost_assumptions, cost_caveats
 from fedproof.certificates.tight import TradeoffBySize
+from fedproof.mechanisms import Releases
 from fedproof.mechanisms.caveats import sentences
 from fedproof.threat import ThreatModel
 
@@ -146,41 +142,38 @@ def inefficacy(
 
 def cost_settings_for(
     *,
-    cost_bound: float,
-    negative: bool,
     mechanism: Source | None,
     privacy: ApproximateDP | None,
     threat: ThreatModel | None,
     method: CostMethod | str,
     bound: Bound | str | None,
-    failure_probability: float,
     sizes: Iterable[int],
-    tau: float | None,
-    max_size: int,
     delta: float | None,
     caveats: Sequence[str],
     assumptions: Sequence[str],
     version: int = VERSION,
+    **others: Any,
 ) -> CostSettings:
-    """Settings with everything that follows from what was asked for."""
+    """Settings with everything that follows from what was asked for; `others` as in `CostSettings`."""
     chosen = CostMethod(method)
     described_as, threat = described(mechanism, threat)
+    if described_as is not None and described_as.releases is not Releases.REPLICAS:
+        raise ValueError(
+            f"kind = '{described_as.kind}' has no replicas, whose costs are bounded here: what its own "
+            "models cost under attack follows from their certificate"
+        )
     paper = chosen is CostMethod.PAPER
     return CostSettings(
-        cost_bound=cost_bound,
-        negative=negative,
         mechanism=described_as,
         privacy=epsilon_delta(described_as, privacy, wanted=paper, delta=delta, version=version),
         threat=threat,
         method=chosen,
         bound=Bound(bound or (Bound.LEVELS if chosen is CostMethod.DISTRIBUTION else Bound.BETTING)),
-        failure_probability=failure_probability,
         sizes=tuple(sizes),
-        tau=tau,
-        max_size=max_size,
         caveats=stated(caveats, "caveats"),
         stated_assumptions=stated(assumptions, "assumptions"),
         version=version,
+        **others,
     )
 
 
@@ -235,7 +228,7 @@ def _needed(settings: CostSettings, interval: Interval, low: float, high: float)
         needed = adversaries_needed(
             start, tau, cost_bound=1.0, epsilon=epsilon, delta=delta, negative=negative
         )
-        return float(needed)
+        return float(needed) if np.isfinite(needed) else None
     if settings.method is CostMethod.MEAN:
         high = low
         interval = mean_interval(low, low, curve_of_units(settings.mechanism, privacy, settings.threat))

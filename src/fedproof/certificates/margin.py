@@ -76,8 +76,7 @@ def margin_sizes_by_levels(
     table = cache(lambda size: curve(size).lower(band))
     parts = []
     for _, part in input_parts(scores):
-        means = part.mean(axis=0)
-        top, _, tied = ranking(means)
+        top, _, tied = ranking(part.mean(axis=0))
         at_least = count_at_least(histogram(part, top, grid))
         holds = _band_holds(at_least, np.diff(grid), table, gap)
         parts.append((top, top, tied, walk(len(top), holds, max_size)))

@@ -20,28 +20,13 @@ _SLACK = 1e-9  # real sizes this close above an integer count as that integer: s
 _ROUNDING = 4e-16  # what 1 - p_a - p_b may have lost; it matters where both are next to 0 and 1
 
 
-def one_adversary(top: ArrayLike, rival: ArrayLike, *, epsilon: float, delta: float) -> NDArray[np.bool_]:
-    """Whether one poisoned unit provably cannot change the prediction.
-
-    Guarantee: F_A > e^{2ε} F_B + (1 + e^ε) δ.
-    Assumes: (ε, δ)-DP for one unit; `top` bounds F_A from below, `rival` bounds every F_B from above.
-    Reference: the paper, Theorem 1.
-
-    >>> bool(one_adversary(0.97, 0.03, epsilon=0.6298, delta=0.0029))
-    True
-    """
-    _check(epsilon, delta)
-    threshold = np.exp(2 * epsilon) * _floats(rival) + (1 + np.exp(epsilon)) * delta
-    return np.asarray(_floats(top) > threshold * (1 + _SLACK))
-
-
 def real_size(top: ArrayLike, rival: ArrayLike, *, epsilon: float, delta: float) -> Floats:
     """The paper's real-valued K: the prediction stands for every k < K.
 
     Guarantee: K = log[(F_A (e^ε - 1) + δ) / (F_B (e^ε - 1) + δ)] / 2ε, whose limit at ε = 0 is
     (F_A - F_B) / 2δ. Infinite where no number of units suffices.
-    Assumes: as `one_adversary`.
-    Reference: the paper, Theorem 2.
+    Assumes: (ε, δ)-DP for one unit; `top` bounds F_A from below, `rival` bounds every F_B from above.
+    Reference: the paper, Theorem 2; at k = 1 it is Theorem 1, F_A > e^{2ε} F_B + (1 + e^ε) δ.
 
     >>> round(float(real_size(0.97, 0.03, epsilon=0.6298, delta=0.0029)), 2)
     2.68
@@ -79,9 +64,16 @@ def group(epsilon: float, delta: float, size: int) -> tuple[float, float]:
     """
     _check(epsilon, delta)
     check.not_negative_count(size=size)
+    return size * epsilon, float(delta * _copies(_floats(size), epsilon)) if delta else 0.0
+
+
+def _copies(sizes: Floats, epsilon: float) -> Floats:
+    """(e^{kε} - 1)/(e^ε - 1), how often δ counts for k units; k itself where e^ε says nothing else."""
+    if epsilon == 0:
+        return sizes
     with np.errstate(over="ignore"):
-        copies = np.expm1(size * epsilon) / np.expm1(epsilon) if epsilon else float(size)
-    return size * epsilon, float(delta * copies) if delta else 0.0
+        copies = np.expm1(sizes * epsilon) / min(np.expm1(epsilon), 1e300)
+    return np.where((sizes == 0) | (sizes == 1), sizes, copies)
 
 
 def inefficacy_bounds(
@@ -109,11 +101,10 @@ def inefficacy_bounds(
     cost, sizes = _cost(cost, cost_bound, negative), _floats(sizes)
     with np.errstate(over="ignore", invalid="ignore"):
         grow, shrink = np.exp(sizes * epsilon), np.exp(-sizes * epsilon)
-        added = np.expm1(sizes * epsilon) / np.expm1(epsilon) if epsilon else sizes
         removed = -np.expm1(-sizes * epsilon) / np.expm1(epsilon) if epsilon else sizes
         lower = np.maximum(shrink * cost - removed * delta * cost_bound, 0.0)
-        upper = grow * cost + (added * delta * cost_bound if delta else 0.0)
-    upper = np.minimum(np.where(cost > 0, upper, np.nan_to_num(upper)), cost_bound)
+        added = _copies(sizes, epsilon) * delta * cost_bound if delta else 0.0
+        upper = np.minimum(np.where(cost > 0, grow * cost, 0.0) + added, cost_bound)
     return (-upper, -lower) if negative else (lower, upper)
 
 
@@ -136,7 +127,7 @@ def adversaries_needed(
     check_tau(tau)
     size = _cost(cost, cost_bound, negative)
     base = cost_bound * delta * (1.0 if negative else tau)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if epsilon == 0:
             needed = size * (tau - 1) / np.float64(base)
         else:

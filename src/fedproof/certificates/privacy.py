@@ -6,13 +6,11 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 from dp_accounting import DpEvent
-from numpy.typing import ArrayLike
 
 from fedproof import check
 from fedproof.accounting.epsilon import paper_epsilon
 from fedproof.accounting.events import queries_of
-from fedproof.accounting.tradeoff import Tradeoff, tradeoff
-from fedproof.arrays import Floats
+from fedproof.accounting.tradeoff import PiecewiseTradeoff, Tradeoff, tradeoff
 from fedproof.certificates.paper_theorems import Group, group
 from fedproof.certificates.tight import TradeoffBySize
 from fedproof.mechanisms import Mechanism
@@ -20,6 +18,8 @@ from fedproof.mechanisms.codec import register
 from fedproof.threat import Relation, ThreatModel
 
 Source: TypeAlias = Mechanism | DpEvent
+
+_LARGEST = 700.0  # an ε beyond which e^ε is no number, and nothing is said of any p below one
 
 
 @register
@@ -70,54 +70,22 @@ class ApproximateDP:
         return epsilon, min(delta, math.nextafter(1.0, 0.0))  # from there on nothing is certified anyway
 
 
-@dataclass(frozen=True, kw_only=True)
-class ApproximateTradeoff:
-    """The curve of a group that is (ε, δ)-DP: L(p) = max(0, e^{-ε}(p - δ), 1 - δ - e^ε(1 - p)).
-
-    Guarantee: E_Q φ ≥ L(E_P φ) for every [0,1]-valued φ; the best that follows from (ε, δ) alone.
-    Reference: Wasserman and Zhou 2010, arXiv:0811.2501v3, Theorem 2.4; Kairouz, Oh, Viswanath 2015.
-
-    >>> ApproximateTradeoff(epsilon=0.0, delta=0.1).lower([0.05, 0.5, 1.0]).round(12).tolist()
-    [0.0, 0.4, 0.9]
-    """
-
-    epsilon: float
-    delta: float
-
-    def lower(self, probability: ArrayLike) -> Floats:
-        """Smallest probability under poisoning, elementwise."""
-        p = np.asarray(probability, dtype=np.float64)
-        flat = np.exp(-self.epsilon) * (p - self.delta)
-        steep = 1 - self.delta - _steep(self.epsilon) * (1 - p)
-        return np.asarray(np.maximum(np.maximum(flat, steep), 0.0))
-
-    def upper(self, probability: ArrayLike) -> Floats:
-        """Largest probability under poisoning, elementwise."""
-        return np.asarray(1 - self.lower(1 - np.asarray(probability, dtype=np.float64)))
-
-    def tangent(self, probability: ArrayLike) -> tuple[Floats, Floats]:
-        """Slope and intercept of a line below L everywhere that touches it at `probability`, elementwise."""
-        p = np.asarray(probability, dtype=np.float64)
-        flat, steep = np.exp(-self.epsilon), _steep(self.epsilon)
-        slopes = np.array([0.0, flat, steep])
-        intercepts = np.array([0.0, -flat * self.delta, 1 - self.delta - steep])
-        best = np.argmax(slopes * p[..., None] + intercepts, axis=-1)
-        return slopes[best], intercepts[best]
-
-
-def approximate_curve(epsilon: float, delta: float, size: int) -> ApproximateTradeoff:
+def approximate_curve(epsilon: float, delta: float, size: int) -> Tradeoff:
     """The trade-off curve of `size` units, each (ε, δ)-private, by group privacy.
 
-    >>> approximate_curve(0.1, 0.0, 3).epsilon
-    0.30000000000000004
+    Guarantee: with ε and δ those of the group, L(p) = max(0, e^{-ε}(p - δ), 1 - δ - e^ε(1 - p)), which is the
+    best that follows from them alone.
+    Reference: Wasserman and Zhou 2010, arXiv:0811.2501v3, Theorem 2.4; Kairouz, Oh, Viswanath 2015.
+
+    >>> approximate_curve(0.0, 0.05, 2).lower([0.05, 0.5, 1.0]).round(12).tolist()
+    [0.0, 0.4, 0.9]
     """
     epsilon, delta = group(epsilon, delta, size)
-    return ApproximateTradeoff(epsilon=epsilon, delta=min(delta, 1.0))
-
-
-def _steep(epsilon: float) -> float:
-    """e^ε, kept finite: beyond e^700 the line says nothing below p = 1 anyway."""
-    return float(np.exp(min(epsilon, 700.0)))
+    known = np.array([min(delta, 1.0) if epsilon <= _LARGEST else 1.0])
+    full = max(0.0, 1 - delta)
+    return PiecewiseTradeoff(
+        epsilons=np.array([min(epsilon, _LARGEST)]), forward=known, backward=known, full=full
+    )
 
 
 # --- what is known of k units -------------------------------------------------------------------------------

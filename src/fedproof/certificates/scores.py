@@ -25,6 +25,7 @@ Array = NDArray[Any]
 
 PART_VALUES = 2_000_000  # values held at once as float64: 16 MB
 _ROW_SUM_TOLERANCE = {"float16": 2e-3, "float32": 1e-4, "float64": 1e-6}
+_MOST_COUNTED = 2.0**32  # units, from which on float64 cannot tell numbers that are `release.ERROR` apart
 _FEWEST = 20  # different replicas that must occur equally often before chance is ruled out
 
 
@@ -79,9 +80,11 @@ def check_counted(scores: Array) -> None:
         raise ValueError(f"scores have shape {scores.shape}, must be (1, inputs, classes): of one model")
     if scores.dtype != np.float64:
         raise ValueError(f"scores have type {scores.dtype}, must be float64: they count units exactly")
-    wrong = np.argwhere(~np.isfinite(scores[0]))
+    wrong = np.argwhere(~(np.abs(scores[0]) < _MOST_COUNTED))
     if len(wrong):
-        raise ValueError(f"scores are not a finite number at input {wrong[0][0]}, class {wrong[0][1]}")
+        raise ValueError(
+            f"scores are not a number of units below 2^32 at input {wrong[0][0]}, class {wrong[0][1]}"
+        )
 
 
 def check_means(means: Array) -> None:
@@ -150,11 +153,15 @@ def replica_parts(array: Array) -> Iterator[tuple[int, Array]]:
         yield first, np.asarray(array[first : first + step])
 
 
-def input_parts(scores: Array, order: Integers | None = None) -> Iterator[tuple[slice, Floats]]:
+def input_parts(
+    scores: Array, order: Integers | None = None, *, votes: bool = False
+) -> Iterator[tuple[slice, Floats]]:
     """Runs of inputs as float64 (replicas, inputs of the part, classes), replicas in the given order.
 
     With two classes only the second one's confidence is used, the first one's is one minus it: rounding in
-    the file must not break the symmetry that halves the number of bounds.
+    the file must not break the symmetry that halves the number of bounds. Where a model is only asked which
+    class it prefers (`votes`) that is symmetric anyway, and read from the numbers as they are: one minus the
+    second may be equal to it where the first is smaller.
     """
     replicas, inputs, classes = scores.shape
     step = max(1, PART_VALUES // (replicas * classes))
@@ -163,7 +170,7 @@ def input_parts(scores: Array, order: Integers | None = None) -> Iterator[tuple[
         part = np.array(scores[:, columns], dtype=np.float64, order="C")
         if order is not None:
             part = part[order]
-        if classes == 2:
+        if classes == 2 and not votes:
             part[..., 0] = 1 - part[..., 1]
         yield columns, part
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check
-from fedproof.accounting.tradeoff import Tradeoff
+from fedproof.accounting.tradeoff import LARGEST, Tradeoff
 from fedproof.arrays import Floats, Integers, votes_of
 from fedproof.certificates.confidence import MIXTURE, Bets, Bound, mean_lower, mean_upper
 from fedproof.certificates.scores import Array, input_parts
@@ -98,7 +98,7 @@ def class_bounds(
     replica counts for its most confident class only, the first of equal ones.
     """
     parts = []
-    for _, part in input_parts(scores):
+    for _, part in input_parts(scores, votes=votes):
         values = votes_of(part) if votes else part
         parts.append(_part_bounds(values, bound, failure_probability, bets))
     top, tied, lower, upper = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -183,7 +183,7 @@ def served_gap(num_replicas: int, num_classes: int, failure_probability: float) 
 def vote_counts(scores: Array) -> Integers:
     """Votes `(inputs, classes)` of the models in `scores` (models, inputs, classes)."""
     classes, counted = scores.shape[2], []
-    for _, part in input_parts(scores):
+    for _, part in input_parts(scores, votes=True):
         cells = part.argmax(axis=2) + classes * np.arange(part.shape[1])
         counted.append(np.bincount(cells.ravel(), minlength=classes * part.shape[1]).reshape(-1, classes))
     return np.concatenate(counted)
@@ -214,7 +214,7 @@ def partition_sizes(counts: Integers, *, own_vote: bool = False) -> tuple[Intege
     return top, lead.min(axis=1) // (1 if own_vote else 2)
 
 
-def exact_sizes(scores: Floats, relation: Relation) -> tuple[Integers, Integers]:
+def exact_sizes(scores: Floats, relation: Relation, max_size: int = LARGEST) -> tuple[Integers, Integers]:
     """The class with the highest of scores (inputs, classes) in units, and how many units cannot change it.
 
     Guarantee: with certainty, for all inputs at once. The winner A leads B by `s_A - s_B`; each of k units
@@ -232,7 +232,7 @@ def exact_sizes(scores: Floats, relation: Relation) -> tuple[Integers, Integers]
     others[rows, top] = -np.inf
     lead = scores[rows, top] - others.max(axis=1) - 4 * ERROR
     moved = 1 if relation is Relation.JOIN else 2
-    return top, np.maximum(np.ceil(lead / moved), 0).astype(np.int64) - 1
+    return top, np.clip(np.ceil(lead / moved) - 1, -1, max_size).astype(np.int64)
 
 
 def observed_sizes(
