@@ -31,7 +31,7 @@ from tests.patience import finished
 FALSE_ALARM = 1e-6
 USERS, REPLICAS, SEED = 24, 200, 5
 TOGETHER = sentences(attended_caveats())  # why replicas in one message make a certificate heuristic
-STRATEGIES = ("user-fedavg", "cohort-once", "bagging", "groups", "partition", "one-round", "anchors")
+STRATEGIES = ("user-fedavg", "cohort-once", "bagging", "groups", "partition", "one-round", "anchors", "local")
 MECHANISM = UserFedAvg(rounds=2, noise_multiplier=3.0, sampling=Poisson(probability=0.25))
 
 
@@ -142,7 +142,7 @@ def test_every_strategy_ends_in_a_certificate_that_can_be_checked_and_served(
     assert (out / "ledger.json").exists() == bool(certificate.mechanism.noise_multiplier)
     inputs = np.asarray(load("digits", classes=[0, 1], users=USERS).test_features)
     inputs = inputs.reshape(len(inputs), -1)
-    if name in ("partition", "one-round", "anchors"):
+    if name in ("partition", "one-round", "anchors", "local"):
         inputs = data.encode(inputs)
     asked = len(inputs) - certificate.num_inputs  # public images come first
     served = predict(out, inputs[asked:])
@@ -292,7 +292,7 @@ def test_a_deployment_goes_on_after_its_superlink_was_killed(deployed):
 @pytest.mark.slow
 def test_nodes_with_keys_are_asked_once(deployed):
     out = deployed[0] / "once"
-    for name in ("one-round", "anchors", "partition"):
+    for name in ("one-round", "anchors", "partition", "local"):
         text = (out / name / "certificate.json").read_text()
         assert loads(text).sound
         assert not fp.verify(text, out / name / "scores.npy", out / name / "labels.npy")

@@ -254,7 +254,7 @@ def cut_at(patch, moment):
         raise PowerCutError
 
     if moment == "publish":  # the second call: the first looks for what is there
-        patch.setattr(files, moment, lambda *args: cut() if next(calls) else publish(*args))
+        patch.setattr(files, moment, lambda *args, **more: cut() if next(calls) else publish(*args, **more))
     elif moment == "rename":
         kept = Path("private/release.npz").parts
         patch.setattr(

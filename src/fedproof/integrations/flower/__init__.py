@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from fedproof.integrations.flower.one_round import OneRoundStrategy
     from fedproof.integrations.flower.recognise import Recognised, mechanism_of
-    from fedproof.integrations.flower.site import site_mod
+    from fedproof.integrations.flower.site import SiteApp, site_mod
     from fedproof.integrations.flower.strategy import RoundsStrategy, UserFedAvgStrategy
 
 require_flower()
@@ -40,7 +40,7 @@ _HOME = {
     ),
     "one_round": ("OneRoundStrategy",),
     "recognise": ("Recognised", "mechanism_of"),
-    "site": ("site_mod",),
+    "site": ("SiteApp", "site_mod"),
     "strategy": ("RoundsStrategy", "UserFedAvgStrategy"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -50,6 +50,7 @@ __all__ = [
     "OneRoundStrategy",
     "Recognised",
     "RoundsStrategy",
+    "SiteApp",
     "UserFedAvgStrategy",
     "answer_partition",
     "ask_partitions",

@@ -16,8 +16,8 @@ from fedproof.arrays import Floats
 from fedproof.integrations.server import Params, layer_sizes
 from fedproof.mechanisms.uploads import Upload
 
-UPLOAD, LABELS, CLASSES = "upload", "labels", "classes"
-"""Where a message holds an upload, its labels, and the number of classes."""
+UPLOAD, LABELS, CLASSES, NOISE = "upload", "labels", "classes", "noise-multiplier"
+"""Where a message holds an upload, its labels, the number of classes, and the noise that users are to add."""
 
 _TRAINED = ("float16", "float32", "float64")
 

@@ -210,10 +210,14 @@ class FederationStrategy(Strategy):
     def _exchange(
         self, grid: Grid, messages: Sequence[Message], timeout: float, room: int
     ) -> Iterable[Message]:
-        """Replies as they arrive; nodes that fail or go away have `connect_timeout` to be asked again."""
+        """Replies as they arrive; nodes that fail or go away have `connect_timeout` to be asked again.
+
+        Not where they add noise of their own: one that is missed may have sent, and would with other noise.
+        """
         if not messages:
             return ()
-        return exchange(grid, messages, timeout=timeout, room=room, comeback=self.connect_timeout)
+        comeback = self.connect_timeout if self._described.honest is None else 0.0
+        return exchange(grid, messages, timeout=timeout, room=room, comeback=comeback)
 
     def _blame(self, round: int, faults: Iterable[tuple[int, Fault]]) -> dict[str, int]:
         """Report nodes whose contribution does not count; the numbers for the round's metrics."""
