@@ -14,11 +14,12 @@ import torch
 from scipy.stats import ks_2samp
 
 import fedproof as fp
-from fedproof.accounting.ledger import load_ledger
+from fedproof.accounting.ledger import load_ledger, load_site_ledger
 from fedproof.certificates import loads
 from fedproof.data import load
 from fedproof.ensemble import Task, train_replicas
 from fedproof.folder import kept_seed
+from fedproof.integrations.site import begin, load_site
 from fedproof.mechanisms import LocalTraining, Poisson, UserFedAvg
 from fedproof.mechanisms.caveats import attended_caveats, sentences
 from fedproof.models.networks import linear
@@ -235,9 +236,26 @@ def deployed(tmp_path_factory):
             deploy.without_node(running, out, meanwhile=partial(turn_away, deploy, running, seen))
             deploy.without_superlink(running, config, after=ROUNDS + 1, meanwhile=look)
             running.wait((out / "certificate.json").exists, "the certificate is there")
-            # The same federation is asked once by other servers.
+            # The same federation is asked once by other servers, one of them curious.
+            told = ask_sites(running)
             deploy.ask_once(running, folder / "once")
+            running.wait(told.exists, "the sites have answered")
+            seen["told"] = told.read_text()
     return folder, seen
+
+
+def ask_sites(running):
+    """Let a curious server ask the nodes of sites whose budgets pay for one update each: what it is told."""
+    for node in range(NODES):
+        path = running.folder / f"site-{node}.toml"
+        path.write_text(
+            f'ledger = "site-{node}/ledger.json"\nclip_norm = 1.0\nnoise_multiplier = 4.0\n'
+            "delta = 1e-5\nmax_epsilon = 2.5\n"
+        )
+        begin(load_site(path))
+    told = running.folder / "told.json"
+    running.run_app({"out": str(told)}, Path(__file__).parent / "site_app")
+    return told
 
 
 def turn_away(deploy, running, seen):
@@ -250,6 +268,27 @@ def turn_away(deploy, running, seen):
         running.wait(lambda process=process: process.poll() is not None, f"the {name} is turned away")
         seen[name] = process.returncode
     seen["alive"] = running.processes["node-1"].poll() is None
+
+
+@pytest.mark.slow
+def test_sites_of_a_deployment_send_what_they_have_counted_and_nothing_else(deployed):
+    folder, seen = deployed
+    told = json.loads(seen["told"])
+    assert "diagnosis" not in seen["told"]
+    errors = sorted((row["node"], row["error"]) for row in told if row["error"])
+    assert errors == [
+        ("first", "the site has spent its privacy budget"),
+        ("second", "the site does not answer this message"),
+    ]
+    assert sorted(row["node"] for row in told if not row["error"]) == ["first", "second"]
+    for row in told:
+        if not row["error"]:
+            assert row["content"].keys() == {"arrays", "metrics"}
+            assert row["content"]["metrics"] == {"num-examples": 1}
+            assert len(row["content"]["arrays"]["weight"]) == 4
+    for node in range(NODES):
+        ledger = load_site_ledger(folder / f"site-{node}" / "ledger.json")
+        assert [(query.count, query.noise_multiplier) for query in ledger.queries] == [(1, 2.0)]
 
 
 def states_of(out):

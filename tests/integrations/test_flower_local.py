@@ -16,6 +16,7 @@ from fedproof.mechanisms import Local, LocalTraining, OneRound
 from fedproof.mechanisms.uploads import GRID, Anchors, Ball, Rows
 from fedproof.models.networks import linear
 from fedproof.release import load_release
+from fedproof.report import write_certificate_report
 from fedproof.seeds import Purpose, private_numbers
 
 files = pytest.importorskip(
@@ -120,6 +121,8 @@ def test_a_release_is_that_of_the_local_engine_bit_for_bit_with_the_same_noise(
     assert certificate.mechanism == mechanism
     text = (tmp_path / "certificate.json").read_text()
     assert not fp.verify(text, tmp_path / "scores.npy", tmp_path / "labels.npy")
+    said = "It is towards the server, which sees what each user sends, and has asked for it"
+    assert f"{said} once." in write_certificate_report(tmp_path).read_text()
     ledger, metrics = load_ledger(tmp_path / "ledger.json"), strategy.metrics[0]
     assert ledger == fp.Ledger.of(mechanism, DELTA).spend(1)
     assert metrics["epsilon"] == ledger.epsilon["pld"] == fp.account(mechanism, DELTA)["pld"]
@@ -252,6 +255,8 @@ def test_every_question_is_counted_before_it_is_asked(make, make_grid, nodes, tm
     strategy.start(make_grid(nodes()))
     assert load_ledger(tmp_path / "ledger.json") == two.spend(1)
     assert strategy.metrics[0]["epsilon"] == two.spend(1).epsilon["pld"]
+    strategy.certify(np.array([[[1.0, 0.0, 0.0]]]))
+    assert "and has asked for it 3 times." in write_certificate_report(tmp_path).read_text()
 
 
 def test_without_a_folder_every_question_costs_as_well(make, make_grid, nodes):

@@ -94,7 +94,7 @@ def _parts(certificate: Certificate, command: str, ledger: Ledger | None) -> Ite
     if certificate.labels is not None:
         yield classes(certificate, tuple(map(str, range(certificate.num_classes))))
     if ledger is not None and ledger.replicas:
-        yield _privacy(ledger, certificate.threat.unit)
+        yield _privacy(ledger, certificate)
     yield _verification(certificate, command)
 
 
@@ -150,13 +150,19 @@ def _soundness(certificate: Certificate) -> Markup:
     return soundness_box(caveats, training=training, more=join([taken, granted(certificate)]))
 
 
-def _privacy(ledger: Ledger, unit: str) -> Markup:
-    """ε of one model and of all that were released, as the ledger has them."""
-    one = replace(ledger, replicas=1).epsilon
-    note = f"δ = {ledger.delta:g}, for one {unit}, as {_LEDGER} has it. Every ε is rounded up."
-    return section(
-        "privacy", "Privacy", epsilons(one, ledger.epsilon, ledger.replicas), tag("p", note, class_="note")
-    )
+def _privacy(ledger: Ledger, certificate: Certificate) -> Markup:
+    """ε of one model and of all that were released, or of all that users sent, as the ledger has them."""
+    one, mechanism = replace(ledger, replicas=1).epsilon, certificate.mechanism
+    note = f"δ = {ledger.delta:g}, for one {certificate.threat.unit}, as {_LEDGER} has it. "
+    note += "Every ε is rounded up."
+    shown = epsilons(one, ledger.epsilon, ledger.replicas)
+    if mechanism is not None and mechanism.honest is not None:
+        shown = epsilons(ledger.epsilon, ledger.epsilon, None)
+        note += (
+            " It is towards the server, which sees what each user sends, and has asked for it "
+            f"{'once' if ledger.replicas == 1 else f'{ledger.replicas} times'}."
+        )
+    return section("privacy", "Privacy", shown, tag("p", note, class_="note"))
 
 
 def _verification(certificate: Certificate, command: str) -> Markup:

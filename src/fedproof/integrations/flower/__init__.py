@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from fedproof.integrations import require_flower
 
 if TYPE_CHECKING:
-    from fedproof.integrations.flower.arrays import stacked_arrays
+    from fedproof.integrations.flower.arrays import stacked_arrays, upload_reply
     from fedproof.integrations.flower.files import write_certificate
     from fedproof.integrations.flower.nodes import (
         Fault,
         answer_partition,
         ask_partitions,
         replicas_mod,
-        upload_reply,
         wait_for_nodes,
     )
     from fedproof.integrations.flower.one_round import OneRoundStrategy
@@ -28,14 +27,13 @@ if TYPE_CHECKING:
 require_flower()
 
 _HOME = {
-    "arrays": ("stacked_arrays",),
+    "arrays": ("stacked_arrays", "upload_reply"),
     "files": ("write_certificate",),
     "nodes": (
         "Fault",
         "answer_partition",
         "ask_partitions",
         "replicas_mod",
-        "upload_reply",
         "wait_for_nodes",
     ),
     "one_round": ("OneRoundStrategy",),

@@ -1,20 +1,22 @@
 # mypy: disable-error-code="import-not-found"
-"""Flower's ArrayRecords as flat vectors and back; bytes of unknown origin are compared, never parsed."""
+"""Models and uploads in Flower's records and back; bytes of unknown origin are compared, never parsed."""
 
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from fedproof.arrays import Floats
 from fedproof.integrations.server import Params, layer_sizes
+from fedproof.mechanisms import Local
 from fedproof.mechanisms.uploads import Upload
+from fedproof.seeds import Numbers, SecureGenerator
 
 UPLOAD, LABELS, CLASSES, NOISE = "upload", "labels", "classes", "noise-multiplier"
 """Where a message holds an upload, its labels, the number of classes, and the noise that users are to add."""
@@ -117,6 +119,42 @@ def decode(record: ArrayRecord, layout: Layout, replicas: int, *, stacked: bool)
         rows[:, begin : begin + size] = found.reshape(replicas, size)
         begin += size
     return rows
+
+
+def upload_reply(
+    message: Message,
+    sent: NDArray[np.generic],
+    *,
+    local: Local | None = None,
+    numbers: Numbers | None = None,
+) -> Message:
+    """A node's one upload in reply to `OneRoundStrategy`: a head `(width, classes)`, or labels `(anchors,)`.
+
+    A head is sent in its own precision. Labels of the public inputs take a byte each, or two where there are
+    more than 255 classes; a negative one abstains.
+
+    With `local`, what the node has decided on, it is put inside the set and noised first, see `Local`: one
+    Gaussian query of the node's data, by noise of the operating system. `numbers` are for experiments that
+    must be repeatable; whoever knows them can take the noise off.
+
+    Raises:
+        ValueError: the server counts on another noise than the node adds; nothing is sent then.
+    """
+    configs = list(message.content.config_records.values())
+    told = next((config[NOISE] for config in configs if NOISE in config), None)
+    if told != (None if local is None else local.noise_multiplier):
+        raise ValueError(
+            f"{NOISE} = {told!r} is what the server counts on, and not local = {local!r}: nothing is sent"
+        )
+    if local is not None:
+        normal = (numbers or SecureGenerator()).standard_normal((1, *local.upload.shape), dtype=np.float64)
+        sent = local.noised(sent[None], normal)[0]
+    if sent.ndim != 1:
+        return Message(RecordDict({UPLOAD: ArrayRecord({UPLOAD: Array(sent)})}), reply_to=message)
+    classes = next(config[CLASSES] for config in configs if CLASSES in config)
+    given = sent.astype(np.int64)
+    labels = np.where(given < 0, classes, given).astype(label_type(int(cast(int, classes))))
+    return Message(RecordDict({UPLOAD: ConfigRecord({LABELS: labels.tobytes()})}), reply_to=message)
 
 
 def read_upload(content: RecordDict, upload: Upload) -> NDArray[Any] | None:

@@ -17,19 +17,8 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedproof.arrays import Floats
-from fedproof.integrations.flower.arrays import (
-    CLASSES,
-    LABELS,
-    NOISE,
-    UPLOAD,
-    Layout,
-    arrays_in,
-    decode,
-    label_type,
-)
+from fedproof.integrations.flower.arrays import Layout, arrays_in, decode
 from fedproof.integrations.server import Bounded, Plan, State, bound
-from fedproof.mechanisms import Local
-from fedproof.seeds import Numbers, SecureGenerator
 
 REPLICAS = "fedproof-replicas"  # key of the ConfigRecord: which replicas a message holds the models of
 REPLICA = "replica"
@@ -88,43 +77,6 @@ def _stack(records: list[ArrayRecord]) -> ArrayRecord:
     return ArrayRecord(
         {name: Array(np.stack([record[name].numpy() for record in records])) for name in names}
     )
-
-
-def upload_reply(
-    message: Message,
-    sent: NDArray[np.generic],
-    *,
-    local: Local | None = None,
-    numbers: Numbers | None = None,
-) -> Message:
-    """A node's one upload in reply to `OneRoundStrategy`: a head `(width, classes)`, or labels `(anchors,)`.
-
-    A head is sent in its own precision. Labels of the public inputs take a byte each, or two where there are
-    more than 255 classes; a negative one abstains.
-
-    With `local`, what the node has decided on, it is put inside the set and noised first, see `Local`: one
-    Gaussian query of the node's data, by noise of the operating system. `numbers` are for experiments that
-    must be repeatable; whoever knows them can take the noise off.
-
-    Raises:
-        ValueError: the server counts on another noise than the node adds; nothing is sent then.
-    """
-    configs = list(message.content.config_records.values())
-    told = next((config[NOISE] for config in configs if NOISE in config), None)
-    if told != (None if local is None else local.noise_multiplier):
-        raise ValueError(
-            f"{NOISE} = {told!r} is what the server counts on, and local = {local!r} adds another: nothing is "
-            "sent"
-        )
-    if local is not None:
-        normal = (numbers or SecureGenerator()).standard_normal((1, *local.upload.shape), dtype=np.float64)
-        sent = local.noised(sent[None], normal)[0]
-    if sent.ndim != 1:
-        return Message(RecordDict({UPLOAD: ArrayRecord({UPLOAD: Array(sent)})}), reply_to=message)
-    classes = next(config[CLASSES] for config in configs if CLASSES in config)
-    given = sent.astype(np.int64)
-    labels = np.where(given < 0, classes, given).astype(label_type(int(cast(int, classes))))
-    return Message(RecordDict({UPLOAD: ConfigRecord({LABELS: labels.tobytes()})}), reply_to=message)
 
 
 # --- who is there -------------------------------------------------------------------------------------------
