@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
@@ -20,6 +20,8 @@ from fedproof.seeds import Numbers, SecureGenerator
 
 UPLOAD, LABELS, CLASSES, NOISE = "upload", "labels", "classes", "noise-multiplier"
 """Where a message holds an upload, its labels, the number of classes, and the noise that users are to add."""
+
+Kind = TypeVar("Kind")
 
 _TRAINED = ("float16", "float32", "float64")
 
@@ -162,10 +164,7 @@ def read_upload(content: RecordDict, upload: Upload) -> NDArray[Any] | None:
 
     Labels are bytes of a known number. Nothing that a node wrote is interpreted here either.
     """
-    arrays, configs = (
-        arrays_in(content),
-        [each for each in content.values() if isinstance(each, ConfigRecord)],
-    )
+    arrays, configs = records_in(content, ArrayRecord), records_in(content, ConfigRecord)
     if upload.labels:
         kind = label_type(upload.classes)
         data = configs[0].get(LABELS) if len(configs) == 1 and not arrays else None
@@ -177,13 +176,14 @@ def read_upload(content: RecordDict, upload: Upload) -> NDArray[Any] | None:
     return _read(arrays[0][UPLOAD].data, upload.shape)
 
 
-def arrays_in(content: RecordDict) -> list[ArrayRecord]:
-    """The ArrayRecords of a message.
+def records_in(content: RecordDict, kind: type[Kind]) -> list[Kind]:
+    """The records of one kind in what a node sent; none where it sent another thing than records.
 
     Flower's own view `content.array_records` refers to itself: a message that was looked at through it stays
     in memory until garbage is collected, and hundreds of models with it.
     """
-    return [each for each in content.values() if isinstance(each, ArrayRecord)]
+    found = content.values() if isinstance(content, RecordDict) else ()
+    return [each for each in found if isinstance(each, kind)]
 
 
 def label_type(classes: int) -> np.dtype[Any]:

@@ -5,9 +5,10 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from secrets import token_hex
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +18,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedproof.arrays import Floats
-from fedproof.integrations.flower.arrays import Layout, arrays_in, decode
+from fedproof.integrations.flower.arrays import Layout, decode, records_in
 from fedproof.integrations.server import Bounded, Plan, State, bound
 
 REPLICAS = "fedproof-replicas"  # key of the ConfigRecord: which replicas a message holds the models of
@@ -104,16 +105,21 @@ def ask_partitions(grid: Grid, *, timeout: float = 60.0, unique: bool = False) -
     Raises:
         ValueError: two nodes claim one number, and numbers must be `unique`.
     """
-    messages = [Message(RecordDict(), node, MessageType.QUERY, ttl=timeout) for node in grid.get_node_ids()]
+    names = named(PARTITION, grid.get_node_ids())
+    messages = [
+        Message(RecordDict(), node, MessageType.QUERY, ttl=timeout, group_id=name)
+        for node, name in names.items()
+    ]
     claims: dict[int, int] = {}
-    for reply in exchange(grid, messages, timeout=timeout, room=_ROOM, comeback=timeout):
-        if reply.has_error() or not reply.content.config_records:
+    replies = exchange(grid, messages, timeout=timeout, room=_ROOM, comeback=timeout)
+    for node, reply in judged(names, replies):
+        if isinstance(reply, Fault):
             continue
-        number = next(iter(reply.content.config_records.values())).get(PARTITION)
+        number = next((config.get(PARTITION) for config in records_in(reply.content, ConfigRecord)), None)
         if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
-            claims[reply.metadata.src_node_id] = number
+            claims[node] = number
         else:
-            _LOG.warning("node %s names no %s: it has no identity", reply.metadata.src_node_id, PARTITION)
+            _LOG.warning("node %s names no %s: it has no identity", node, PARTITION)
     often = Counter(claims.values())
     for number in (number for number in often if unique and often[number] > 1):
         who = " and ".join(str(node) for node in sorted(claims) if claims[node] == number)
@@ -224,7 +230,7 @@ class Fault(StrEnum):
     MALFORMED = "malformed"  # not one model of the expected names and shapes
     NOT_FINITE = "not-finite"  # NaN or infinity
     TWICE = "twice"  # another reply of the node has been counted
-    LATE = "late"  # belongs to an earlier round
+    LATE = "late"  # belongs to an earlier round, or to what was never sent to this node
     UNINVITED = "uninvited"  # not in the cohort
     NAMELESS = "nameless"  # connected, but nobody knows which user it is: not asked
 
@@ -234,12 +240,17 @@ class Invitation:
     """What was sent in a round.
 
     Attributes:
-        group: names the round in the messages.
+        names: of the message to each invited node, see `named`.
         rows: for each invited node, the rows of the replicas whose cohort it is in.
     """
 
-    group: str
+    names: Mapping[int, str]
     rows: Mapping[int, NDArray[np.int64]]
+
+    @staticmethod
+    def of(group: str, rows: Mapping[int, NDArray[np.int64]]) -> "Invitation":
+        """Invitations to one round, which `group` names."""
+        return Invitation(names=named(group, rows), rows=rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,20 +287,29 @@ class Received:
         }
 
 
-def judged(
-    invited: Collection[int], group: str, replies: Iterable[Message]
-) -> Iterator[tuple[int, Message | Fault]]:
-    """What each invited node sent, or why there is nothing of it that counts.
+def named(group: str, nodes: Iterable[int]) -> dict[int, str]:
+    """What the message to each node is called: a name that begins with `group`, and that nobody can guess.
 
-    Guarantee: at most one message of each invited node, its first of this group, whoever sends how often.
+    Replies repeat it. A SuperLink checks who sends the envelope of a reply, but what a ServerApp gets to see
+    is what the node has written inside, another node's number perhaps. Who repeats the name of a message has
+    seen it; nobody else can answer for a node, or guess the id of its message, which is a hash of all of it.
     """
-    waiting = set(invited)
+    return {node: f"{group}.{token_hex(16)}" for node in nodes}
+
+
+def judged(names: Mapping[int, str], replies: Iterable[Message]) -> Iterator[tuple[int, Message | Fault]]:
+    """What each invited node sent, or why there is nothing of it that counts; `names` are of its messages.
+
+    Guarantee: at most one message of each invited node, the first that repeats the name of the message to it,
+    whoever sends how often, and in whose name.
+    """
+    waiting = set(names)
     for reply in replies:
         node = reply.metadata.src_node_id
-        if node not in invited:
+        if node not in names:
             if not reply.has_error():  # errors come from the SuperLink, about a node that stays silent
                 yield node, Fault.UNINVITED
-        elif reply.metadata.group_id != group and not reply.has_error():
+        elif reply.metadata.group_id != names[node]:
             yield node, Fault.LATE
         elif node not in waiting:
             yield node, Fault.TWICE
@@ -319,7 +339,7 @@ def receive(
     replied, below, clipped = (np.zeros(len(state.params), dtype=np.int64) for _ in range(3))
     faults: list[tuple[int, Fault]] = []
     size = 0
-    for node, reply in judged(invitation.rows, invitation.group, replies):
+    for node, reply in judged(invitation.names, replies):
         if isinstance(reply, Fault):
             faults.append((node, reply))
             continue
@@ -328,7 +348,7 @@ def receive(
         if isinstance(found, Fault):
             faults.append((node, found))
             continue
-        size += sum(len(array.data) for array in arrays_in(reply.content)[0].values())
+        size += sum(len(array.data) for array in records_in(reply.content, ArrayRecord)[0].values())
         if not found.finite.all():
             faults.append((node, Fault.NOT_FINITE))
         if len(rows) == len(total):
@@ -346,7 +366,7 @@ def receive(
 def _bounded(
     plan: Plan, state: State, layout: Layout, rows: NDArray[np.int64], reply: Message, *, stacked: bool
 ) -> Bounded | Fault:
-    records = arrays_in(reply.content)
+    records = records_in(reply.content, ArrayRecord)
     if len(records) != 1:
         return Fault.MALFORMED
     models = decode(records[0], layout, len(rows), stacked=stacked)

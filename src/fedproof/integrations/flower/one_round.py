@@ -20,7 +20,7 @@ from fedproof.folder import RELEASE
 from fedproof.integrations.flower import files
 from fedproof.integrations.flower.arrays import CLASSES, NOISE, UPLOAD, read_upload
 from fedproof.integrations.flower.federation import LOG, FederationStrategy
-from fedproof.integrations.flower.nodes import Fault, judged, wait_for_nodes
+from fedproof.integrations.flower.nodes import Fault, judged, named, wait_for_nodes
 from fedproof.mechanisms import Local, Mechanism, OneRound
 from fedproof.mechanisms.uploads import GRID, MOST_UNITS
 from fedproof.release import Release, add_noise, add_upload, load_release
@@ -114,7 +114,7 @@ class OneRoundStrategy(FederationStrategy):
         Release(mechanism=mechanism, total=_zeros(mechanism), anchors=self.anchors)  # or says what is missing
         self._seed = seed
         self._release: Release | None = None
-        self._invited: tuple[int, ...] | None = None
+        self._invited: Mapping[int, str] | None = None
         self._spent = self._ledger_of(mechanism, 0 if self._users_noise else 1)
 
     @property
@@ -183,7 +183,7 @@ class OneRoundStrategy(FederationStrategy):
         self._begin()
         if server_round != 1 or self._release is not None:
             raise ValueError(f"server_round = {server_round}: everybody is asked once, in round 1")
-        invited = tuple(self._known(sorted(grid.get_node_ids())))
+        invited = named(_GROUP, self._known(sorted(grid.get_node_ids())))
         self._count_question()
         config["server-round"] = server_round
         config[UPLOAD], config[CLASSES] = self.mechanism.upload.kind, self.mechanism.upload.classes
@@ -192,8 +192,8 @@ class OneRoundStrategy(FederationStrategy):
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         self._invited = invited
         return [
-            Message(content, node, MessageType.TRAIN, ttl=self._ttl, group_id=_GROUP)
-            for node in self._invited
+            Message(content, node, MessageType.TRAIN, ttl=self._ttl, group_id=name)
+            for node, name in self._invited.items()
         ]
 
     def aggregate_train(
@@ -283,13 +283,13 @@ class OneRoundStrategy(FederationStrategy):
         files.say_what_is_private(self.folder, covered=self.delta is not None, seed=self._seed)
 
     def _sum(
-        self, invited: tuple[int, ...], replies: Iterable[Message]
+        self, invited: Mapping[int, str], replies: Iterable[Message]
     ) -> tuple[Integers, int, int, list[tuple[int, Fault]]]:
         """The exact sum of what arrived, of how many, how many bytes, and who is not in it."""
         total, room = _zeros(self.mechanism), np.empty(self.mechanism.upload.shape)
         faults: list[tuple[int, Fault]] = []
         replied = size = 0
-        for node, reply in judged(frozenset(invited), _GROUP, replies):
+        for node, reply in judged(invited, replies):
             sent = reply if isinstance(reply, Fault) else read_upload(reply.content, self.mechanism.upload)
             if sent is None or isinstance(sent, Fault):
                 faults.append((node, sent or Fault.MALFORMED))

@@ -254,7 +254,7 @@ class RoundsStrategy(FederationStrategy):
         config["server-round"] = server_round
         group = f"{self.plan.replicas.start}-{server_round}"
         rows = self._invited(sorted(grid.get_node_ids()))
-        self._invitation = Invitation(group=group, rows=rows)
+        self._invitation = Invitation.of(group, rows)
         return self._messages(self._invitation, config)
 
     def aggregate_train(
@@ -380,7 +380,7 @@ class RoundsStrategy(FederationStrategy):
                 own = ConfigRecord(dict(config) | {REPLICAS: [self.plan.replicas[row] for row in rows]})
             content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: own})
             messages.append(
-                Message(content, node, MessageType.TRAIN, ttl=self._ttl, group_id=invitation.group)
+                Message(content, node, MessageType.TRAIN, ttl=self._ttl, group_id=invitation.names[node])
             )
         return messages
 
