@@ -220,7 +220,7 @@ def test_the_order_of_arrival_changes_nothing(make_once, make_grid, nodes):
 
 
 def test_uploads_are_pulled_a_few_at_a_time(flower, make_grid, nodes):
-    from fedproof.integrations.flower.nodes import exchange
+    from fedproof.integrations.flower.exchange import exchange
 
     grid, held = make_grid(nodes()), []
     pull = grid.pull_messages

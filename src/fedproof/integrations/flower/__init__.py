@@ -11,9 +11,9 @@ from fedproof.integrations import require_flower
 
 if TYPE_CHECKING:
     from fedproof.integrations.flower.arrays import stacked_arrays, upload_reply
+    from fedproof.integrations.flower.exchange import Fault
     from fedproof.integrations.flower.files import write_certificate
     from fedproof.integrations.flower.nodes import (
-        Fault,
         answer_partition,
         ask_partitions,
         replicas_mod,
@@ -28,9 +28,9 @@ require_flower()
 
 _HOME = {
     "arrays": ("stacked_arrays", "upload_reply"),
+    "exchange": ("Fault",),
     "files": ("write_certificate",),
     "nodes": (
-        "Fault",
         "answer_partition",
         "ask_partitions",
         "replicas_mod",

@@ -49,6 +49,11 @@ class Layout:
         """Number of entries of each floating array."""
         return tuple(prod(shape) for shape in self.shapes)
 
+    @property
+    def held(self) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+        """Name, shape and precision of each floating array: what the flat vector means."""
+        return tuple(zip(self.names, self.shapes, self.dtypes, strict=True))
+
     @cached_property
     def layers(self) -> tuple[int, ...]:
         """Number of entries of each layer."""

@@ -329,7 +329,10 @@ def _read_record(folder: Path, mark: str) -> dict[str, Any] | None:
         return None
     except ValueError as error:
         raise ValueError(f"folder = {folder}: {_RECORD} is not JSON: {error}") from error
-    if record.get("training") != mark:
+    kinds = {"training": str, "round": int, "models": str, "sha256": str, "users": dict, "metrics": list}
+    if not isinstance(record, dict) or any(not isinstance(record.get(key), kinds[key]) for key in kinds):
+        raise ValueError(f"folder = {folder}: {_RECORD} is not the record of a training")
+    if record["training"] != mark:
         raise ValueError(
             f"folder = {folder}: holds another training (mechanism, users, seed, replicas, delta or initial "
             "model differ); choose another"

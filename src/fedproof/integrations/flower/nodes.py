@@ -1,14 +1,11 @@
 # mypy: disable-error-code="import-not-found"
-"""Nodes: what they run besides the user's ClientApp, who is there, and judging what they send."""
+"""Nodes: what they run besides the user's ClientApp, who is there, and the sum of what they send."""
 
 import logging
-import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from secrets import token_hex
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedproof.arrays import Floats
 from fedproof.integrations.flower.arrays import Layout, decode, records_in
+from fedproof.integrations.flower.exchange import Fault, exchange, judged, named
 from fedproof.integrations.server import Bounded, Plan, State, bound
 
 REPLICAS = "fedproof-replicas"  # key of the ConfigRecord: which replicas a message holds the models of
@@ -27,9 +25,7 @@ PARTITION = "partition-id"  # Flower's own name, in the node's configuration
 
 _LOG = logging.getLogger("flwr")
 _POLL = 0.5  # seconds between two looks at who is there
-_PAUSE = 0.1  # seconds between two looks for replies
 _ROOM = 1024  # replies to a question that are held at once
-_TRIES = 3  # how often a node that fails or goes away is asked again
 
 
 def replicas_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -144,97 +140,6 @@ def wait_for_nodes(grid: Grid, count: int, *, timeout: float) -> list[int]:
 # --- what comes back ----------------------------------------------------------------------------------------
 
 
-def exchange(
-    grid: Grid, messages: Sequence[Message], *, timeout: float, room: int, comeback: float = 0.0
-) -> Iterator[Message]:
-    """Replies one by one as they arrive, about `room` of them held at a time.
-
-    `Grid.send_and_receive` holds all replies until the last is there. Here every message is pushed at once,
-    so nodes work side by side, and replies are pulled for some messages at a time: for few while replies
-    keep coming, for ever more while none does.
-
-    A node that fails or goes away has `comeback` seconds to be there and is asked again: killed in the middle
-    and started anew, it replies as if nothing had happened.
-    """
-    waiting, returning = _pushed(grid, messages), _Returning(comeback)
-    end, asked = time.monotonic() + timeout, room
-    while (waiting or returning.failed) and time.monotonic() < end:
-        left, silent = list(waiting), True
-        while left:
-            some, left = left[:asked], left[asked:]
-            found = list(grid.pull_messages(some))
-            asked = 2 * asked if not found else room if len(found) > room else asked
-            silent = silent and not found
-            found = [
-                reply
-                for reply in found
-                if not returning.keeps(waiting.pop(reply.metadata.reply_to_message_id, None), reply)
-            ]
-            while found:  # nothing here holds on to what was handed over
-                yield found.pop(0)
-        waiting |= _pushed(grid, returning.back(grid))
-        yield from returning.given_up(time.monotonic())
-        if silent:
-            time.sleep(min(_PAUSE, max(0.0, end - time.monotonic())))
-    yield from returning.given_up(math.inf)
-
-
-def _pushed(grid: Grid, messages: Sequence[Message]) -> dict[str, Message]:
-    """Messages that may be answered, by their ids."""
-    found = zip(grid.push_messages(messages), messages, strict=True) if messages else ()
-    return {identity: message for identity, message in found if identity}
-
-
-class _Returning:
-    """Nodes that have failed or gone away, and are asked again when they are there."""
-
-    def __init__(self, patience: float) -> None:
-        self.failed: dict[int, tuple[Message, Message, float]] = {}  # what was sent, the error, until when
-        self._patience = patience
-        self._tries: Counter[int] = Counter()
-
-    def keeps(self, message: Message | None, reply: Message) -> bool:
-        """Whether the node of a reply is to be asked again, and nothing is to be heard of the reply."""
-        if not self._patience or message is None or not reply.has_error():
-            return False
-        node = message.metadata.dst_node_id
-        if self._tries[node] == _TRIES:
-            return False
-        self._tries[node] += 1
-        self.failed[node] = message, reply, time.monotonic() + self._patience
-        return True
-
-    def back(self, grid: Grid) -> list[Message]:
-        """What to send again, to nodes that are there."""
-        there = self.failed.keys() & set(grid.get_node_ids()) if self.failed else set()
-        return [_again(self.failed.pop(node)[0]) for node in sorted(there)]
-
-    def given_up(self, now: float) -> list[Message]:
-        """Errors of nodes whose time is over."""
-        over = [node for node, (_, _, until) in self.failed.items() if until <= now]
-        return [self.failed.pop(node)[1] for node in over]
-
-
-def _again(message: Message) -> Message:
-    known = message.metadata
-    return Message(
-        message.content, known.dst_node_id, known.message_type, ttl=known.ttl, group_id=known.group_id
-    )
-
-
-class Fault(StrEnum):
-    """Why a reply, or a part of it, counts as zero."""
-
-    SILENT = "silent"  # invited, and no reply in time
-    ERROR = "error"  # the node's app failed
-    MALFORMED = "malformed"  # not one model of the expected names and shapes
-    NOT_FINITE = "not-finite"  # NaN or infinity
-    TWICE = "twice"  # another reply of the node has been counted
-    LATE = "late"  # belongs to an earlier round, or to what was never sent to this node
-    UNINVITED = "uninvited"  # not in the cohort
-    NAMELESS = "nameless"  # connected, but nobody knows which user it is: not asked
-
-
 @dataclass(frozen=True, kw_only=True)
 class Invitation:
     """What was sent in a round.
@@ -285,40 +190,6 @@ class Received:
             "messages": len(invitation.rows),
             "upload-bytes": self.bytes,
         }
-
-
-def named(group: str, nodes: Iterable[int]) -> dict[int, str]:
-    """What the message to each node is called: a name that begins with `group`, and that nobody can guess.
-
-    Replies repeat it. A SuperLink checks who sends the envelope of a reply, but what a ServerApp gets to see
-    is what the node has written inside, another node's number perhaps. Who repeats the name of a message has
-    seen it; nobody else can answer for a node, or guess the id of its message, which is a hash of all of it.
-    """
-    return {node: f"{group}.{token_hex(16)}" for node in nodes}
-
-
-def judged(names: Mapping[int, str], replies: Iterable[Message]) -> Iterator[tuple[int, Message | Fault]]:
-    """What each invited node sent, or why there is nothing of it that counts; `names` are of its messages.
-
-    Guarantee: at most one message of each invited node, the first that repeats the name of the message to it,
-    whoever sends how often, and in whose name.
-    """
-    waiting = set(names)
-    for reply in replies:
-        node = reply.metadata.src_node_id
-        if node not in names:
-            if not reply.has_error():  # errors come from the SuperLink, about a node that stays silent
-                yield node, Fault.UNINVITED
-        elif reply.metadata.group_id != names[node]:
-            yield node, Fault.LATE
-        elif node not in waiting:
-            yield node, Fault.TWICE
-        else:
-            waiting.discard(node)
-            yield node, Fault.ERROR if reply.has_error() else reply
-        del reply  # before the next one is there
-    for node in sorted(waiting):
-        yield node, Fault.SILENT
 
 
 def receive(

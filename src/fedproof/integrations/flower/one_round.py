@@ -19,8 +19,9 @@ from fedproof.arrays import Floats, Integers
 from fedproof.folder import RELEASE
 from fedproof.integrations.flower import files
 from fedproof.integrations.flower.arrays import CLASSES, NOISE, UPLOAD, read_upload
+from fedproof.integrations.flower.exchange import Fault, judged, named
 from fedproof.integrations.flower.federation import LOG, FederationStrategy
-from fedproof.integrations.flower.nodes import Fault, judged, named, wait_for_nodes
+from fedproof.integrations.flower.nodes import wait_for_nodes
 from fedproof.mechanisms import Local, Mechanism, OneRound
 from fedproof.mechanisms.uploads import GRID, MOST_UNITS
 from fedproof.release import Release, add_noise, add_upload, load_release

@@ -323,7 +323,7 @@ class RoundsStrategy(FederationStrategy):
                 f"{len(self._layout.layers)} (arrays named module.weight, module.bias form one layer)"
             )
         flat = flatten(initial, self._layout)
-        self._mark = files.fingerprint(self.plan, self.plan.seed, self.delta, initial=flat)
+        self._mark = files.fingerprint(self.plan, self.plan.seed, self.delta, self._layout.held, initial=flat)
         saved = None if self.folder is None else files.load(self.folder, self._mark, self._ledger)
         if self.folder is not None:
             seed = None if self._fresh else self.plan.seed  # one that lies in `private` is named by that

@@ -149,3 +149,35 @@ def test_contents_of_another_kind_are_malformed(answers, result, name):
         found, faults = result(name, answers | {101: node})
         np.testing.assert_array_equal(found, want)
         assert (1, 101, "malformed") in faults
+
+
+@pytest.mark.parametrize("name", [*ONCE, *ROUNDS])
+def test_a_reply_that_cannot_be_read_is_its_nodes_own_loss(
+    answers, result, make_grid, monkeypatch, caplog, name
+):
+    """Flower puts all replies of a pull together at once: one that is garbage takes the others along."""
+    from google.protobuf.message import DecodeError
+
+    bad, asked = 101, []
+    pull, push = make_grid.pull_messages, make_grid.push
+
+    def watched(self, message):
+        asked.append(message.metadata.dst_node_id)
+        return push(self, message)
+
+    def unreadable(self, message_ids):
+        replies = pull(self, message_ids)  # what was pulled is not there a second time
+        if any(reply.metadata.src_node_id == bad for reply in replies):
+            raise DecodeError("Error parsing message")
+        return replies
+
+    want, _ = result(name, answers | {bad: lambda message: []})
+    monkeypatch.setattr(make_grid, "push", watched)
+    monkeypatch.setattr(make_grid, "pull_messages", unreadable)
+    with caplog.at_level("WARNING"):
+        found, faults = result(name, answers)
+    np.testing.assert_array_equal(found, want)
+    assert {(node, fault) for _, node, fault in faults} == {(bad, "silent")}
+    assert "node 101: its reply cannot be read, and is ignored" in caplog.messages
+    if name == "local":  # whom another question would cost its ε again
+        assert len(asked) == len(set(asked))
