@@ -254,7 +254,7 @@ def draw_cohorts(
     ids: NDArray[np.int64],
     rounds: int,
     seed: int,
-    replicas: range,
+    replicas: Sequence[int],
     *,
     secure: bool = False,
 ) -> NDArray[np.bool_]:
@@ -288,7 +288,7 @@ def _chosen(sampling: Poisson | FixedSize, numbers: NDArray[np.float64]) -> NDAr
 
 
 def cohorts_of(
-    mechanism: Mechanism, ids: NDArray[np.int64], seed: int, replicas: range, *, secure: bool = False
+    mechanism: Mechanism, ids: NDArray[np.int64], seed: int, replicas: Sequence[int], *, secure: bool = False
 ) -> NDArray[np.bool_]:
     """Who of the units with identities `ids` takes part in which round, `(replicas, rounds, units)`.
 
@@ -307,12 +307,14 @@ def cohorts_of(
     return np.broadcast_to(drawn, (len(drawn), mechanism.rounds, len(ids)))
 
 
-def _members(groups: int | None, ids: NDArray[np.int64], seed: int, replicas: range) -> NDArray[np.bool_]:
+def _members(
+    groups: int | None, ids: NDArray[np.int64], seed: int, replicas: Sequence[int]
+) -> NDArray[np.bool_]:
     """Who is in the group of each replica, `(replicas, 1, units)`."""
     count = len(ids) if groups is None else groups
-    if replicas.stop > count:
-        raise ValueError(f"replica {replicas.stop - 1} must be below groups = {count}")
-    wanted = np.arange(replicas.start, replicas.stop)[:, None, None]
+    wanted = np.asarray(replicas)[:, None, None]
+    if wanted.max() >= count:
+        raise ValueError(f"replica {wanted.max()} must be below groups = {count}")
     own = np.arange(count) if groups is None else groups_of(groups, ids, seed)
     return np.asarray(own == wanted)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from fedproof.rounds.heads import SOLVERS, heads
+from fedproof.rounds.heads import SOLVERS, heads, heads_of
 
 
 def data(instances, features=7, classes=3, seed=0):
@@ -134,3 +134,24 @@ def test_threads_of_the_host_change_no_bit():
 def test_mistakes_are_said(asked, said):
     with pytest.raises(ValueError, match=said):
         heads(*data(4), np.array([0, 4]), 3, **asked)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@given(seed=st.integers(0, 1000), hostile=st.sampled_from([0.0, 3e38, np.nan, np.inf]))
+def test_in_one_array_a_head_depends_on_its_own_rows_alone(solver, seed, hostile):
+    generator = np.random.default_rng(seed)
+    held = generator.integers(0, 12, 5)
+    inputs, labels = data(60, seed=seed)
+    inputs, labels = torch.from_numpy(inputs).view(5, 12, 7), torch.from_numpy(labels).view(5, 12)
+    inside = torch.arange(12) < torch.from_numpy(held)[:, None]
+    asked = {"solver": solver, "penalty": 0.5, "balanced": bool(seed % 2)}
+    before = heads_of(inputs, labels, inside, 3, **asked)
+    for group, count in enumerate(held.tolist()):
+        own = inputs[group, :count].numpy(), labels[group, :count].numpy(), np.array([0, count])
+        np.testing.assert_allclose(before[group], heads(*own, 3, **asked)[0], rtol=1e-6, atol=1e-9)
+    victim = int(generator.integers(5))
+    inputs[victim], inputs[~inside] = hostile, hostile  # padding, too, means nothing
+    after = heads_of(inputs, labels, inside, 3, **asked)
+    assert after.isfinite().all()
+    for group in range(5):
+        assert group == victim or torch.equal(after[group], before[group])

@@ -182,8 +182,11 @@ def served_gap(num_replicas: int, num_classes: int, failure_probability: float) 
 
 def vote_counts(scores: Array) -> Integers:
     """Votes `(inputs, classes)` of the models in `scores` (models, inputs, classes)."""
-    parts = [votes_of(part).sum(axis=0) for _, part in input_parts(scores)]
-    return np.concatenate(parts).astype(np.int64)
+    classes, counted = scores.shape[2], []
+    for _, part in input_parts(scores):
+        cells = part.argmax(axis=2) + classes * np.arange(part.shape[1])
+        counted.append(np.bincount(cells.ravel(), minlength=classes * part.shape[1]).reshape(-1, classes))
+    return np.concatenate(counted)
 
 
 def partition_sizes(counts: Integers, *, own_vote: bool = False) -> tuple[Integers, Integers]:

@@ -38,7 +38,7 @@ def release(task: Task, keep: list[Integers] | None = None, *, engine: str = "lo
     mechanism = described(task)
     total = np.zeros(mechanism.upload.shape, dtype=np.int64)
     added: dict[int, list[Integers]] = {}
-    on_gpu = mechanism.upload.labels and _device(task).startswith("cuda")
+    on_gpu = mechanism.upload.labels and task.device.startswith("cuda")
     asked = (task, keep is not None)
     with closing(on_engine(engine, _sum_of, asked, _spans(task, engine), on_gpu=on_gpu)) as sums:
         for units, (part, vectors) in sums:
@@ -201,11 +201,6 @@ def _seen(
     return mechanism.upload.weights(flat, None if anchors is None else anchors.astype(np.float64))
 
 
-def _device(task: Task) -> str:
-    """Where users' own models are trained: small fits are sooner done than a GPU is told to do them."""
-    return task.device if task.local.solver == "sgd" else "cpu"
-
-
 def _labels(task: Task, mechanism: UploadedOnce, users: range) -> NDArray[np.int64]:
     """Labels `(users, anchors)` that users' own models give to the anchors; -1 where one cannot tell."""
     public = task.federation.public_features
@@ -213,8 +208,7 @@ def _labels(task: Task, mechanism: UploadedOnce, users: range) -> NDArray[np.int
     asked = public[: mechanism.upload.shape[0]]
     nobody = np.zeros(len(asked), dtype=np.int64)
     federation = replace(task.federation, test_features=asked, test_labels=nobody, test_texts=None)
-    own, device = Partition(pooled=True), _device(task)
-    alone = replace(task, federation=federation, mechanism=own, device=device, attack=None)
+    alone = replace(task, federation=federation, mechanism=Partition(pooled=True), attack=None)
     scores = train_replicas(alone, users).scores
     tells = scores.max(axis=2) > scores.min(axis=2)  # false for what is no number
     return np.where(tells, scores.argmax(axis=2), -1)

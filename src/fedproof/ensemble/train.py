@@ -1,6 +1,6 @@
 """Replicas of a task, trained as stacks."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -27,6 +27,7 @@ from fedproof.rounds.state import users_on
 from fedproof.seeds import Lots, Purpose, cohorts_of, private_numbers
 
 _WIDTH = 512  # test inputs at once, for as many replicas as fit
+_APART = 64  # replicas in closed form, each for itself, that are computed by the same operations
 _PROBES = 256  # test inputs on which the accuracy after each round is watched
 
 
@@ -174,19 +175,37 @@ def _train_apart(task: Task, replicas: range, sizes: Sizes, cores: int) -> Repli
     """One replica after the other, each in shapes of its own, and some at a time.
 
     Whoever joins or leaves changes the number of replicas and everybody's place among them. What a replica
-    computes does not depend on either: nobody else is in its arrays.
+    computes does not depend on either: nobody else is in its arrays. Models in closed form share arrays, but
+    the lane follows from who a replica is, and so does the shape where it matters: see `Stacking`.
     """
     setting = _setting(task, sizes, 1)
-    found: dict[int, Replicas] = {}
+    whole = len(replicas), len(task.federation.test_labels), task.federation.num_classes
+    scores = np.empty(whole, dtype=np.float32)
+    params = torch.empty(len(replicas), task.model.layout.dim, dtype=task.dtype)
+    found: dict[str, NDArray[np.float64]] = {}
 
-    def train(replica: int) -> None:
-        found[replica] = _train_block(task, range(replica, replica + 1), setting, None, sizes.cells)
+    def train(places: NDArray[np.int64]) -> None:
+        real = places >= 0
+        block = replicas.start + np.where(real, places, places[real][0])  # somebody twice for an empty place
+        trained = _train_block(task, block.tolist(), setting, None, sizes.cells)
+        scores[places[real]] = trained.scores[real]
+        params[places[real]] = trained.params[real]
+        for name, values in trained.diagnostics.items():
+            found.setdefault(name, np.empty((len(replicas), values.shape[1])))[places[real]] = values[real]
 
-    on_cores(train, replicas, cores)
-    return concatenate([found[replica] for replica in replicas])
+    stacks: Iterable[NDArray[np.int64]] = np.arange(len(replicas))[:, None]
+    if task.local.solver != "sgd":
+        lane = task.units.who[replicas.start : replicas.stop]
+        stacks = replace(setting.stacking, size=_APART).stacks(np.zeros_like(lane), lane, _APART)
+    on_cores(train, stacks, cores)
+    return Replicas(
+        indices=replicas, scores=scores, params=params, layout=task.model.layout, diagnostics=found
+    )
 
 
-def _train_block(task: Task, block: range, setting: Setting, shared: Tensor | None, cells: int) -> Replicas:
+def _train_block(
+    task: Task, block: Sequence[int], setting: Setting, shared: Tensor | None, cells: int
+) -> Replicas:
     streams = _streams(task, block)
     state = State(
         round=0,
@@ -208,7 +227,7 @@ def _train_block(task: Task, block: range, setting: Setting, shared: Tensor | No
     scores = _predict(setting.model, state.params, inputs, cells, setting.cores, most)
     learned.append(replica_accuracies(scores[:, probe], task.federation.test_labels[probe]))
     return Replicas(
-        indices=block,
+        indices=range(block[0], block[-1] + 1),
         scores=scores,
         params=state.params.cpu(),
         layout=task.model.layout,
@@ -254,12 +273,12 @@ def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:
     )
 
 
-def _names(task: Task, block: range) -> list[int]:
+def _names(task: Task, block: Sequence[int]) -> list[int]:
     """What the random numbers of replicas are known by: their places, or the identities of their units."""
-    return task.units.who[block].tolist() if task.mechanism.apart else list(block)
+    return task.units.who[list(block)].tolist() if task.mechanism.apart else list(block)
 
 
-def _streams(task: Task, block: range) -> Streams:
+def _streams(task: Task, block: Sequence[int]) -> Streams:
     device, secure, users = torch.device(task.device), task.secure_noise, task.units.who
     names = _names(task, block)
     pooled = names if task.mechanism.pooled else []
@@ -276,7 +295,7 @@ def _streams(task: Task, block: range) -> Streams:
     )
 
 
-def _starts(task: Task, block: range) -> Tensor:
+def _starts(task: Task, block: Sequence[int]) -> Tensor:
     """Parameters `(replicas, dim)` that a block starts from."""
     if not task.own_start:
         return start_of(task, 0).expand(len(block), -1).contiguous()

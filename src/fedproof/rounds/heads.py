@@ -1,11 +1,12 @@
 """Linear heads in closed form: ridge regression and multinomial logistic regression of one group's instances.
 
-Computed in float64, one group after the other, from the group's own rows. Operations of torch keep to one
-core each, whatever the process asked for: those of NumPy do not, and have other last digits on another number
-of cores.
+Computed in float64 from the group's own rows, in a shape that follows from them alone. Operations of torch
+keep to one core each, whatever the process asked for: those of NumPy do not, and have other last digits on
+another number of cores.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,58 +65,66 @@ def heads(
 
     def solve(group: int) -> None:
         own = slice(int(offsets[group]), int(offsets[group + 1]))
-        found[group] = head_of(
-            rows[own], classes[own], num_classes, solver=solver, penalty=penalty, balanced=balanced
-        )
+        inside = torch.ones((1, own.stop - own.start), dtype=torch.bool, device=rows.device)
+        asked: dict[str, Any] = {"solver": solver, "penalty": penalty, "balanced": balanced}
+        found[group] = heads_of(rows[None, own], classes[None, own], inside, num_classes, **asked)[0]
 
     with free_cores(rows.device):
         on_cores(solve, range(len(found)), cores)
     return torch.stack(found)
 
 
-def head_of(
-    features: Tensor, labels: Tensor, num_classes: int, *, solver: str, penalty: float, balanced: bool
+def heads_of(
+    features: Tensor,
+    labels: Tensor,
+    inside: Tensor,
+    num_classes: int,
+    *,
+    solver: str,
+    penalty: float,
+    balanced: bool,
 ) -> Tensor:
-    """The head `(classes, features + 1)` of one group, see `heads`; call it where `free_cores` is entered."""
+    """Heads `(groups, classes, features + 1)` of groups in one shape, see `heads`.
+
+    `features` are `(groups, rows, ...)`, `labels` and `inside` `(groups, rows)`; where the last is False, a
+    row is padding and has no weight. Call it where `free_cores` is entered.
+    """
     if solver not in SOLVERS:
         raise ValueError(f"solver = {solver!r} must be one of {', '.join(SOLVERS)}")
     check.positive(penalty=penalty)
-    inputs = F.pad(features.flatten(1).double(), (0, 1), value=1.0)
-    if len(inputs) and inputs.isfinite().all():
-        targets = F.one_hot(labels, num_classes).double()
-        head = SOLVERS[solver](inputs, targets, _weights(targets, balanced=balanced), penalty)
-        if head is not None and head.isfinite().all():
-            return head.T
-    return inputs.new_zeros((num_classes, inputs.shape[1]))
+    there = inside.unsqueeze(2)
+    inputs = torch.where(there, F.pad(features.flatten(2).double(), (0, 1), value=1.0), 0)
+    whole = inputs.isfinite().all(2).all(1)[:, None, None]  # else the group counts as one without instances
+    targets = torch.where(there & whole, F.one_hot(labels, num_classes).double(), 0)
+    weights = _weights(targets, there & whole, balanced=balanced)
+    found = SOLVERS[solver](torch.where(whole, inputs, 0), targets, weights, penalty)
+    return torch.where(found.isfinite().all(2).all(1)[:, None, None], found, 0).transpose(1, 2)
 
 
-def _weights(targets: Tensor, *, balanced: bool) -> Tensor:
-    """The weight `(instances, 1)` of each instance, mean one."""
+def _weights(targets: Tensor, there: Tensor, *, balanced: bool) -> Tensor:
+    """The weight `(groups, instances, 1)` of each instance, mean one over those that are there."""
     if not balanced:
-        return torch.ones_like(targets[:, :1])
-    counts = targets.sum(0)
-    return (targets / counts.clamp(min=1)).sum(1, keepdim=True) * (len(targets) / (counts > 0).sum())
+        return there.double()
+    counts = targets.sum(1, keepdim=True)
+    held = (counts > 0).sum(2, keepdim=True).clamp(min=1)
+    return (targets / counts.clamp(min=1)).sum(2, keepdim=True) * (counts.sum(2, keepdim=True) / held)
 
 
-def ridge(inputs: Tensor, targets: Tensor, weights: Tensor, penalty: float) -> Tensor | None:
-    """The head `(features, classes)` that minimises Σ w ‖Hᵀx - (y - 1/C)‖² + penalty ‖H‖²; None if too large.
+def ridge(inputs: Tensor, targets: Tensor, weights: Tensor, penalty: float) -> Tensor:
+    """Heads `(groups, features, classes)` that minimise Σ w ‖Hᵀx - (y - 1/C)‖² + penalty ‖H‖².
 
     Of fewer instances than features it is X'ᵀ(X'X'ᵀ + penalty)⁻¹Y', with rows of X' and Y' times √w: the same
     head from a smaller system.
     """
     root = weights.sqrt()
-    inputs, targets = root * inputs, root * (targets - 1 / targets.shape[1])
-    dual = len(inputs) < inputs.shape[1]
-    gram, right = (inputs @ inputs.T, targets) if dual else (inputs.T @ inputs, inputs.T @ targets)
-    factor = _factor(gram, penalty)
-    if factor is None:
-        return None
-    solved = torch.cholesky_solve(right, factor)
-    return inputs.T @ solved if dual else solved
+    inputs, targets = root * inputs, root * (targets - 1 / targets.shape[2])
+    if inputs.shape[1] < inputs.shape[2]:
+        return inputs.mT @ torch.cholesky_solve(targets, _factor(inputs @ inputs.mT, penalty))
+    return torch.cholesky_solve(inputs.mT @ targets, _factor(inputs.mT @ inputs, penalty))
 
 
-def logistic(inputs: Tensor, targets: Tensor, weights: Tensor, penalty: float) -> Tensor | None:
-    """The head `(features, classes)` near the minimum of Σ w·(-log softmax(Hᵀx)_y) + penalty/2 ‖H‖².
+def logistic(inputs: Tensor, targets: Tensor, weights: Tensor, penalty: float) -> Tensor:
+    """Heads `(groups, features, classes)` near the minimum of Σ w·(-log softmax(Hᵀx)_y) + penalty/2 ‖H‖².
 
     A step solves the quadratic function that touches the objective where it stands and lies above it
     everywhere: the matrix of second derivatives of log Σ exp is at most half the identity, so that of the
@@ -127,42 +136,39 @@ def logistic(inputs: Tensor, targets: Tensor, weights: Tensor, penalty: float) -
     Of fewer instances than features the minimum lies in their span, and is looked for in coordinates there.
     """
     span = None
-    if len(inputs) < inputs.shape[1]:
-        span, triangle = torch.linalg.qr(inputs.T)
-        inputs = triangle.T.contiguous()
-    weighted = (weights * inputs).T.contiguous()
-    factor = _factor(weighted @ inputs / 2, penalty)
-    if factor is None:
-        return None
-    inverse = torch.cholesky_inverse(factor)
-    head = ahead = torch.zeros((inputs.shape[1], targets.shape[1]), dtype=inputs.dtype, device=inputs.device)
-    age = 0
+    if inputs.shape[1] < inputs.shape[2]:
+        span, triangle = torch.linalg.qr(inputs.mT)
+        inputs = triangle.mT.contiguous()
+    weighted = (weights * inputs).mT.contiguous()
+    inverse = torch.cholesky_inverse(_factor(weighted @ inputs / 2, penalty))
+    head = ahead = inputs.new_zeros((len(inputs), inputs.shape[2], targets.shape[2]))
+    age = inputs.new_zeros((len(inputs), 1, 1))
     for _ in range(_STEPS):
-        gradient = weighted @ (torch.softmax(inputs @ ahead, dim=1) - targets) + penalty * ahead
+        gradient = weighted @ (torch.softmax(inputs @ ahead, dim=2) - targets) + penalty * ahead
         after = ahead - inverse @ gradient
         moved = after - head
-        age = 0 if float((gradient * moved).sum()) > 0 else age + 1
+        age = torch.where((gradient * moved).sum((1, 2), keepdim=True) > 0, 0, age + 1)
         head, ahead = after, after + moved * (age / (age + 3))
     return head if span is None else span @ head
 
 
 def gradient(inputs: Tensor, targets: Tensor, weights: Tensor, penalty: float) -> Tensor:
     """The step of logistic regression from zero: the sum of x ⊗ (y - 1/C), whatever the penalty."""
-    return (weights * inputs).T @ (targets - 1 / targets.shape[1])
+    return (weights * inputs).mT @ (targets - 1 / targets.shape[2])
 
 
 def sums(inputs: Tensor, targets: Tensor, weights: Tensor, penalty: float) -> Tensor:
     """The sum of each class's instances, whatever the penalty."""
-    return (weights * inputs).T @ targets
+    return (weights * inputs).mT @ targets
 
 
-def _factor(gram: Tensor, penalty: float) -> Tensor | None:
-    """Cholesky factor of `gram` plus `penalty` times the identity; None if rounding made it not positive."""
-    factor, failed = torch.linalg.cholesky_ex(gram + penalty * torch.eye(len(gram)).to(gram))
-    return None if failed else factor
+def _factor(gram: Tensor, penalty: float) -> Tensor:
+    """Cholesky factors of `gram` plus `penalty` times the identity; NaN if rounding made it not positive."""
+    factor, failed = torch.linalg.cholesky_ex(gram + penalty * torch.eye(gram.shape[1]).to(gram))
+    return torch.where((failed > 0)[:, None, None], torch.nan, factor)
 
 
-SOLVERS: Mapping[str, Callable[[Tensor, Tensor, Tensor, float], Tensor | None]] = {
+SOLVERS: Mapping[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = {
     "ridge": ridge,
     "logistic": logistic,
     "gradient": gradient,

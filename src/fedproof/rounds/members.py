@@ -11,12 +11,14 @@ from torch import Tensor
 from fedproof.mechanisms import Mechanism
 from fedproof.rounds import user_fedavg
 from fedproof.rounds.clipping import add_noise, unbounded
-from fedproof.rounds.heads import head_of
+from fedproof.rounds.heads import heads_of
 from fedproof.rounds.instance import Draw, Tally, clipped_sums
 from fedproof.rounds.local import Augment, Batch, descend, descent, steps_of
 from fedproof.rounds.randomness import Stream
 from fedproof.rounds.stacking import on_cores, taken
 from fedproof.rounds.state import RoundReport, Setting, State, Streams, report
+
+_TOGETHER, _NUMBERS = 64, 1 << 25  # models in closed form that are fitted at once, and what they hold
 
 
 def play(
@@ -46,27 +48,68 @@ def play(
 
 
 def _fitted(setting: Setting, state: State, streams: Streams) -> Tensor:
-    """The linear models that fit the pooled instances of each replica in closed form, whatever the start."""
+    """The linear models that fit the pooled instances of each replica in closed form, whatever the start.
+
+    Guarantee: a model's bits follow from its own instances. Some models are computed at once, in a shape that
+    their own instances decide: the number of rows is the power of two that holds them, the number of models
+    follows from that, and the lane from who the instances belong to.
+    """
     chosen, local, users = streams.cohorts[:, state.round], setting.local, setting.users
+    own = [np.flatnonzero(row.repeat(users.sizes)) for row in chosen]
     found = torch.zeros_like(state.params)
 
-    def fit(replica: int) -> None:
-        begins, ends = (edges[chosen[replica]] for edges in (users.offsets[:-1], users.offsets[1:]))
-        own = np.concatenate([np.empty(0, np.int64), *map(np.arange, begins, ends)])
-        rows = torch.from_numpy(own).to(found.device)
-        head = head_of(
+    def fit(places: NDArray[np.int64]) -> None:
+        rows, inside = _rows(own, places, found.device)
+        heads = heads_of(
             users.features[rows],
             users.labels[rows],
+            inside,
             setting.model.num_classes,
             solver=local.solver,
             penalty=local.penalty,
             balanced=local.balanced,
         ).to(found.dtype)
-        if head.isfinite().all():  # in the type of the model, too
-            found[replica] = torch.cat([head[:, :-1].flatten(), head[:, -1]])  # weight, then bias
+        heads = torch.where(heads.isfinite().all(2).all(1)[:, None, None], heads, 0)  # in this type, too
+        params = torch.cat([heads[:, :, :-1].flatten(1), heads[:, :, -1]], dim=1)  # weights, then biases
+        real = torch.from_numpy(places >= 0).to(found.device)
+        found[torch.from_numpy(places[places >= 0]).to(found.device)] = params[real]
 
-    on_cores(fit, range(len(chosen)), setting.cores)
+    on_cores(fit, _side_by_side(own, chosen, setting), setting.cores)
     return found
+
+
+def _side_by_side(
+    own: Sequence[NDArray[np.int64]], chosen: NDArray[np.bool_], setting: Setting
+) -> Iterator[NDArray[np.int64]]:
+    """The replicas, -1 in empty places, whose models are fitted at once."""
+    features = setting.users.features[0].numel()
+    width = np.array([_width(len(rows)) for rows in own])
+    lane = np.where(chosen.any(axis=1), setting.users.who[chosen.argmax(axis=1)], 0)
+    for one in np.unique(width).tolist():
+        alike = np.flatnonzero(width == one)
+        size = max(1, min(_TOGETHER, _NUMBERS // (one * max(one, features))))
+        stacking = replace(setting.stacking, size=size)
+        for stack in stacking.stacks(width[alike], lane[alike], size):
+            yield np.where(stack >= 0, alike[stack], -1)
+
+
+def _width(rows: int) -> int:
+    """The power of two that holds so many rows."""
+    return 1 << max(0, rows - 1).bit_length()
+
+
+def _rows(
+    own: Sequence[NDArray[np.int64]], places: NDArray[np.int64], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Rows `(places, width)` of the federation, and which of them are no padding."""
+    counts = taken(np.array([len(rows) for rows in own]), places)
+    width = _width(int(counts.max()))
+    table = np.zeros((len(places), width), dtype=np.int64)
+    for row, replica, count in zip(table, places.tolist(), counts.tolist(), strict=True):
+        if count:
+            row[:count], row[count:] = own[replica], own[replica][-1]
+    inside = np.arange(width) < counts[:, None]
+    return torch.from_numpy(table).to(device), torch.from_numpy(inside).to(device)
 
 
 def _pooled(setting: Setting, state: State, streams: Streams) -> tuple[Tensor, RoundReport]:
