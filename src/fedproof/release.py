@@ -184,28 +184,23 @@ def summed(mechanism: UploadedOnce, sent: Sent, keep: list[Integers] | None = No
     return total
 
 
-def add_upload(mechanism: UploadedOnce, total: Integers, sent: Sent, room: Floats | None = None) -> None:
+def add_upload(mechanism: OneRound, total: Integers, sent: Sent, room: Floats | None = None) -> None:
     """Add what one unit sent, put inside its set first, to `total` in place: `summed`, one unit at a time.
 
-    Beside the total and what was sent, one vector in float64 is held, in `room` if that is given, and some
-    more where units have noised what they sent.
+    Beside the total and what was sent, one vector in float64 is held, in `room` if that is given.
     """
-    if mechanism.honest is not None:
-        total += mechanism.received(sent[None])[0]
-        return
     vector = mechanism.upload.inside(sent[None], None if room is None else room[None])[0]
     for begin in range(0, len(total), _ROWS):
         total[begin : begin + _ROWS] += on_grid(vector[begin : begin + _ROWS])
 
 
-def add_noise(mechanism: UploadedOnce, total: Integers, numbers: Numbers) -> None:
+def add_noise(mechanism: OneRound, total: Integers, numbers: Numbers) -> None:
     """Add the noise of the release to `total` in place; the numbers are those that the engine would draw.
 
-    None is added where units have added theirs. Make a release once, and show nobody the sum without it.
+    Make a release once, and show nobody the sum without it.
     """
     flat = total.reshape(-1)
-    noisy = mechanism.noise_multiplier and mechanism.honest is None
-    for begin in range(0, len(flat) if noisy else 0, _ROWS):
+    for begin in range(0, len(flat) if mechanism.noise_multiplier else 0, _ROWS):
         piece = flat[begin : begin + _ROWS]
         piece[:] = noised(mechanism, piece, numbers.standard_normal(len(piece), dtype=np.float64))
 

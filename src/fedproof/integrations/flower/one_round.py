@@ -13,7 +13,7 @@ from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 
-from fedproof.accounting.epsilon import account, sum_epsilon
+from fedproof.accounting.epsilon import sum_epsilon
 from fedproof.accounting.ledger import Ledger
 from fedproof.arrays import Floats, Integers
 from fedproof.folder import RELEASE
@@ -207,17 +207,15 @@ class OneRoundStrategy(FederationStrategy):
         executed = self._heard(replied - [fault for _, fault in faults].count(Fault.NOT_FINITE))
         sums = None if self.delta is None else sum_epsilon(executed, self.delta)
         self.metrics = [
-            self._epsilon
+            _epsilon(self._spent)
             | ({} if sums is None else {"epsilon-of-sum": sums["join"]})
             | {"messages": len(self._invited), "replied": replied, "upload-bytes": size}
             | self._blame(1, faults)
         ]
         self._invited = None
-        add_noise(
-            self.mechanism,
-            total,
-            private_numbers(self._seed or 0, Purpose.NOISE, 0, secure=self._seed is None),
-        )
+        if isinstance(self.mechanism, OneRound):
+            numbers = private_numbers(self._seed or 0, Purpose.NOISE, 0, secure=self._seed is None)
+            add_noise(self.mechanism, total, numbers)
         release = Release(mechanism=executed, total=total, anchors=self.anchors)
         if self.folder is not None:
             counted = self._users_noise
@@ -230,15 +228,10 @@ class OneRoundStrategy(FederationStrategy):
         """Log what is executed and what it costs."""
         for words in self.mechanism.in_words():
             LOG.info("\t├──> %s", words)
-        cost = {} if self.delta is None else account(self.mechanism, self.delta, ["pld"])
+        cost = _epsilon(self._ledger_of(self.mechanism, 1))
         LOG.info("\t└──> %s users; ε: %s", self.num_users, cost or "none, as no noise is added")
 
     # --- steps --------------------------------------------------------------------------------------------
-
-    @property
-    def _epsilon(self) -> dict[str, float]:
-        spent = self._spent
-        return {} if spent is None else {"epsilon": spent.epsilon["pld"], "delta": spent.delta}
 
     @property
     def _users_noise(self) -> bool:
@@ -298,7 +291,10 @@ class OneRoundStrategy(FederationStrategy):
             replied, size = replied + 1, size + sent.nbytes
             if not np.isfinite([sent.max(), sent.min()]).all():
                 faults.append((node, Fault.NOT_FINITE))
-            add_upload(self.mechanism, total, sent, room)
+            if isinstance(self.mechanism, Local):
+                total += self.mechanism.received(sent[None])[0]
+            else:
+                add_upload(self.mechanism, total, sent, room)
             del reply, sent  # before the next one is there
         return total, replied, size, faults
 
@@ -306,6 +302,10 @@ class OneRoundStrategy(FederationStrategy):
         total = self.release.total
         single = np.multiply(total, GRID, out=np.empty(total.shape, np.float32), casting="unsafe")
         return ArrayRecord({UPLOAD: Array(single)})
+
+
+def _epsilon(ledger: Ledger | None) -> dict[str, float]:
+    return {} if ledger is None else {"epsilon": ledger.epsilon["pld"], "delta": ledger.delta}
 
 
 def _zeros(mechanism: OneRound | Local) -> Integers:
