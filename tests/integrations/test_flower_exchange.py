@@ -104,6 +104,26 @@ def test_a_name_is_of_one_message_only(answers, result, name):
         np.testing.assert_array_equal(found, result(name, answers)[0])
 
 
+def test_flower_hands_on_what_a_node_has_written(answers, make_grid):
+    """The premise: what a ServerApp gets is made of the node's bytes, which no envelope is held against."""
+    from flwr.app import Message, RecordDict
+    from flwr.supercore.inflatable.inflatable_object import add_header_to_object_body, get_all_nested_objects
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+    from google.protobuf.message import DecodeError
+
+    asked = Message(RecordDict(), 101, "train", group_id="one-round.name")
+    reply = within(Message(RecordDict(), reply_to=asked), src_node_id=102, reply_to_message_id="made up")
+    nested = get_all_nested_objects(reply)
+    parts = {name: part.deflate() for name, part in nested.items()}
+    root = next(name for name, part in nested.items() if part is reply)
+    found = inflate_object_from_contents(root, dict(parts))
+    assert (found.metadata.src_node_id, found.metadata.reply_to_message_id) == (102, "made up")
+    assert found.metadata.group_id == "one-round.name"
+    parts[root] = add_header_to_object_body(b"\xff garbage", reply)
+    with pytest.raises(DecodeError):
+        inflate_object_from_contents(root, parts)
+
+
 def test_messages_have_names_that_nobody_can_guess(flower, make_grid, answers):
     strategy = flower.OneRoundStrategy(ONCE["one-round"], num_users=6, delta=0.01, connect_timeout=0.0)
     grid = make_grid(answers)
