@@ -97,7 +97,7 @@ def exchange(
             some, left = left[:asked], left[asked:]
             found, readable = _pulled(grid, some)
             if not readable:
-                lost = [waiting.pop(identity) for identity in some]
+                lost = [waiting.pop(identity) for identity in some if identity in waiting]
                 waiting |= _pushed(grid, _unread(lost))
                 alone = True
             asked = 1 if alone else 2 * asked if not found else room if len(found) > room else asked
