@@ -113,7 +113,8 @@ class Deployment:
             f"--ssl-ca-certfile={keys / 'ca.crt'}",
             f"--ssl-certfile={keys / 'server.crt'}",
             f"--ssl-keyfile={keys / 'server.key'}",
-            f'--node-config=partition-id={node} data="{self.folder / "data" / f"user-{node}.npz"}"',
+            f'--node-config=partition-id={node} data="{self.folder / "data" / f"user-{node}.npz"}" '
+            f'local-noise=0.2 site="{self.folder / f"site-{node}.toml"}"',  # the node's own decisions
         )
 
     def kill(self, name: str) -> None:
@@ -138,13 +139,13 @@ class Deployment:
             raise RuntimeError(f"flwr {' '.join(arguments)} failed: {done.stdout}{done.stderr}")
         return done.stdout
 
-    def run_app(self, config: Mapping[str, object]) -> None:
-        """Submit the app of this folder with the given run configuration."""
+    def run_app(self, config: Mapping[str, object], app: Path = APP) -> None:
+        """Submit the app of this folder, or another, with the given run configuration."""
         values = " ".join(
             f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}"
             for key, value in config.items()
         )
-        self.flwr("run", str(APP), NAME, "--run-config", values)
+        self.flwr("run", str(app), NAME, "--run-config", values)
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Return when `condition` holds; RuntimeError with the SuperLink's log when there is no hope.
@@ -277,7 +278,7 @@ SETTINGS: dict[str, object] = {
 
 # Everybody is asked once for each of these: an upload, a vote, and that is all.
 ONCE: dict[str, object] = {
-    "strategy": "one-round anchors partition",
+    "strategy": "one-round anchors partition local",
     "noise-multiplier": 1.0,
     "timeout": 240.0,
     "connect-timeout": 600.0,

@@ -11,7 +11,7 @@ from tests.patience import finished
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedproof[flower]'")
 ROOT = Path(__file__).parents[2]
-COUNT = int(os.environ.get("FEDPROOF_KILLED_DEPLOYMENTS", "6"))
+COUNT = int(os.environ.get("FEDPROOF_KILLED_DEPLOYMENTS", "7"))
 PROCESSES = int(os.environ.get("FEDPROOF_KILLED_PROCESSES", "0"))
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0"}
 

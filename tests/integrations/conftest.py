@@ -8,7 +8,7 @@ import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 
-collect_ignore = ["overhead.py"]  # a script, which needs flwr
+collect_ignore = ["overhead.py", "site_app"]  # a script and an app, which need flwr
 
 
 @pytest.fixture

@@ -14,11 +14,12 @@ import torch
 from scipy.stats import ks_2samp
 
 import fedproof as fp
-from fedproof.accounting.ledger import load_ledger
+from fedproof.accounting.ledger import load_ledger, load_site_ledger
 from fedproof.certificates import loads
 from fedproof.data import load
 from fedproof.ensemble import Task, train_replicas
 from fedproof.folder import kept_seed
+from fedproof.integrations.site import begin, load_site
 from fedproof.mechanisms import LocalTraining, Poisson, UserFedAvg
 from fedproof.mechanisms.caveats import attended_caveats, sentences
 from fedproof.models.networks import linear
@@ -31,7 +32,7 @@ from tests.patience import finished
 FALSE_ALARM = 1e-6
 USERS, REPLICAS, SEED = 24, 200, 5
 TOGETHER = sentences(attended_caveats())  # why replicas in one message make a certificate heuristic
-STRATEGIES = ("user-fedavg", "cohort-once", "bagging", "groups", "partition", "one-round", "anchors")
+STRATEGIES = ("user-fedavg", "cohort-once", "bagging", "groups", "partition", "one-round", "anchors", "local")
 MECHANISM = UserFedAvg(rounds=2, noise_multiplier=3.0, sampling=Poisson(probability=0.25))
 
 
@@ -142,7 +143,7 @@ def test_every_strategy_ends_in_a_certificate_that_can_be_checked_and_served(
     assert (out / "ledger.json").exists() == bool(certificate.mechanism.noise_multiplier)
     inputs = np.asarray(load("digits", classes=[0, 1], users=USERS).test_features)
     inputs = inputs.reshape(len(inputs), -1)
-    if name in ("partition", "one-round", "anchors"):
+    if name in ("partition", "one-round", "anchors", "local"):
         inputs = data.encode(inputs)
     asked = len(inputs) - certificate.num_inputs  # public images come first
     served = predict(out, inputs[asked:])
@@ -235,9 +236,26 @@ def deployed(tmp_path_factory):
             deploy.without_node(running, out, meanwhile=partial(turn_away, deploy, running, seen))
             deploy.without_superlink(running, config, after=ROUNDS + 1, meanwhile=look)
             running.wait((out / "certificate.json").exists, "the certificate is there")
-            # The same federation is asked once by other servers.
+            # The same federation is asked once by other servers, one of them curious.
+            told = ask_sites(running)
             deploy.ask_once(running, folder / "once")
+            running.wait(told.exists, "the sites have answered")
+            seen["told"] = told.read_text()
     return folder, seen
+
+
+def ask_sites(running):
+    """Let a curious server ask the nodes of sites whose budgets pay for one update each: what it is told."""
+    for node in range(NODES):
+        path = running.folder / f"site-{node}.toml"
+        path.write_text(
+            f'ledger = "site-{node}/ledger.json"\nclip_norm = 1.0\nnoise_multiplier = 4.0\n'
+            "delta = 1e-5\nmax_epsilon = 2.5\n"
+        )
+        begin(load_site(path))
+    told = running.folder / "told.json"
+    running.run_app({"out": str(told)}, Path(__file__).parent / "site_app")
+    return told
 
 
 def turn_away(deploy, running, seen):
@@ -250,6 +268,27 @@ def turn_away(deploy, running, seen):
         running.wait(lambda process=process: process.poll() is not None, f"the {name} is turned away")
         seen[name] = process.returncode
     seen["alive"] = running.processes["node-1"].poll() is None
+
+
+@pytest.mark.slow
+def test_sites_of_a_deployment_send_what_they_have_counted_and_nothing_else(deployed):
+    folder, seen = deployed
+    told = json.loads(seen["told"])
+    assert "diagnosis" not in seen["told"]
+    errors = sorted((row["node"], row["error"]) for row in told if row["error"])
+    assert errors == [
+        ("first", "the site has spent its privacy budget"),
+        ("second", "the site does not answer this message"),
+    ]
+    assert sorted(row["node"] for row in told if not row["error"]) == ["first", "second"]
+    for row in told:
+        if not row["error"]:
+            assert row["content"].keys() == {"arrays", "metrics"}
+            assert row["content"]["metrics"] == {"num-examples": 1}
+            assert len(row["content"]["arrays"]["weight"]) == 4
+    for node in range(NODES):
+        ledger = load_site_ledger(folder / f"site-{node}" / "ledger.json")
+        assert [(query.count, query.noise_multiplier) for query in ledger.queries] == [(1, 2.0)]
 
 
 def states_of(out):
@@ -292,7 +331,7 @@ def test_a_deployment_goes_on_after_its_superlink_was_killed(deployed):
 @pytest.mark.slow
 def test_nodes_with_keys_are_asked_once(deployed):
     out = deployed[0] / "once"
-    for name in ("one-round", "anchors", "partition"):
+    for name in ("one-round", "anchors", "partition", "local"):
         text = (out / name / "certificate.json").read_text()
         assert loads(text).sound
         assert not fp.verify(text, out / name / "scores.npy", out / name / "labels.npy")

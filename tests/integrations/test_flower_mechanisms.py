@@ -220,7 +220,7 @@ def test_the_order_of_arrival_changes_nothing(make_once, make_grid, nodes):
 
 
 def test_uploads_are_pulled_a_few_at_a_time(flower, make_grid, nodes):
-    from fedproof.integrations.flower.nodes import exchange
+    from fedproof.integrations.flower.exchange import exchange
 
     grid, held = make_grid(nodes()), []
     pull = grid.pull_messages
@@ -254,7 +254,7 @@ def cut_at(patch, moment):
         raise PowerCutError
 
     if moment == "publish":  # the second call: the first looks for what is there
-        patch.setattr(files, moment, lambda *args: cut() if next(calls) else publish(*args))
+        patch.setattr(files, moment, lambda *args, **more: cut() if next(calls) else publish(*args, **more))
     elif moment == "rename":
         kept = Path("private/release.npz").parts
         patch.setattr(

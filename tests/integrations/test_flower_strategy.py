@@ -1,6 +1,7 @@
 """The strategy over a grid of functions: what is executed is what is described, whatever nodes send."""
 
 import itertools
+import json
 import os
 import shutil
 from dataclasses import replace
@@ -287,7 +288,7 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_happened(
     push = grid.push_messages
 
     def fails_in_round_two(messages):
-        if messages[0].metadata.group_id.endswith("-2"):
+        if "-2." in messages[0].metadata.group_id:
             raise PowerCutError
         return push(messages)
 
@@ -437,6 +438,40 @@ def test_a_local_runs_folder_is_left_alone(flower, make_strategy, tmp_path):
         with pytest.raises(ValueError, match=r"holds a local run \(config.toml\)"):
             make()
     assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
+
+
+@pytest.mark.parametrize(
+    "other", [{"fc_weight": (2, 3)}, {"fc_other": (3, 2)}, {"fc_a": 3, "fc_b": 3}], ids=str
+)
+def test_numbers_that_would_mean_another_model_are_not_gone_on_with(
+    flower, make_strategy, make_grid, record, honest, other, tmp_path
+):
+    def start(shapes):
+        model = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        return make_strategy(folder=tmp_path).start(make_grid({}), record(**model), num_rounds=1)
+
+    start({"fc_weight": (3, 2)})
+    start({"fc_weight": (3, 2)})
+    with pytest.raises(ValueError, match="holds another training") as refused:
+        start(other)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", "3", '{"training": 1}', "drop round", "drop users", "list users"]
+)
+def test_a_record_that_is_none_is_refused_in_one_line(make_strategy, make_grid, initial, text, tmp_path):
+    make_strategy(folder=tmp_path).start(make_grid({}), initial, num_rounds=1)
+    path = tmp_path / "private" / "state.json"
+    known, (how, _, key) = json.loads(path.read_text()), text.partition(" ")
+    if how == "drop":
+        del known[key]
+    elif how == "list":
+        known[key] = []
+    path.write_text(json.dumps(known) if how in ("drop", "list") else text)
+    with pytest.raises(ValueError, match=r"state\.json is not the record of a training") as refused:
+        make_strategy(folder=tmp_path).start(make_grid({}), initial)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("lost", ["all", "last"])

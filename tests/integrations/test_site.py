@@ -295,13 +295,24 @@ BASE = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "steps": np.arra
 def ask(flower, monkeypatch, tmp_path, site):
     """`ask(app, ...)`: the reply of a node with the mod to a server's message."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
-    from flwr.clientapp import ClientApp
     from flwr.supercore.task_identity import TaskIdentity
 
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
 
-    def asked(app, kind="train", *, arrays=BASE, config=None, run_config=None, node=None, run=1, records=1):
+    def asked(
+        app,
+        kind="train",
+        *,
+        arrays=BASE,
+        config=None,
+        run_config=None,
+        node=None,
+        run=1,
+        records=1,
+        client=None,
+        lifespan=None,
+    ):
         held = ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
         content = RecordDict({f"arrays-{number}": held for number in range(records)})
         content["config"] = ConfigRecord(config or {})
@@ -313,11 +324,13 @@ def ask(flower, monkeypatch, tmp_path, site):
             state=RecordDict(),
             run_config=run_config or {},
         )
-        client = ClientApp(mods=[flower.site_mod])
+        client = client or flower.SiteApp()
+        if lifespan is not None:
+            client.lifespan()(lifespan)
         for register in (client.train, client.evaluate, client.query):
             register()(app)
             register("other")(app)
-        return client(message, context)
+        return client(message=message, context=context)  # as Flower calls it
 
     return asked
 
@@ -425,6 +438,57 @@ def test_what_an_app_does_beside_its_update_stays_at_the_site(ask, site, monkeyp
     monkeypatch.setattr(own, "SecureGenerator", Silent)
     assert not check_form(ask(NOTHING[name])).any()
     assert sent(site) == 1
+
+
+def as_first_mod(flower):
+    from flwr.clientapp import ClientApp
+
+    return ClientApp(mods=[flower.site_mod])
+
+
+def test_the_mod_alone_does_the_same_where_it_is_the_first(flower, ask, site, monkeypatch):
+    monkeypatch.setattr(own, "SecureGenerator", Silent)
+    for app in NOTHING.values():
+        assert not check_form(ask(app, client=as_first_mod(flower))).any()
+    assert sent(site) == len(NOTHING)
+
+
+def fails_before(context):
+    raise ValueError(SECRET)
+    yield
+
+
+def fails_after(context):
+    yield
+    raise ValueError(SECRET)
+
+
+def never_yields(context):
+    return SECRET
+
+
+@pytest.mark.parametrize("lifespan", [fails_before, fails_after, never_yields])
+def test_a_lifespan_is_inside_and_tells_nothing(flower, ask, site, monkeypatch, lifespan):
+    monkeypatch.setattr(own, "SecureGenerator", Silent)
+    check_form(ask(trained(0.1), lifespan=lifespan))
+    refused(ask(trained(0.1), "evaluate", lifespan=lifespan), OTHERWISE)
+    assert sent(site) == 1
+    # Flower would send this on, text and all.
+    with pytest.raises((ValueError, RuntimeError)):
+        ask(trained(0.1), lifespan=lifespan, client=as_first_mod(flower))
+
+
+def test_no_mod_is_outside(flower, ask, site, monkeypatch):
+    monkeypatch.setattr(own, "SecureGenerator", Silent)
+
+    def telling(message, context, call_next):
+        reply = call_next(message, context)
+        reply.content["told"] = config_record()
+        return reply
+
+    assert check_form(ask(trained(0.01), client=flower.SiteApp(mods=[telling]))).all()
+    with pytest.raises(ValueError, match="mods: site_mod must be left out, as every update would be counted"):
+        flower.SiteApp(mods=[flower.site_mod])
 
 
 def test_an_app_that_asks_for_exceptions_of_numpy_gets_none_of_them_out(ask, site, monkeypatch):

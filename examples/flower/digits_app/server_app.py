@@ -16,6 +16,7 @@ from fedproof import (
     Bagging,
     CohortOnce,
     Ledger,
+    Local,
     OneRound,
     Partition,
     Poisson,
@@ -59,6 +60,7 @@ class Settings:
     groups: int = 0
     anchors: int = 32
     noise_multiplier: float = 3.0
+    local_noise: float = 0.2
     clip_norm: float = 1.0
     delta: float = 0.005
     max_epsilon: float = 0.0
@@ -78,6 +80,7 @@ class Settings:
     def mechanism(self) -> Mechanism:
         """What is executed, accounted and certified."""
         classes, noise = len(CLASSES[self.data]), self.noise_multiplier
+        rows = Rows(features=FEATURES, classes=classes)
         drawn = {"rounds": self.rounds, "sampling": Poisson(probability=self.probability)}
         noised = drawn | {"noise_multiplier": noise, "clip_norm": self.clip_norm}
         made: dict[str, Callable[[], Mechanism]] = {
@@ -86,8 +89,9 @@ class Settings:
             "bagging": lambda: Bagging(**drawn),
             "partition": lambda: Partition(pooled=True),
             "groups": lambda: Partition(groups=self.groups, rounds=self.rounds),
-            "one-round": lambda: OneRound(
-                upload=Rows(features=FEATURES, classes=classes), noise_multiplier=noise
+            "one-round": lambda: OneRound(upload=rows, noise_multiplier=noise),
+            "local": lambda: Local(
+                upload=rows, noise_multiplier=self.local_noise, honest=max(1, self.users // 2)
             ),
             "anchors": lambda: OneRound(
                 upload=Anchors(anchors=self.anchors, classes=classes), noise_multiplier=noise
@@ -101,11 +105,9 @@ class Settings:
     def common(self) -> dict[str, Any]:
         """What all strategies are told."""
         delta = {"delta": self.delta} if is_private(self.mechanism) else {}
-        return delta | {
-            "num_users": self.users,
-            "seed": server_seed(Path(self.out)),
-            "connect_timeout": self.connect_timeout,
-        }
+        users_noise = self.mechanism.honest is not None  # there is nothing that the server draws
+        seed = {} if users_noise else {"seed": server_seed(Path(self.out))}
+        return delta | seed | {"num_users": self.users, "connect_timeout": self.connect_timeout}
 
     @property
     def told(self) -> ConfigRecord:

@@ -68,7 +68,7 @@ def _parts(certificate: Certificate, command: str, ledger: Ledger | None) -> Ite
     if certificate.labels is not None:
         yield classes(certificate, tuple(map(str, range(certificate.num_classes))))
     if ledger is not None and ledger.replicas:
-        yield _privacy(ledger, certificate.threat.unit)
+        yield _privacy(ledger, certificate)
     yield _verification(certificate, command)
 
 
@@ -120,10 +120,18 @@ def _soundness(certificate: Certificate) -> Markup:
     return soundness_box(caveats, training=training, more=join([taken, granted(certificate)]))
 
 
-def _privacy(ledger: Ledger, unit: str) -> Markup:
-    """ε of one model and of all that were released, as the ledger has them."""
+def _privacy(ledger: Ledger, certificate: Certificate) -> Markup:
+    """ε of one model and of all that were released, or of all that users sent, as the ledger has them."""
     spent = epsilons(replace(ledger, replicas=1).epsilon, ledger.epsilon, ledger.replicas)
-    about = f"δ = {ledger.delta:g}, for one {unit}, as {_LEDGER} has it. Every ε is rounded up."
+    about = f"δ = {ledger.delta:g}, for one {certificate.threat.unit}, as {_LEDGER} has it. "
+    about += "Every ε is rounded up."
+    mechanism = certificate.mechanism
+    if mechanism is not None and mechanism.honest is not None:
+        spent = epsilons(ledger.epsilon, ledger.epsilon, None)
+        about += (
+            " It is towards the server, which sees what each user sends, and has asked for it "
+            f"{'once' if ledger.replicas == 1 else f'{ledger.replicas} times'}."
+        )
     return section("privacy", "Privacy", spent, note(about))
 
 

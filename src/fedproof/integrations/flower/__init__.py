@@ -10,37 +10,35 @@ from typing import TYPE_CHECKING, Any
 from fedproof.integrations import require_flower
 
 if TYPE_CHECKING:
-    from fedproof.integrations.flower.arrays import stacked_arrays
+    from fedproof.integrations.flower.arrays import stacked_arrays, upload_reply
+    from fedproof.integrations.flower.exchange import Fault
     from fedproof.integrations.flower.files import write_certificate
     from fedproof.integrations.flower.nodes import (
-        Fault,
         answer_partition,
         ask_partitions,
         replicas_mod,
-        upload_reply,
         wait_for_nodes,
     )
     from fedproof.integrations.flower.one_round import OneRoundStrategy
     from fedproof.integrations.flower.recognise import Recognised, mechanism_of
-    from fedproof.integrations.flower.site import site_mod
+    from fedproof.integrations.flower.site import SiteApp, site_mod
     from fedproof.integrations.flower.strategy import RoundsStrategy, UserFedAvgStrategy
 
 require_flower()
 
 _HOME = {
-    "arrays": ("stacked_arrays",),
+    "arrays": ("stacked_arrays", "upload_reply"),
+    "exchange": ("Fault",),
     "files": ("write_certificate",),
     "nodes": (
-        "Fault",
         "answer_partition",
         "ask_partitions",
         "replicas_mod",
-        "upload_reply",
         "wait_for_nodes",
     ),
     "one_round": ("OneRoundStrategy",),
     "recognise": ("Recognised", "mechanism_of"),
-    "site": ("site_mod",),
+    "site": ("SiteApp", "site_mod"),
     "strategy": ("RoundsStrategy", "UserFedAvgStrategy"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -50,6 +48,7 @@ __all__ = [
     "OneRoundStrategy",
     "Recognised",
     "RoundsStrategy",
+    "SiteApp",
     "UserFedAvgStrategy",
     "answer_partition",
     "ask_partitions",

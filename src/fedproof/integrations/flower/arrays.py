@@ -1,23 +1,27 @@
 # mypy: disable-error-code="import-not-found"
-"""Flower's ArrayRecords as flat vectors and back; bytes of unknown origin are compared, never parsed."""
+"""Models and uploads in Flower's records and back; bytes of unknown origin are compared, never parsed."""
 
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from fedproof.arrays import Floats
 from fedproof.integrations.server import Params, layer_sizes
+from fedproof.mechanisms import Local
 from fedproof.mechanisms.uploads import Upload
+from fedproof.seeds import Numbers, SecureGenerator
 
-UPLOAD, LABELS, CLASSES = "upload", "labels", "classes"
-"""Where a message holds an upload, its labels, and the number of classes."""
+UPLOAD, LABELS, CLASSES, NOISE = "upload", "labels", "classes", "noise-multiplier"
+"""Where a message holds an upload, its labels, the number of classes, and the noise that users are to add."""
+
+Kind = TypeVar("Kind")
 
 _TRAINED = ("float16", "float32", "float64")
 
@@ -44,6 +48,11 @@ class Layout:
     def sizes(self) -> tuple[int, ...]:
         """Number of entries of each floating array."""
         return tuple(prod(shape) for shape in self.shapes)
+
+    @property
+    def held(self) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+        """Name, shape and precision of each floating array: what the flat vector means."""
+        return tuple(zip(self.names, self.shapes, self.dtypes, strict=True))
 
     @cached_property
     def layers(self) -> tuple[int, ...]:
@@ -119,15 +128,48 @@ def decode(record: ArrayRecord, layout: Layout, replicas: int, *, stacked: bool)
     return rows
 
 
+def upload_reply(
+    message: Message,
+    sent: NDArray[np.generic],
+    *,
+    local: Local | None = None,
+    numbers: Numbers | None = None,
+) -> Message:
+    """A node's one upload in reply to `OneRoundStrategy`: a head `(width, classes)`, or labels `(anchors,)`.
+
+    A head is sent in its own precision. Labels of the public inputs take a byte each, or two where there are
+    more than 255 classes; a negative one abstains.
+
+    With `local`, what the node has decided on, it is put inside the set and noised first, see `Local`: one
+    Gaussian query of the node's data, by noise of the operating system. `numbers` are for experiments that
+    must be repeatable; whoever knows them can take the noise off.
+
+    Raises:
+        ValueError: the server counts on another noise than the node adds; nothing is sent then.
+    """
+    configs = list(message.content.config_records.values())
+    told = next((config[NOISE] for config in configs if NOISE in config), None)
+    if told != (None if local is None else local.noise_multiplier):
+        raise ValueError(
+            f"{NOISE} = {told!r} is what the server counts on, and not local = {local!r}: nothing is sent"
+        )
+    if local is not None:
+        normal = (numbers or SecureGenerator()).standard_normal((1, *local.upload.shape), dtype=np.float64)
+        sent = local.noised(sent[None], normal)[0]
+    if sent.ndim != 1:
+        return Message(RecordDict({UPLOAD: ArrayRecord({UPLOAD: Array(sent)})}), reply_to=message)
+    classes = next(config[CLASSES] for config in configs if CLASSES in config)
+    given = sent.astype(np.int64)
+    labels = np.where(given < 0, classes, given).astype(label_type(int(cast(int, classes))))
+    return Message(RecordDict({UPLOAD: ConfigRecord({LABELS: labels.tobytes()})}), reply_to=message)
+
+
 def read_upload(content: RecordDict, upload: Upload) -> NDArray[Any] | None:
     """What a node sent, once: a head `(width, classes)` or labels `(anchors,)`; None if it is neither.
 
     Labels are bytes of a known number. Nothing that a node wrote is interpreted here either.
     """
-    arrays, configs = (
-        arrays_in(content),
-        [each for each in content.values() if isinstance(each, ConfigRecord)],
-    )
+    arrays, configs = records_in(content, ArrayRecord), records_in(content, ConfigRecord)
     if upload.labels:
         kind = label_type(upload.classes)
         data = configs[0].get(LABELS) if len(configs) == 1 and not arrays else None
@@ -139,13 +181,14 @@ def read_upload(content: RecordDict, upload: Upload) -> NDArray[Any] | None:
     return _read(arrays[0][UPLOAD].data, upload.shape)
 
 
-def arrays_in(content: RecordDict) -> list[ArrayRecord]:
-    """The ArrayRecords of a message.
+def records_in(content: RecordDict, kind: type[Kind]) -> list[Kind]:
+    """The records of one kind in what a node sent; none where it sent another thing than records.
 
     Flower's own view `content.array_records` refers to itself: a message that was looked at through it stays
     in memory until garbage is collected, and hundreds of models with it.
     """
-    return [each for each in content.values() if isinstance(each, ArrayRecord)]
+    found = content.values() if isinstance(content, RecordDict) else ()
+    return [each for each in found if isinstance(each, kind)]
 
 
 def label_type(classes: int) -> np.dtype[Any]:

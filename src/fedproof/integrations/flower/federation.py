@@ -20,7 +20,7 @@ from fedproof.certificates import Certificate, certify
 from fedproof.certificates.certificate import ONLY_METHOD
 from fedproof.folder import common_seed
 from fedproof.integrations.flower import files
-from fedproof.integrations.flower.nodes import Fault, exchange
+from fedproof.integrations.flower.exchange import Fault, exchange
 from fedproof.mechanisms import Caveat, Mechanism, Releases, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.threat import Relation, ThreatModel
@@ -210,10 +210,15 @@ class FederationStrategy(Strategy):
     def _exchange(
         self, grid: Grid, messages: Sequence[Message], timeout: float, room: int
     ) -> Iterable[Message]:
-        """Replies as they arrive; nodes that fail or go away have `connect_timeout` to be asked again."""
+        """Replies as they arrive; nodes that fail or go away have `connect_timeout` to be asked again.
+
+        Not where they add noise of their own: one that is missed may have sent, and would with other noise.
+        """
         if not messages:
             return ()
-        return exchange(grid, messages, timeout=timeout, room=room, comeback=self.connect_timeout)
+        once = self._described.honest is not None
+        comeback = 0.0 if once else self.connect_timeout
+        return exchange(grid, messages, timeout=timeout, room=room, comeback=comeback, alone=once)
 
     def _blame(self, round: int, faults: Iterable[tuple[int, Fault]]) -> dict[str, int]:
         """Report nodes whose contribution does not count; the numbers for the round's metrics."""

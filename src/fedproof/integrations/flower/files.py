@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.accounting.ledger import Ledger, load_ledger, save_ledger
+from fedproof.accounting.ledger import Ledger, load_ledger, resumed_ledger, save_ledger
 from fedproof.arrays import Floats
 from fedproof.certificates import Certificate, dumps
 from fedproof.files import locked, replace_file, replacing
@@ -199,26 +199,59 @@ def _released(folder: Path) -> dict[int, Path]:
 # --- one release --------------------------------------------------------------------------------------------
 
 
+def count_question(folder: Path, mark: str, empty: Ledger, check: Callable[[Ledger], None]) -> Ledger:
+    """Count that everybody is asked once more, where users add noise of their own, before anybody is.
+
+    A server that was killed does not know who had sent something already, and asks for other noise. `check`
+    may refuse what would be counted.
+
+    Raises:
+        ValueError: the release has been made, or the folder is another's.
+    """
+    with _deciding(folder):
+        _check_not_made(folder, mark, counted=True)
+        ledger = resumed_ledger(empty, folder / _LEDGER).spend(1)
+        check(ledger)
+        save_ledger(ledger, folder / _LEDGER)
+    return ledger
+
+
 def save_release(
-    folder: Path, mark: str, release: Release, users: Mapping[int, int], metrics: list[dict[str, Any]]
+    folder: Path,
+    mark: str,
+    release: Release,
+    users: Mapping[int, int],
+    metrics: list[dict[str, Any]],
+    *,
+    counted: bool = False,
 ) -> None:
     """Keep a release where nobody sees it, and the record by which no other is ever made here.
+
+    `counted`: the ledger counts questions, see `count_question`, and may be there before.
 
     Raises:
         ValueError: another server has made it meanwhile.
     """
     with _deciding(folder):
-        made = _read_record(folder, mark) is not None
-        if made or (folder / _LEDGER).exists() or (folder / RELEASE).exists():
-            raise ValueError(
-                f"folder = {folder}: another server has made the release, and it must not be made again"
-            )
+        _check_not_made(folder, mark, counted=counted)
         release.save(folder / _PENDING)
         _write_record(folder, mark, folder / _PENDING, users, metrics, round=1)
 
 
-def publish(folder: Path, mark: str, ledger: Ledger | None) -> list[dict[str, Any]] | None:
+def _check_not_made(folder: Path, mark: str, *, counted: bool) -> None:
+    made = _read_record(folder, mark) is not None or (folder / RELEASE).exists()
+    if made or ((folder / _LEDGER).exists() and not counted):
+        raise ValueError(
+            f"folder = {folder}: another server has made the release, and it must not be made again"
+        )
+
+
+def publish(
+    folder: Path, mark: str, ledger: Ledger | None, *, counted: bool = False
+) -> list[dict[str, Any]] | None:
     """Count the release that `folder` keeps, then put it in its place: its metrics, None if there is none.
+
+    `counted`: it was when users were asked.
 
     Guarantee: noise is used for one release. Once the record is written, this release or none at all is
     what the folder gives; before, nobody has seen anything that the noise was added to.
@@ -232,10 +265,10 @@ def publish(folder: Path, mark: str, ledger: Ledger | None) -> list[dict[str, An
     with _deciding(folder):
         record, public = _read_record(folder, mark), folder / RELEASE
         if record is None:
-            if (folder / _LEDGER).exists() or public.exists():
+            if public.exists() or ((folder / _LEDGER).exists() and not counted):
                 raise ValueError(f"{lost}; choose another")
             return None
-        if not _put_in_place(public, record, ledger):
+        if not _put_in_place(public, record, None if counted else ledger):
             raise ValueError(f"{lost}; choose another")
     found: list[dict[str, Any]] = record["metrics"]
     return found
@@ -296,7 +329,10 @@ def _read_record(folder: Path, mark: str) -> dict[str, Any] | None:
         return None
     except ValueError as error:
         raise ValueError(f"folder = {folder}: {_RECORD} is not JSON: {error}") from error
-    if record.get("training") != mark:
+    kinds = {"training": str, "round": int, "models": str, "sha256": str, "users": dict, "metrics": list}
+    if not isinstance(record, dict) or any(not isinstance(record.get(key), kinds[key]) for key in kinds):
+        raise ValueError(f"folder = {folder}: {_RECORD} is not the record of a training")
+    if record["training"] != mark:
         raise ValueError(
             f"folder = {folder}: holds another training (mechanism, users, seed, replicas, delta or initial "
             "model differ); choose another"

@@ -1,13 +1,11 @@
 # mypy: disable-error-code="import-not-found"
-"""Nodes: what they run besides the user's ClientApp, who is there, and judging what they send."""
+"""Nodes: what they run besides the user's ClientApp, who is there, and the sum of what they send."""
 
 import logging
-import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +15,8 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedproof.arrays import Floats
-from fedproof.integrations.flower.arrays import CLASSES, LABELS, UPLOAD, Layout, arrays_in, decode, label_type
+from fedproof.integrations.flower.arrays import Layout, decode, records_in
+from fedproof.integrations.flower.exchange import Fault, exchange, judged, named
 from fedproof.integrations.server import Bounded, Plan, State, bound
 
 REPLICAS = "fedproof-replicas"  # key of the ConfigRecord: which replicas a message holds the models of
@@ -26,9 +25,7 @@ PARTITION = "partition-id"  # Flower's own name, in the node's configuration
 
 _LOG = logging.getLogger("flwr")
 _POLL = 0.5  # seconds between two looks at who is there
-_PAUSE = 0.1  # seconds between two looks for replies
 _ROOM = 1024  # replies to a question that are held at once
-_TRIES = 3  # how often a node that fails or goes away is asked again
 
 
 def replicas_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -79,20 +76,6 @@ def _stack(records: list[ArrayRecord]) -> ArrayRecord:
     )
 
 
-def upload_reply(message: Message, sent: NDArray[np.generic]) -> Message:
-    """A node's one upload in reply to `OneRoundStrategy`: a head `(width, classes)`, or labels `(anchors,)`.
-
-    A head is sent in its own precision. Labels of the public inputs take a byte each, or two where there are
-    more than 255 classes; a negative one abstains.
-    """
-    if sent.ndim != 1:
-        return Message(RecordDict({UPLOAD: ArrayRecord({UPLOAD: Array(sent)})}), reply_to=message)
-    classes = next(config[CLASSES] for config in message.content.config_records.values() if CLASSES in config)
-    numbers = sent.astype(np.int64)
-    labels = np.where(numbers < 0, classes, numbers).astype(label_type(int(cast(int, classes))))
-    return Message(RecordDict({UPLOAD: ConfigRecord({LABELS: labels.tobytes()})}), reply_to=message)
-
-
 # --- who is there -------------------------------------------------------------------------------------------
 
 
@@ -118,16 +101,21 @@ def ask_partitions(grid: Grid, *, timeout: float = 60.0, unique: bool = False) -
     Raises:
         ValueError: two nodes claim one number, and numbers must be `unique`.
     """
-    messages = [Message(RecordDict(), node, MessageType.QUERY, ttl=timeout) for node in grid.get_node_ids()]
+    names = named(PARTITION, grid.get_node_ids())
+    messages = [
+        Message(RecordDict(), node, MessageType.QUERY, ttl=timeout, group_id=name)
+        for node, name in names.items()
+    ]
     claims: dict[int, int] = {}
-    for reply in exchange(grid, messages, timeout=timeout, room=_ROOM, comeback=timeout):
-        if reply.has_error() or not reply.content.config_records:
+    replies = exchange(grid, messages, timeout=timeout, room=_ROOM, comeback=timeout)
+    for node, reply in judged(names, replies):
+        if isinstance(reply, Fault):
             continue
-        number = next(iter(reply.content.config_records.values())).get(PARTITION)
+        number = next((config.get(PARTITION) for config in records_in(reply.content, ConfigRecord)), None)
         if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
-            claims[reply.metadata.src_node_id] = number
+            claims[node] = number
         else:
-            _LOG.warning("node %s names no %s: it has no identity", reply.metadata.src_node_id, PARTITION)
+            _LOG.warning("node %s names no %s: it has no identity", node, PARTITION)
     often = Counter(claims.values())
     for number in (number for number in often if unique and often[number] > 1):
         who = " and ".join(str(node) for node in sorted(claims) if claims[node] == number)
@@ -152,108 +140,22 @@ def wait_for_nodes(grid: Grid, count: int, *, timeout: float) -> list[int]:
 # --- what comes back ----------------------------------------------------------------------------------------
 
 
-def exchange(
-    grid: Grid, messages: Sequence[Message], *, timeout: float, room: int, comeback: float = 0.0
-) -> Iterator[Message]:
-    """Replies one by one as they arrive, about `room` of them held at a time.
-
-    `Grid.send_and_receive` holds all replies until the last is there. Here every message is pushed at once,
-    so nodes work side by side, and replies are pulled for some messages at a time: for few while replies
-    keep coming, for ever more while none does.
-
-    A node that fails or goes away has `comeback` seconds to be there and is asked again: killed in the middle
-    and started anew, it replies as if nothing had happened.
-    """
-    waiting, returning = _pushed(grid, messages), _Returning(comeback)
-    end, asked = time.monotonic() + timeout, room
-    while (waiting or returning.failed) and time.monotonic() < end:
-        left, silent = list(waiting), True
-        while left:
-            some, left = left[:asked], left[asked:]
-            found = list(grid.pull_messages(some))
-            asked = 2 * asked if not found else room if len(found) > room else asked
-            silent = silent and not found
-            found = [
-                reply
-                for reply in found
-                if not returning.keeps(waiting.pop(reply.metadata.reply_to_message_id, None), reply)
-            ]
-            while found:  # nothing here holds on to what was handed over
-                yield found.pop(0)
-        waiting |= _pushed(grid, returning.back(grid))
-        yield from returning.given_up(time.monotonic())
-        if silent:
-            time.sleep(min(_PAUSE, max(0.0, end - time.monotonic())))
-    yield from returning.given_up(math.inf)
-
-
-def _pushed(grid: Grid, messages: Sequence[Message]) -> dict[str, Message]:
-    """Messages that may be answered, by their ids."""
-    found = zip(grid.push_messages(messages), messages, strict=True) if messages else ()
-    return {identity: message for identity, message in found if identity}
-
-
-class _Returning:
-    """Nodes that have failed or gone away, and are asked again when they are there."""
-
-    def __init__(self, patience: float) -> None:
-        self.failed: dict[int, tuple[Message, Message, float]] = {}  # what was sent, the error, until when
-        self._patience = patience
-        self._tries: Counter[int] = Counter()
-
-    def keeps(self, message: Message | None, reply: Message) -> bool:
-        """Whether the node of a reply is to be asked again, and nothing is to be heard of the reply."""
-        if not self._patience or message is None or not reply.has_error():
-            return False
-        node = message.metadata.dst_node_id
-        if self._tries[node] == _TRIES:
-            return False
-        self._tries[node] += 1
-        self.failed[node] = message, reply, time.monotonic() + self._patience
-        return True
-
-    def back(self, grid: Grid) -> list[Message]:
-        """What to send again, to nodes that are there."""
-        there = self.failed.keys() & set(grid.get_node_ids()) if self.failed else set()
-        return [_again(self.failed.pop(node)[0]) for node in sorted(there)]
-
-    def given_up(self, now: float) -> list[Message]:
-        """Errors of nodes whose time is over."""
-        over = [node for node, (_, _, until) in self.failed.items() if until <= now]
-        return [self.failed.pop(node)[1] for node in over]
-
-
-def _again(message: Message) -> Message:
-    known = message.metadata
-    return Message(
-        message.content, known.dst_node_id, known.message_type, ttl=known.ttl, group_id=known.group_id
-    )
-
-
-class Fault(StrEnum):
-    """Why a reply, or a part of it, counts as zero."""
-
-    SILENT = "silent"  # invited, and no reply in time
-    ERROR = "error"  # the node's app failed
-    MALFORMED = "malformed"  # not one model of the expected names and shapes
-    NOT_FINITE = "not-finite"  # NaN or infinity
-    TWICE = "twice"  # another reply of the node has been counted
-    LATE = "late"  # belongs to an earlier round
-    UNINVITED = "uninvited"  # not in the cohort
-    NAMELESS = "nameless"  # connected, but nobody knows which user it is: not asked
-
-
 @dataclass(frozen=True, kw_only=True)
 class Invitation:
     """What was sent in a round.
 
     Attributes:
-        group: names the round in the messages.
+        names: of the message to each invited node, see `named`.
         rows: for each invited node, the rows of the replicas whose cohort it is in.
     """
 
-    group: str
+    names: Mapping[int, str]
     rows: Mapping[int, NDArray[np.int64]]
+
+    @staticmethod
+    def of(group: str, rows: Mapping[int, NDArray[np.int64]]) -> "Invitation":
+        """Invitations to one round, which `group` names."""
+        return Invitation(names=named(group, rows), rows=rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,31 +192,6 @@ class Received:
         }
 
 
-def judged(
-    invited: Collection[int], group: str, replies: Iterable[Message]
-) -> Iterator[tuple[int, Message | Fault]]:
-    """What each invited node sent, or why there is nothing of it that counts.
-
-    Guarantee: at most one message of each invited node, its first of this group, whoever sends how often.
-    """
-    waiting = set(invited)
-    for reply in replies:
-        node = reply.metadata.src_node_id
-        if node not in invited:
-            if not reply.has_error():  # errors come from the SuperLink, about a node that stays silent
-                yield node, Fault.UNINVITED
-        elif reply.metadata.group_id != group and not reply.has_error():
-            yield node, Fault.LATE
-        elif node not in waiting:
-            yield node, Fault.TWICE
-        else:
-            waiting.discard(node)
-            yield node, Fault.ERROR if reply.has_error() else reply
-        del reply  # before the next one is there
-    for node in sorted(waiting):
-        yield node, Fault.SILENT
-
-
 def receive(
     plan: Plan,
     state: State,
@@ -333,7 +210,7 @@ def receive(
     replied, below, clipped = (np.zeros(len(state.params), dtype=np.int64) for _ in range(3))
     faults: list[tuple[int, Fault]] = []
     size = 0
-    for node, reply in judged(invitation.rows, invitation.group, replies):
+    for node, reply in judged(invitation.names, replies):
         if isinstance(reply, Fault):
             faults.append((node, reply))
             continue
@@ -342,7 +219,7 @@ def receive(
         if isinstance(found, Fault):
             faults.append((node, found))
             continue
-        size += sum(len(array.data) for array in arrays_in(reply.content)[0].values())
+        size += sum(len(array.data) for array in records_in(reply.content, ArrayRecord)[0].values())
         if not found.finite.all():
             faults.append((node, Fault.NOT_FINITE))
         if len(rows) == len(total):
@@ -360,7 +237,7 @@ def receive(
 def _bounded(
     plan: Plan, state: State, layout: Layout, rows: NDArray[np.int64], reply: Message, *, stacked: bool
 ) -> Bounded | Fault:
-    records = arrays_in(reply.content)
+    records = records_in(reply.content, ArrayRecord)
     if len(records) != 1:
         return Fault.MALFORMED
     models = decode(records[0], layout, len(rows), stacked=stacked)

@@ -3,6 +3,7 @@
 """Flower strategy for one upload from every user and one release."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +13,22 @@ from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 
+from fedproof.accounting.epsilon import sum_epsilon
+from fedproof.accounting.ledger import Ledger
 from fedproof.arrays import Floats, Integers
 from fedproof.folder import RELEASE
 from fedproof.integrations.flower import files
-from fedproof.integrations.flower.arrays import CLASSES, UPLOAD, read_upload
+from fedproof.integrations.flower.arrays import CLASSES, NOISE, UPLOAD, read_upload
+from fedproof.integrations.flower.exchange import Fault, judged, named
 from fedproof.integrations.flower.federation import LOG, FederationStrategy
-from fedproof.integrations.flower.nodes import Fault, judged, wait_for_nodes
-from fedproof.mechanisms import OneRound
+from fedproof.integrations.flower.nodes import wait_for_nodes
+from fedproof.mechanisms import Local, Mechanism, OneRound
 from fedproof.mechanisms.uploads import GRID, MOST_UNITS
 from fedproof.release import Release, add_noise, add_upload, load_release
 from fedproof.seeds import Purpose, private_numbers
 from fedproof.threat import Unit
 
+_KINDS = (OneRound.kind, Local.kind)
 _GROUP = "one-round"
 _ROOM = 1 << 20  # bytes of uploads that are held at once, or one upload
 
@@ -41,12 +46,17 @@ class OneRoundStrategy(FederationStrategy):
     sees it before it is counted, and counted before it is published; a server that is killed before that asks
     again and has shown nothing, one that is killed later publishes what it made.
 
+    Of `Local` users add the noise (`upload_reply(..., local=...)`) and none is added here. ε is towards this
+    server, so the ledger counts questions: each is counted before anybody is asked, and a server that was
+    killed before it released asks, and counts, once more. A node that fails is not asked again: it may have
+    sent its upload. `executed` counts on no more honest users than have replied.
+
     Assumes: one node is one user; nobody but the server knows the seed, if there is one.
     """
 
     def __init__(
         self,
-        mechanism: OneRound,
+        mechanism: OneRound | Local,
         *,
         num_users: int,
         delta: float | None = None,
@@ -66,10 +76,10 @@ class OneRoundStrategy(FederationStrategy):
             num_users: how many nodes there may be; users that are not connected count as absent.
             delta: δ at which ε is stated; left out where no noise is added.
             seed: of the noise; a secret of the server, not to be used again with other data. None takes it
-                from the operating system.
+                from the operating system, and where users add the noise there is none.
             anchors: features `(anchors, features)` of the public inputs that others are compared with, for
                 uploads `anchors` and `non-negative`.
-            max_epsilon: nobody is asked if the release would cost more.
+            max_epsilon: nobody is asked if the release, or another question, would cost more.
             folder: where release and ledger are kept; a release that is found there is not made again.
             users: number of the user behind each node, see `ask_partitions`: who is not named is not asked.
                 None counts nodes as they come.
@@ -88,8 +98,12 @@ class OneRoundStrategy(FederationStrategy):
             arrayrecord_key=arrayrecord_key,
             configrecord_key=configrecord_key,
         )
-        if mechanism.kind != OneRound.kind:  # another would have its noise, or its sum, made otherwise
-            raise ValueError(f"kind = '{mechanism.kind}' must be '{OneRound.kind}'")
+        if mechanism.kind not in _KINDS:  # another would have its noise, or its sum, made otherwise
+            raise ValueError(f"kind = '{mechanism.kind}' must be {' or '.join(map(repr, _KINDS))}")
+        if mechanism.honest is not None and seed is not None:
+            raise ValueError("seed must be left out: each user draws its own noise")
+        if (mechanism.honest or 0) > num_users:
+            raise ValueError(f"honest = {mechanism.honest} must be at most num_users = {num_users}")
         if mechanism.unit is not Unit.USER:
             raise ValueError(
                 f"unit = '{mechanism.unit}' must be 'user': a node is a user, and sends one upload"
@@ -102,7 +116,8 @@ class OneRoundStrategy(FederationStrategy):
         _check_anchors(self.anchors, mechanism.upload.shape[0])
         self._seed = seed
         self._release: Release | None = None
-        self._invited: tuple[int, ...] | None = None
+        self._invited: Mapping[int, str] | None = None
+        self._spent = self._ledger_of(mechanism, 0 if self._users_noise else 1)
 
     @property
     def release(self) -> Release:
@@ -112,10 +127,9 @@ class OneRoundStrategy(FederationStrategy):
         return self._release
 
     @property
-    def executed(self) -> OneRound:
+    def executed(self) -> Mechanism:
         """The mechanism, once its release has been made."""
-        assert self.release is not None  # or says that nothing was released
-        return self.mechanism
+        return self.release.mechanism
 
     def scores(self, features: NDArray[np.generic]) -> Floats:
         """Scores `(1, inputs, classes)` of the release on inputs: what `certify` takes."""
@@ -171,18 +185,17 @@ class OneRoundStrategy(FederationStrategy):
         self._begin()
         if server_round != 1 or self._release is not None:
             raise ValueError(f"server_round = {server_round}: everybody is asked once, in round 1")
-        spent = self._epsilon
-        if self.max_epsilon is not None and spent["epsilon"] > self.max_epsilon:
-            raise PrivacyBudgetExhausted(
-                f"ε = {spent['epsilon']} would exceed max_epsilon = {self.max_epsilon}"
-            )
+        invited = named(_GROUP, self._known(sorted(grid.get_node_ids())))
+        self._count_question()
         config["server-round"] = server_round
         config[UPLOAD], config[CLASSES] = self.mechanism.upload.kind, self.mechanism.upload.classes
+        if self._users_noise:
+            config[NOISE] = self.mechanism.noise_multiplier
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
-        self._invited = tuple(self._known(sorted(grid.get_node_ids())))
+        self._invited = invited
         return [
-            Message(content, node, MessageType.TRAIN, ttl=self._ttl, group_id=_GROUP)
-            for node in self._invited
+            Message(content, node, MessageType.TRAIN, ttl=self._ttl, group_id=name)
+            for node, name in self._invited.items()
         ]
 
     def aggregate_train(
@@ -192,21 +205,23 @@ class OneRoundStrategy(FederationStrategy):
         if self._invited is None:
             raise ValueError(f"server_round = {server_round} has not been configured")
         total, replied, size, faults = self._sum(self._invited, replies)
+        executed = self._heard(replied - [fault for _, fault in faults].count(Fault.NOT_FINITE))
+        sums = None if self.delta is None else sum_epsilon(executed, self.delta)
         self.metrics = [
-            self._epsilon
+            _epsilon(self._spent)
+            | ({} if sums is None else {"epsilon-of-sum": sums["join"]})
             | {"messages": len(self._invited), "replied": replied, "upload-bytes": size}
             | self._blame(1, faults)
         ]
         self._invited = None
-        add_noise(
-            self.mechanism,
-            total,
-            private_numbers(self._seed or 0, Purpose.NOISE, 0, secure=self._seed is None),
-        )
-        release = Release(mechanism=self.mechanism, total=total, anchors=self.anchors)
+        if isinstance(self.mechanism, OneRound):
+            numbers = private_numbers(self._seed or 0, Purpose.NOISE, 0, secure=self._seed is None)
+            add_noise(self.mechanism, total, numbers)
+        release = Release(mechanism=executed, total=total, anchors=self.anchors)
         if self.folder is not None:
-            files.save_release(self.folder, self._mark, release, self._users, self.metrics)
-            files.publish(self.folder, self._mark, self._ledger_of(self.mechanism, 1))
+            counted = self._users_noise
+            files.save_release(self.folder, self._mark, release, self._users, self.metrics, counted=counted)
+            files.publish(self.folder, self._mark, self._spent, counted=counted)
         self._release = release  # not before: what is refused is nobody's to see
         return self._arrays(), MetricRecord(dict(self.metrics[-1]))
 
@@ -214,14 +229,40 @@ class OneRoundStrategy(FederationStrategy):
         """Log what is executed and what it costs."""
         for words in self.mechanism.in_words():
             LOG.info("\t├──> %s", words)
-        LOG.info("\t└──> %s users; ε: %s", self.num_users, self._epsilon or "none, as no noise is added")
+        cost = _epsilon(self._ledger_of(self.mechanism, 1))
+        LOG.info("\t└──> %s users; ε: %s", self.num_users, cost or "none, as no noise is added")
 
     # --- steps --------------------------------------------------------------------------------------------
 
     @property
-    def _epsilon(self) -> dict[str, float]:
-        ledger = self._ledger_of(self.mechanism, 1)
-        return {} if ledger is None else {"epsilon": ledger.epsilon["pld"], "delta": ledger.delta}
+    def _users_noise(self) -> bool:
+        """Whether users add the noise, so that each question costs, and not the release."""
+        return self.mechanism.honest is not None
+
+    def _count_question(self) -> None:
+        """Count what asking everybody costs, where users add the noise; refuse what is too much."""
+        spent = self._spent
+        if spent is None:
+            return
+        if self._users_noise and self.folder is not None:
+            empty = replace(spent, replicas=0)
+            spent = files.count_question(self.folder, self._mark, empty, self._check_budget)
+        elif self._users_noise:
+            spent = spent.spend(1)
+        self._check_budget(spent)
+        self._spent = spent
+
+    def _check_budget(self, ledger: Ledger) -> None:
+        if self.max_epsilon is not None and ledger.epsilon["pld"] > self.max_epsilon:
+            raise PrivacyBudgetExhausted(
+                f"ε = {ledger.epsilon['pld']} would exceed max_epsilon = {self.max_epsilon}"
+            )
+
+    def _heard(self, replied: int) -> OneRound | Local:
+        """What was executed if so many users were heard: of no others can there be noise."""
+        if isinstance(self.mechanism, OneRound):
+            return self.mechanism
+        return replace(self.mechanism, honest=max(1, min(self.mechanism.honest, replied)))
 
     def _begin(self) -> None:
         """Take over the release that the folder holds, and publish it if that was not done."""
@@ -230,20 +271,20 @@ class OneRoundStrategy(FederationStrategy):
         decisive = (self.mechanism, self.num_users, self._seed, self.delta)
         public = np.zeros(0, np.float32) if self.anchors is None else self.anchors
         self._mark = files.fingerprint(*decisive, initial=public)
-        metrics = files.publish(self.folder, self._mark, self._ledger_of(self.mechanism, 1))
+        metrics = files.publish(self.folder, self._mark, self._spent, counted=self._users_noise)
         if metrics is not None and self._release is None:
             self._release, self.metrics = load_release(self.folder / RELEASE), metrics
             LOG.info("the release was made before, and is taken from %s", self.folder)
         files.say_what_is_private(self.folder, covered=self.delta is not None, seed=self._seed)
 
     def _sum(
-        self, invited: tuple[int, ...], replies: Iterable[Message]
+        self, invited: Mapping[int, str], replies: Iterable[Message]
     ) -> tuple[Integers, int, int, list[tuple[int, Fault]]]:
         """The exact sum of what arrived, of how many, how many bytes, and who is not in it."""
         total, room = _zeros(self.mechanism), np.empty(self.mechanism.upload.shape)
         faults: list[tuple[int, Fault]] = []
         replied = size = 0
-        for node, reply in judged(frozenset(invited), _GROUP, replies):
+        for node, reply in judged(invited, replies):
             sent = reply if isinstance(reply, Fault) else read_upload(reply.content, self.mechanism.upload)
             if sent is None or isinstance(sent, Fault):
                 faults.append((node, sent or Fault.MALFORMED))
@@ -251,7 +292,10 @@ class OneRoundStrategy(FederationStrategy):
             replied, size = replied + 1, size + sent.nbytes
             if not np.isfinite([sent.max(), sent.min()]).all():
                 faults.append((node, Fault.NOT_FINITE))
-            add_upload(self.mechanism, total, sent, room)
+            if isinstance(self.mechanism, Local):
+                total += self.mechanism.received(sent[None])[0]
+            else:
+                add_upload(self.mechanism, total, sent, room)
             del reply, sent  # before the next one is there
         return total, replied, size, faults
 
@@ -273,5 +317,9 @@ def _check_anchors(anchors: NDArray[np.float32] | None, wanted: int) -> None:
         raise ValueError("anchors must be finite numbers")
 
 
-def _zeros(mechanism: OneRound) -> Integers:
+def _epsilon(ledger: Ledger | None) -> dict[str, float]:
+    return {} if ledger is None else {"epsilon": ledger.epsilon["pld"], "delta": ledger.delta}
+
+
+def _zeros(mechanism: OneRound | Local) -> Integers:
     return np.zeros(mechanism.upload.shape, dtype=np.int64)

@@ -1,12 +1,15 @@
 # mypy: disable-error-code="import-not-found"
-"""Privacy at the site: a mod that lets nothing leave a node but updates that the site clipped and noised."""
+# mypy: allow-subclassing-any
+"""Privacy at the site: an app that lets nothing leave a node but updates that the site clipped and noised."""
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.app import Context, Error, Message, MessageType, MetricRecord, RecordDict
-from flwr.clientapp.typing import ClientAppCallable
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.common.constant import ErrorCode
 
 from fedproof.arrays import Floats
@@ -23,7 +26,9 @@ _REFUSED = "the site does not answer this message"
 def site_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Mod for a ClientApp: what leaves the node is what the site's own file says, whatever the server asks.
 
-    `ClientApp(mods=[site_mod, ...])`, first of all mods; `--node-config 'site="/etc/fedproof/site.toml"'`.
+    Use `SiteApp`, which has nothing outside of it; `--node-config 'site="/etc/fedproof/site.toml"'`. As a mod
+    of another ClientApp it must be the first, and the app must have no lifespan (`@app.lifespan`): Flower
+    runs that outside all mods, and sends the text of its exceptions.
 
     Guarantee: every reply is one Gaussian query of the site's data (`integrations.site.noised`), and counted
     on the site's disk before the app sees the message; or it is one of two errors, which are decided before
@@ -31,9 +36,9 @@ def site_mod(message: Message, context: Context, call_next: ClientAppCallable) -
     alone. Of what the app returns one thing is used: the numbers of one model of the same names and shapes,
     which are clipped and noised. Names, metrics, configurations, metadata, errors and exceptions of the app
     are dropped; an app that fails, or returns anything else, has sent an update of zero, and its noise.
-    Assumes: the app's code is what the site has agreed to: code can open a connection of its own. It has no
-    lifespan (`@app.lifespan`): Flower runs that outside all mods, and sends the text of its exceptions. Not
-    covered: how long training took, and whether the process died.
+    Assumes: the app's code is what the site has agreed to: code can open a connection of its own, and Flower
+    sends the text of an exception that it raises while it is imported. Not covered: how long training took,
+    and whether the process died.
     """
     try:
         site, layout, base = _asked(message, context)
@@ -50,6 +55,24 @@ def site_mod(message: Message, context: Context, call_next: ClientAppCallable) -
         arrays = record_of(moved[None], layout, stacked=False)
     reply.content = RecordDict({key: arrays, "metrics": MetricRecord({"num-examples": 1})})
     return reply
+
+
+class SiteApp(ClientApp):
+    """A ClientApp all of which is inside `site_mod`: `app = SiteApp()`, and then as ever.
+
+    Guarantee: that of `site_mod`, for whatever is registered with the app. Proof: Flower calls an app, and
+    sends what this returns. The call is the mod's; the app's own mods, its lifespan and its functions, and
+    the errors of all of them, are in what the mod calls.
+    """
+
+    def __init__(self, client_fn: Any = None, mods: list[Mod] | None = None) -> None:
+        if site_mod in (mods or ()):
+            raise ValueError("mods: site_mod must be left out, as every update would be counted twice")
+        super().__init__(client_fn, mods)
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """The site's reply to a message."""
+        return site_mod(message, context, super().__call__)
 
 
 def _asked(message: Message, context: Context) -> tuple[Site, Layout, Floats]:

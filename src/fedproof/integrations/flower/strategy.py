@@ -254,7 +254,7 @@ class RoundsStrategy(FederationStrategy):
         config["server-round"] = server_round
         group = f"{self.plan.replicas.start}-{server_round}"
         rows = self._invited(sorted(grid.get_node_ids()))
-        self._invitation = Invitation(group=group, rows=rows)
+        self._invitation = Invitation.of(group, rows)
         return self._messages(self._invitation, config)
 
     def aggregate_train(
@@ -323,7 +323,7 @@ class RoundsStrategy(FederationStrategy):
                 f"{len(self._layout.layers)} (arrays named module.weight, module.bias form one layer)"
             )
         flat = flatten(initial, self._layout)
-        self._mark = files.fingerprint(self.plan, self.plan.seed, self.delta, initial=flat)
+        self._mark = files.fingerprint(self.plan, self.plan.seed, self.delta, self._layout.held, initial=flat)
         saved = None if self.folder is None else files.load(self.folder, self._mark, self._ledger)
         if self.folder is not None:
             seed = None if self._fresh else self.plan.seed  # one that lies in `private` is named by that
@@ -380,7 +380,7 @@ class RoundsStrategy(FederationStrategy):
                 own = ConfigRecord(dict(config) | {REPLICAS: [self.plan.replicas[row] for row in rows]})
             content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: own})
             messages.append(
-                Message(content, node, MessageType.TRAIN, ttl=self._ttl, group_id=invitation.group)
+                Message(content, node, MessageType.TRAIN, ttl=self._ttl, group_id=invitation.names[node])
             )
         return messages
 

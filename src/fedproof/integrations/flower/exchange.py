@@ -1,0 +1,175 @@
+# mypy: disable-error-code="import-not-found, import-untyped"
+"""Messages to nodes, and which of the replies count: one from each, whoever writes what into them."""
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from secrets import token_hex
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError
+
+from fedproof.check import one_line
+
+_LOG = logging.getLogger("flwr")
+_PAUSE = 0.1  # seconds between two looks for replies
+_TRIES = 3  # how often a node that fails or goes away is asked again
+_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, MemoryError, DecodeError)
+
+
+class Fault(StrEnum):
+    """Why a reply, or a part of it, counts as zero."""
+
+    SILENT = "silent"  # invited, and no reply in time
+    ERROR = "error"  # the node's app failed
+    MALFORMED = "malformed"  # not one model of the expected names and shapes
+    NOT_FINITE = "not-finite"  # NaN or infinity
+    TWICE = "twice"  # another reply of the node has been counted
+    LATE = "late"  # belongs to an earlier round, or to what was never sent to this node
+    UNINVITED = "uninvited"  # not in the cohort
+    NAMELESS = "nameless"  # connected, but nobody knows which user it is: not asked
+
+
+def named(group: str, nodes: Iterable[int]) -> dict[int, str]:
+    """What the message to each node is called: a name that begins with `group`, and that nobody can guess.
+
+    Replies repeat it. A SuperLink checks who sends the envelope of a reply, but what a ServerApp gets to see
+    is what the node has written inside, another node's number perhaps. Who repeats the name of a message has
+    seen it; nobody else can answer for a node, or guess the id of its message, which is a hash of all of it.
+    """
+    return {node: f"{group}.{token_hex(16)}" for node in nodes}
+
+
+def judged(names: Mapping[int, str], replies: Iterable[Message]) -> Iterator[tuple[int, Message | Fault]]:
+    """What each invited node sent, or why there is nothing of it that counts; `names` are of its messages.
+
+    Guarantee: at most one message of each invited node, the first that repeats the name of the message to it,
+    whoever sends how often, and in whose name.
+    """
+    waiting = set(names)
+    for reply in replies:
+        node = reply.metadata.src_node_id
+        if node not in names:
+            if not reply.has_error():  # errors come from the SuperLink, about a node that stays silent
+                yield node, Fault.UNINVITED
+        elif reply.metadata.group_id != names[node]:
+            yield node, Fault.LATE
+        elif node not in waiting:
+            yield node, Fault.TWICE
+        else:
+            waiting.discard(node)
+            yield node, Fault.ERROR if reply.has_error() else reply
+        del reply  # before the next one is there
+    for node in sorted(waiting):
+        yield node, Fault.SILENT
+
+
+def exchange(
+    grid: Grid,
+    messages: Sequence[Message],
+    *,
+    timeout: float,
+    room: int,
+    comeback: float = 0.0,
+    alone: bool = False,
+) -> Iterator[Message]:
+    """Replies one by one as they arrive, about `room` of them held at a time.
+
+    `Grid.send_and_receive` holds all replies until the last is there. Here every message is pushed at once,
+    so nodes work side by side, and replies are pulled for some messages at a time: for few while replies
+    keep coming, for ever more while none does.
+
+    A node that fails or goes away has `comeback` seconds to be there and is asked again: killed in the middle
+    and started anew, it replies as if nothing had happened.
+
+    A reply that cannot be read takes those along that were pulled with it. Their nodes are asked again, and
+    from then on, or from the beginning (`alone`), replies are pulled one at a time.
+    """
+    waiting, returning = _pushed(grid, messages), _Returning(comeback)
+    end, asked = time.monotonic() + timeout, 1 if alone else room
+    while (waiting or returning.failed) and time.monotonic() < end:
+        left, silent = list(waiting), True
+        while left:
+            some, left = left[:asked], left[asked:]
+            found, readable = _pulled(grid, some)
+            if not readable:
+                lost = [waiting.pop(identity) for identity in some if identity in waiting]
+                waiting |= _pushed(grid, _unread(lost))
+                alone = True
+            asked = 1 if alone else 2 * asked if not found else room if len(found) > room else asked
+            silent = silent and not found
+            found = [
+                reply
+                for reply in found
+                if not returning.keeps(waiting.pop(reply.metadata.reply_to_message_id, None), reply)
+            ]
+            while found:  # nothing here holds on to what was handed over
+                yield found.pop(0)
+        waiting |= _pushed(grid, returning.back(grid))
+        yield from returning.given_up(time.monotonic())
+        if silent:
+            time.sleep(min(_PAUSE, max(0.0, end - time.monotonic())))
+    yield from returning.given_up(math.inf)
+
+
+def _pulled(grid: Grid, identities: Sequence[str]) -> tuple[list[Message], bool]:
+    """The replies to some messages, and whether all of them could be read: nodes write what they like."""
+    try:
+        return list(grid.pull_messages(identities)), True
+    except _UNREADABLE as error:
+        _LOG.warning("a reply cannot be read: %s", one_line(error))
+        return [], False
+
+
+def _unread(lost: Sequence[Message]) -> list[Message]:
+    """What to send again, where one of several replies could not be read; one that was alone is ignored."""
+    for message in lost if len(lost) == 1 else ():
+        _LOG.warning("node %s: its reply cannot be read, and is ignored", message.metadata.dst_node_id)
+    return [_again(message) for message in lost] if len(lost) > 1 else []
+
+
+def _pushed(grid: Grid, messages: Sequence[Message]) -> dict[str, Message]:
+    """Messages that may be answered, by their ids."""
+    found = zip(grid.push_messages(messages), messages, strict=True) if messages else ()
+    return {identity: message for identity, message in found if identity}
+
+
+class _Returning:
+    """Nodes that have failed or gone away, and are asked again when they are there."""
+
+    def __init__(self, patience: float) -> None:
+        self.failed: dict[int, tuple[Message, Message, float]] = {}  # what was sent, the error, until when
+        self._patience = patience
+        self._tries: Counter[int] = Counter()
+
+    def keeps(self, message: Message | None, reply: Message) -> bool:
+        """Whether the node of a reply is to be asked again, and nothing is to be heard of the reply."""
+        if not self._patience or message is None or not reply.has_error():
+            return False
+        node = message.metadata.dst_node_id
+        if self._tries[node] == _TRIES:
+            return False
+        self._tries[node] += 1
+        self.failed[node] = message, reply, time.monotonic() + self._patience
+        return True
+
+    def back(self, grid: Grid) -> list[Message]:
+        """What to send again, to nodes that are there."""
+        there = self.failed.keys() & set(grid.get_node_ids()) if self.failed else set()
+        return [_again(self.failed.pop(node)[0]) for node in sorted(there)]
+
+    def given_up(self, now: float) -> list[Message]:
+        """Errors of nodes whose time is over."""
+        over = [node for node, (_, _, until) in self.failed.items() if until <= now]
+        return [self.failed.pop(node)[1] for node in over]
+
+
+def _again(message: Message) -> Message:
+    known = message.metadata
+    return Message(
+        message.content, known.dst_node_id, known.message_type, ttl=known.ttl, group_id=known.group_id
+    )

@@ -1,0 +1,1 @@
+"""A site's node and a curious server, for a deployment."""
