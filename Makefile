@@ -26,8 +26,10 @@ check: $(STAMP)
 	$(BIN)/mypy & types=$$!; $(PYTEST) -m "not slow"; tests=$$?; wait $$types && exit $$tests
 
 # All that must pass; may take eight. Two cores have three workers: one waits for a deployment most of its time.
-test: lint
-	$(PYTEST) -n 3 -m "not speed" --durations=15
+test: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy & types=$$!; $(PYTEST) -n 3 -m "not speed" --durations=15; tests=$$?; wait $$types && exit $$tests
 
 # The same while every core is busy, again and again, each time in another order that the first lines name.
 test-busy: $(STAMP)

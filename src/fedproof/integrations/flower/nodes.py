@@ -26,7 +26,7 @@ PARTITION = "partition-id"  # Flower's own name, in the node's configuration
 
 _LOG = logging.getLogger("flwr")
 _POLL = 0.5  # seconds between two looks at who is there
-_PAUSE = 0.1  # seconds between two looks for replies
+_PAUSES = (0.1, 1.0)  # seconds between two looks for replies, at least and at most
 _ROOM = 1024  # replies to a question that are held at once
 _TRIES = 3  # how often a node that fails or goes away is asked again
 
@@ -165,7 +165,8 @@ def exchange(
     and started anew, it replies as if nothing had happened.
     """
     waiting, returning = _pushed(grid, messages), _Returning(comeback)
-    end, asked = time.monotonic() + timeout, room
+    heard = time.monotonic()
+    end, asked = heard + timeout, room
     while (waiting or returning.failed) and time.monotonic() < end:
         left, silent = list(waiting), True
         while left:
@@ -182,8 +183,12 @@ def exchange(
                 yield found.pop(0)
         waiting |= _pushed(grid, returning.back(grid))
         yield from returning.given_up(time.monotonic())
-        if silent:
-            time.sleep(min(_PAUSE, max(0.0, end - time.monotonic())))
+        now = time.monotonic()
+        if not silent:
+            heard = now
+        else:  # a look is a request to the SuperLink: after a tenth of the silence is soon enough
+            pause = min(max(_PAUSES[0], (now - heard) / 10), _PAUSES[1])
+            time.sleep(min(pause, max(0.0, end - now)))
     yield from returning.given_up(math.inf)
 
 
