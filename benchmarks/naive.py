@@ -115,7 +115,7 @@ class _Plain:
             optimizer.param_groups[0]["lr"] = at_epoch(local, epoch).learning_rate
             for step, batch in enumerate(torch.split(rows, local.batch_size) if len(rows) else ()):
                 optimizer.zero_grad()
-                inputs = augment(self.features[batch], epoch, step)
+                inputs = augment(self.features[batch][None], epoch, step)[0]
                 losses = F.cross_entropy(module(inputs), self.labels[batch], reduction="none")
                 loss = (losses * self.balance[batch]).mean() if local.balanced else losses.mean()
                 torch.autograd.backward(loss)

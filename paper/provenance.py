@@ -16,10 +16,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import fedproof
 from fedproof.attacks import ATTACKS
 from paper.rows import MeasuredRow, Rows
+from paper.same import OF_ONE_POINT, is_same
 from paper.study import Point, Study, points_of
 
 ROOT = Path(__file__).parents[1]
@@ -57,6 +59,9 @@ class Change:
     what: str
 
 
+LATER = (("mechanism", "stretch", 0.0), ("mechanism", "bend", 0.0))
+"""Keys that older rows do not have, each with the value that leaves everything as it was without them."""
+
 CHANGES = (
     Change(
         attacks=frozenset({"min-max", "min-sum"}),
@@ -69,9 +74,9 @@ def decided_by(point: Point) -> dict[str, str]:
     """The parts that decide a row, each with the beginning of its SHA-256."""
     panel, config = point.panel, point.config
     said = panel.model_dump(mode="json", include={"measure", "attacks", "sizes", "taus"})
-    said["config"] = None if config is None else config.model_dump(mode="json")
+    said["config"] = None if config is None else _without_later(config.model_dump(mode="json"))
     parts = {
-        "settings and defaults": _short(json.dumps(said, sort_keys=True).encode()),
+        OF_ONE_POINT: _short(json.dumps(said, sort_keys=True).encode()),
         "measuring": _measuring(("computed.py",) if config is None else _MEASURING),
     }
     if panel.measure in _CERTIFIED:
@@ -86,6 +91,14 @@ def decided_by(point: Point) -> dict[str, str]:
         parts["attacking"] = _code(_ATTACKING)
         parts |= {f"attack {name}": _attack(name) for name in panel.attacks}
     return parts
+
+
+def _without_later(said: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without keys that came later, where these have the value that does nothing."""
+    for section, key, nothing in LATER:
+        if said[section].get(key) == nothing:
+            del said[section][key]
+    return said
 
 
 def commit() -> str | None:
@@ -114,7 +127,7 @@ def stale(row: MeasuredRow, point: Point | None) -> list[str]:
         return [change.what for change in CHANGES if change.attacks & used]
     now = decided_by(point)
     names = dict.fromkeys((*now, *row.decided))
-    return [f"{name} changed" for name in names if now.get(name) != row.decided.get(name)]
+    return [f"{name} changed" for name in names if not is_same(name, row.decided.get(name), now.get(name))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,12 +165,15 @@ class Provenance:
         every = [row for row in rows if row.key in self.points]
         changed = [row for row in every if self.reasons(row)]
         older = [row for row in every if not row.decided and row not in changed]
+        moved = [row for row in every if row.decided and row not in changed]
+        moved = [row for row in moved if row.decided != decided_by(self.points[row.key])]
         if not every:
             return
         yield (
             f"* **{len(every)} of {len(self.points)} points are measured.** Settings or code of "
             f"{len(changed)} rows have changed since (`fedproof reproduce all --stale` measures them again), "
-            f"{len(older)} are older than the record of their code; every panel says it of its own."
+            f"{len(older)} are older than the record of their code; every panel says it of its own. Code of "
+            f"{len(moved)} more was rewritten, and no number of a rehearsal changed (`paper/same.py`)."
         )
 
 

@@ -23,6 +23,7 @@ from fedproof.threat import Relation
 FOLDER = "paper"  # inside the folder of experiments
 RECORDS = "records"  # beside it: benchmarks on which others have published what they certify
 SEEDS = "-seeds"  # ends the name of a panel with further ensembles of the points of another
+_FEW = 8  # replicas of a rehearsal
 REHEARSAL = 0.1  # below this scale everything is cut down, not replicas alone
 
 Strings = Annotated[tuple[str, ...], Field(default=(), strict=False)]
@@ -198,9 +199,9 @@ def chosen(studies: Sequence[Study], name: str) -> list[Study]:
 def points_of(study: Study, experiments: Path, scale: float = 1.0) -> list[Point]:
     """What is to be trained for a study; `scale` multiplies the replicas.
 
-    Below a tenth it is a rehearsal of everything in minutes: of a list of values the last, two rounds at
-    most, one pass or four steps of local training, hidden layers of the default width, 500 test inputs, and
-    no further seeds of the same points.
+    Below a tenth it is a rehearsal of everything in minutes: of a list of values the last, at most eight
+    replicas and two rounds, one pass or four steps of local training, hidden layers of the default width, 500
+    test inputs, and no further seeds of the same points.
     """
     return [
         point
@@ -257,6 +258,8 @@ def _scaled(config: Config, scale: float) -> Config:
     replicas = max(2, round(scale * config.ensemble.replicas))
     cut: dict[str, Section] = {"ensemble": config.ensemble.model_copy(update={"replicas": replicas})}
     if scale < REHEARSAL:
+        few = {"replicas": min(replicas, _FEW)}
+        cut["ensemble"] = config.ensemble.model_copy(update=few)
         section = config.mechanism
         rounds, steps = min(2, section.rounds), 4 if section.local_steps else None
         shorter = {"rounds": rounds, "local_epochs": 1, "local_steps": steps}

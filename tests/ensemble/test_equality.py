@@ -186,7 +186,7 @@ def assert_equal(name, kind, dtype, tolerance):
 
 @pytest.mark.parametrize("kind", ["flat", "cohort-once", "cohort-once-pooled"])
 def test_augmented_training_with_a_schedule_equals_plain_modules(kind):
-    local = replace(LOCAL, epochs=3, shift=3, flip=True, cosine=True, balanced=True)
+    local = replace(LOCAL, epochs=3, shift=3, flip=True, stretch=0.2, bend=1.0, cosine=True, balanced=True)
     work = replace(task("mnist-cnn", kind, torch.float64), local=local)
     found = train_replicas(work, range(REPLICAS), sizes=SMALL)
     plain = train_replicas(replace(work, local=LOCAL), range(REPLICAS), sizes=SMALL)

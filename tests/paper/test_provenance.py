@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from paper import Rows, load_studies, reproduce
+from paper import Rows, load_studies, reproduce, same
 from paper import provenance as origin
 from paper.page import page
 from paper.provenance import CHANGES, Provenance, decided_by, stale, without_marks, without_words
@@ -128,6 +128,29 @@ def test_rows_whose_code_has_changed_are_marked_and_measured_again_on_demand(mea
     assert [row.decided.get("measuring") == "old" for row in again] == [False] * 9
     assert next(row for row in again if row.key == rows[1].key).decided == {}  # nothing is known against it
     assert "Settings or code of 0 rows have changed" in page(studies, experiments, again)
+
+
+def test_a_change_that_a_rehearsal_shows_to_change_no_number_is_no_mark(
+    small, experiments, tmp_path, monkeypatch
+):
+    now = next(iter(small)).decided["measuring"]
+    rows = [row for row in small if row.decided["measuring"] == now]
+    old = [replace(row, decided=row.decided | {"measuring": "old"}, wall=9.0, commit="x") for row in rows]
+    assert same.steps_between(old, rows) == [("measuring", "old", now)]
+    other = replace(old[0], result=replace(old[0].result, accuracy=0.123))
+    assert same.steps_between([other, *old[1:]], rows) == []  # one number is enough
+    monkeypatch.setattr(same, "FILE", tmp_path / "same.json")
+    for name, written in (("before", old), ("after", rows)):
+        (tmp_path / name).write_text("".join(map(line_of, written)))
+    same.main(str(tmp_path / "before"), str(tmp_path / "after"))
+    steps = same.known_steps.__wrapped__(tmp_path / "same.json")
+    monkeypatch.setattr(same, "known_steps", lambda: {**steps, ("measuring", "older"): frozenset({"old"})})
+    points = {
+        point.key: point for study in load_studies(experiments) for point in points_of(study, experiments)
+    }
+    for was, expected in (("old", []), ("older", []), ("oldest", ["measuring changed"])):
+        row = replace(rows[0], decided=rows[0].decided | {"measuring": was})
+        assert stale(row, points[row.key]) == expected
 
 
 def test_older_rows_are_judged_by_what_is_known_to_have_changed(measured_row, attacked, points):

@@ -63,6 +63,7 @@ class Case:
 SGD = LocalTraining(
     epochs=3, batch_size=2, learning_rate=0.2, momentum=0.9, weight_decay=0.01, cosine=True, balanced=True
 )
+WARPED = replace(PLAIN, shift=1, flip=True, stretch=0.2, bend=0.5)
 RIDGE = LocalTraining(solver="ridge", penalty=0.1, balanced=True)
 LOGISTIC = LocalTraining(solver="logistic", penalty=0.1)
 SHORT = LocalTraining(batch_size=4, learning_rate=0.3)  # two steps: a step of an LSTM is a loop of its own
@@ -128,7 +129,8 @@ CASES = {
     ),
     "user, mnist-cnn": Case(mechanism=UserFedAvg(**NOISY, **DECLARED), model="mnist-cnn", local=SGD),
     "partition, pooled, lenet": Case(mechanism=Partition(groups=4, pooled=True), model="lenet", local=SGD),
-    "once, cifar-cnn": Case(mechanism=Bagging(rounds=1, sampling=THREE), model="cifar-cnn"),
+    "partition, pooled, warped": Case(mechanism=Partition(groups=4, pooled=True), local=WARPED),
+    "once, cifar-cnn": Case(mechanism=Bagging(rounds=1, sampling=THREE), model="cifar-cnn", local=WARPED),
     "instance-fedavg, mnist-cnn": Case(
         mechanism=InstanceFedAvg(**NOISY, local_steps=2, batch_probability=0.5, **DECLARED),
         model="mnist-cnn",

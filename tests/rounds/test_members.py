@@ -84,8 +84,10 @@ def test_pooled_training_refuses_rules_and_vectors_refuse_shifts(federation):
     parts = {"federation": federation, "model": model, "mechanism": mechanism}
     with pytest.raises(ValueError, match="pooled = True has no updates"):
         Task(**parts, local=LocalTraining(), attack=lambda contributions, state: contributions)
-    with pytest.raises(ValueError, match="shift = 1 and flip = False need images"):
-        Task(**parts, local=LocalTraining(shift=1))
+    for asked in ({"shift": 1}, {"flip": True}, {"stretch": 0.1}, {"bend": 1.5}, {"shift": 1, "bend": 1.5}):
+        said = " and ".join(f"{key} = {value}" for key, value in asked.items())
+        with pytest.raises(ValueError, match=f"^{said} must have images, random has inputs of shape"):
+            Task(**parts, local=LocalTraining(**asked))
 
 
 @pytest.mark.parametrize("solver", ["ridge", "logistic"])

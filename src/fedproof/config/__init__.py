@@ -159,7 +159,7 @@ class Config(Section):
             )
         if section.varied:
             raise ValueError(
-                "mechanism.cosine, shift, flip and balanced are not used by kind = "
+                "mechanism.cosine, shift, flip, stretch, bend and balanced are not used by kind = "
                 f"'{section.kind}' with noise and threat.unit = 'instance'"
             )
 

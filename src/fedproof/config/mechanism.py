@@ -86,6 +86,8 @@ class MechanismSection(Section):
         cosine: whether the learning rate falls along half a cosine within a round.
         shift: pixels by which images are moved at random, for augmentation.
         flip: whether images are mirrored at random, for augmentation.
+        stretch: share by which images are stretched, slanted and turned at random, each in its own way.
+        bend: pixels by which images are bent at random, each in its own way.
         balanced: whether a user's classes weigh alike.
         solver: of `bagging`, `partition`, `one-round` and `local`: a linear model may be fitted in closed
             form to the pooled instances, in one round, by `ridge` or multinomial `logistic` regression, one
@@ -128,6 +130,8 @@ class MechanismSection(Section):
     cosine: bool = False
     shift: Annotated[int, Field(ge=0)] = 0
     flip: bool = False
+    stretch: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
+    bend: NotNegative = 0.0
     balanced: bool = False
     solver: Literal["sgd", "ridge", "logistic", "gradient", "sums"] = "sgd"
     penalty: Positive = 1.0
@@ -242,24 +246,13 @@ class MechanismSection(Section):
     @property
     def varied(self) -> bool:
         """Whether steps differ in more than their instances, which DP-SGD does not know."""
-        return bool(self.cosine or self.shift or self.flip or self.balanced)
+        return self.cosine or self.balanced or self.local_training.augments
 
     @property
     def local_training(self) -> LocalTraining:
         """How one user trains."""
-        return LocalTraining(
-            epochs=self.local_epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            cosine=self.cosine,
-            shift=self.shift,
-            flip=self.flip,
-            balanced=self.balanced,
-            solver=self.solver,
-            penalty=self.penalty,
-        )
+        alike = [field.name for field in fields(LocalTraining) if field.name != "epochs"]
+        return LocalTraining(epochs=self.local_epochs, **{key: getattr(self, key) for key in alike})
 
     def clipping(self, num_layers: int) -> Clipping:
         """How updates of a model with `num_layers` layers are clipped."""

@@ -130,9 +130,10 @@ def _check_mechanism(task: Task) -> None:
         raise ValueError(
             "pooled = True has no updates for a rule or an attack to work on: use pooled = False"
         )
-    if (task.local.shift or task.local.flip) and task.federation.features.ndim < 3:
+    if task.local.augments and task.federation.features.ndim < 3:
+        asked = {key: getattr(task.local, key) for key in ("shift", "flip", "stretch", "bend")}
         raise ValueError(
-            f"shift = {task.local.shift} and flip = {task.local.flip} need images, "
+            f"{' and '.join(f'{key} = {value}' for key, value in asked.items() if value)} must have images, "
             f"{task.federation.name} has inputs of shape {task.federation.features.shape[1:]}"
         )
     layers = task.model.layout.num_layers
@@ -266,6 +267,8 @@ def fingerprint(task: Task) -> str:
         digest.update(b"secure noise")
     if task.own_start:
         digest.update(b"own start")
+    if task.local.stretch or task.local.bend:
+        digest.update(repr((task.local.stretch, task.local.bend)).encode())
     federation = task.federation
     arrays = (
         federation.features,

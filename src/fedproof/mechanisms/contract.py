@@ -61,7 +61,7 @@ _DIVISOR = "sums over a cohort are divided by a number fixed beforehand, whoever
 STEP_OPTIONS = frozenset(
     (
         "local_epochs", "batch_size", "learning_rate", "momentum", "weight_decay",
-        "cosine", "shift", "flip", "balanced",
+        "cosine", "shift", "flip", "stretch", "bend", "balanced",
     )
 )  # fmt: skip
 SOLVER_OPTIONS = STEP_OPTIONS | {"solver", "penalty"}

@@ -1,6 +1,6 @@
 """What a user does with its own data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedproof import check
 
@@ -18,8 +18,11 @@ class LocalTraining:
 
     `cosine` lowers the learning rate from epoch to epoch of a round along half a cosine. `shift` moves the
     images of every step by up to so many pixels each way, `flip` mirrors those of every other step on
-    average; which step does what follows from the seed, alike for all users and replicas. `balanced` weighs
-    a user's instances so that every class it holds counts alike. DP-SGD uses none of the four.
+    average. `stretch` lets every entry of the matrix that maps an image's coordinates differ by up to so much
+    from the identity's, which stretches, slants and turns it; `bend` displaces 4 by 4 of its points by up to
+    so many pixels each way, and what is in between smoothly. Both differ from place to place of a batch.
+    Which step and place does what follows from the seed, alike for all users and replicas. `balanced` weighs
+    a user's instances so that every class it holds counts alike. DP-SGD uses none of the six.
 
     `solver` other than `sgd` fits a linear model to the pooled instances in closed form, in one round:
     `ridge` regression of the classes, multinomial `logistic` regression, one step of it from zero
@@ -36,6 +39,8 @@ class LocalTraining:
     cosine: bool = False
     shift: int = 0
     flip: bool = False
+    stretch: float = field(default=0.0, repr=False)  # not in what old parts are known by, see `fingerprint`
+    bend: float = field(default=0.0, repr=False)
     balanced: bool = False
     solver: str = "sgd"
     penalty: float = 1.0
@@ -45,10 +50,18 @@ class LocalTraining:
         check.not_negative_count(shift=self.shift)
         check.positive(learning_rate=self.learning_rate, penalty=self.penalty)
         check.not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
+        check.not_negative(stretch=self.stretch, bend=self.bend)
+        if self.stretch >= 0.5:
+            raise ValueError(f"stretch = {self.stretch!r} must be below 0.5, which could flatten an image")
         if self.momentum >= 1:
             raise ValueError(f"momentum = {self.momentum!r} must be in [0, 1)")
         if self.solver not in SOLVERS:
             raise ValueError(f"solver = {self.solver!r} must be one of {', '.join(SOLVERS)}")
+
+    @property
+    def augments(self) -> bool:
+        """Whether steps see images in another way than they are."""
+        return bool(self.shift or self.flip or self.stretch or self.bend)
 
     def check_solver(self, *, rounds: int, pooled: bool) -> None:
         """Raise ValueError if a fit in closed form is asked of a training that is none."""

@@ -13,7 +13,7 @@ All randomness is derived from the task's seed and a key, see `fedproof.seeds.se
 | DP-SGD batches, or order of pooled instances, of all rounds | `(BATCH, replica)` | nobody |
 | all of these, where a unit is a group of its own | its identity for `replica` | nobody |
 | groups of a partition's units | `(GROUP, block of units)` | all replicas |
-| shift and flip of the images of a step | `(AUGMENT, round, epoch, step)` | all replicas and users |
+| what happens to the images of a step | `(AUGMENT, round, epoch, step)` | all replicas and users |
 
 A user, or an instance, stands in a key, or draws its number, by its identity: nobody's random numbers depend
 on who else takes part. Local training is thus a function of the global model, the user and the round, and a
