@@ -131,10 +131,10 @@ def test_rows_whose_code_has_changed_are_marked_and_measured_again_on_demand(mea
 
 
 def test_a_change_that_a_rehearsal_shows_to_change_no_number_is_no_mark(
-    small, experiments, tmp_path, monkeypatch
+    measured, experiments, tmp_path, monkeypatch
 ):
-    now = next(iter(small)).decided["measuring"]
-    rows = [row for row in small if row.decided["measuring"] == now]
+    now = next(iter(measured)).decided["measuring"]
+    rows = [row for row in measured if row.decided["measuring"] == now]
     old = [replace(row, decided=row.decided | {"measuring": "old"}, wall=9.0, commit="x") for row in rows]
     assert same.steps_between(old, rows) == [("measuring", "old", now)]
     other = replace(old[0], result=replace(old[0].result, accuracy=0.123))
