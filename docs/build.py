@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 import fedproof as fp
 from fedproof.config import Config, Section
 from fedproof.report import compare_charts
-from fedproof.report.chart import draw, new_axes, save
+from fedproof.report.chart import draw, new_axes, save_figure
 from fedproof.report.comparisons import certified_at, label_of
 from fedproof.report.words import SPACE, data_size, duration, percent, rounded_up
 from fedproof.summary import ComparedRun
@@ -266,7 +266,7 @@ def comparison_picture() -> str:
     with new_axes() as axes, tempfile.TemporaryDirectory() as folder:
         draw(chart, axes)
         path = Path(folder) / "choosing.svg"
-        save(axes, path)
+        save_figure(axes.figure, path)
         return path.read_text()
 
 

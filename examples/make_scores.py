@@ -7,6 +7,8 @@ import sys
 
 import numpy as np
 
+if len(sys.argv) != 3:
+    sys.exit("usage: python examples/make_scores.py scores.npy labels.npy")
 generator = np.random.default_rng(0)
 replicas, inputs, classes = 1000, 200, 10
 labels = generator.integers(0, classes, inputs)

@@ -133,7 +133,7 @@ LAYERS = [
     {"folder"},
     {"training"},
     {"experiment", "pretrain"},
-    {"serving", "sweep", "robustness", "pilot"},
+    {"serving", "sweep", "robustness"},
     {"report"},
     {"integrations"},
     {"cli"},

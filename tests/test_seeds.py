@@ -18,13 +18,12 @@ from fedproof.experiment import SharedWork, make_task, run
 from fedproof.folder import UNCOVERED, RunFolder, read_config
 from fedproof.integrations import server
 from fedproof.mechanisms import FixedSize, Poisson, UserFedAvg
-from fedproof.pilot import pilot
 from fedproof.report import write_report
 from fedproof.rounds import randomness
 from fedproof.rounds.local import Augment
 from fedproof.seeds import Purpose, draw_cohorts
 from fedproof.serving import predict
-from fedproof.sweep import compare, points, sweep
+from fedproof.sweep import compare, pilot, points, sweep
 from paper import load_studies
 from paper.study import points_of
 from tests.commands import fedproof

@@ -238,21 +238,13 @@ def noise_rows(
 
 @dataclass(frozen=True, kw_only=True)
 class _Side:
-    """One of the two federations.
+    """One of the two federations."""
 
-    Attributes:
-        size: number of canaries that there are on one side at least.
-        canaries: how many there are on this one.
-        pull: which way they pull.
-        crowd: which way all others do.
-        num_users: users beside the canaries.
-    """
-
-    size: int
-    canaries: int
-    pull: float
-    crowd: float
-    num_users: int
+    size: int  # canaries that there are on one side at least
+    canaries: int  # how many there are on this one
+    pull: float  # which way they pull
+    crowd: float  # which way all others do
+    num_users: int  # beside the canaries
 
 
 def _task(mechanism: Mechanism, side: _Side, seed: int) -> Task:

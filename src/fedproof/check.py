@@ -3,52 +3,59 @@
 import math
 import numbers
 import unicodedata
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any, TypeVar
+
+Named = TypeVar("Named", bound=StrEnum)
 
 _MOST_SENTENCES, _LONGEST = 100, 1000
 
 
 def positive(**values: float) -> None:
     """Raise ValueError unless every value is a finite number above zero."""
-    for name, value in values.items():
-        if not (_is_number(value) and 0 < value < math.inf):
-            raise ValueError(f"{name} = {value!r} must be a positive number")
+    _need(values, lambda value: _is_number(value) and 0 < value < math.inf, "a positive number")
 
 
 def not_negative(**values: float) -> None:
     """Raise ValueError unless every value is a finite number, zero or above."""
-    for name, value in values.items():
-        if not (_is_number(value) and 0 <= value < math.inf):
-            raise ValueError(f"{name} = {value!r} must be zero or a positive number")
+    _need(values, lambda value: _is_number(value) and 0 <= value < math.inf, "zero or a positive number")
 
 
 def count(**values: int) -> None:
     """Raise ValueError unless every value is a whole number of at least one that 64 bits can hold."""
+    _need(values, lambda value: _is_whole(value) and value >= 1, "a whole number of at least 1")
     for name, value in values.items():
-        if not _is_whole(value) or value < 1:
-            raise ValueError(f"{name} = {value!r} must be a whole number of at least 1")
         if value >= 2**63:
             raise ValueError(f"{name} must be a whole number below 2**63")
 
 
 def not_negative_count(**values: int) -> None:
     """Raise ValueError unless every value is a whole number of at least zero; seeds are of any length."""
-    for name, value in values.items():
-        if not _is_whole(value) or value < 0:
-            raise ValueError(f"{name} = {value!r} must be a whole number of at least 0")
+    _need(values, lambda value: _is_whole(value) and value >= 0, "a whole number of at least 0")
 
 
 def probability(**values: float) -> None:
     """Raise ValueError unless every value lies in (0, 1]."""
-    for name, value in values.items():
-        if not (_is_number(value) and 0 < value <= 1):
-            raise ValueError(f"{name} = {value!r} must be in (0, 1]")
+    _need(values, lambda value: _is_number(value) and 0 < value <= 1, "in (0, 1]")
 
 
 def open_probability(**values: float) -> None:
     """Raise ValueError unless every value lies in (0, 1)."""
+    _need(values, lambda value: _is_number(value) and 0 < value < 1, "in (0, 1)")
+
+
+def member(kind: type[Named], **values: str) -> Named:
+    """The member of `kind` that the one value names; ValueError says which there are."""
+    _need(values, lambda value: value in list(kind), f"one of {', '.join(kind)}")
+    (value,) = values.values()
+    return kind(value)
+
+
+def _need(values: Mapping[str, Any], holds: Callable[[Any], bool], what: str) -> None:
     for name, value in values.items():
-        if not (_is_number(value) and 0 < value < 1):
-            raise ValueError(f"{name} = {value!r} must be in (0, 1)")
+        if not holds(value):
+            raise ValueError(f"{name} = {value!r} must be {what}")
 
 
 def one_line(message: object) -> str:

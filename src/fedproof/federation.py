@@ -207,13 +207,9 @@ class Summary:
 
     Attributes:
         name: what the data are called; says so where users are synthetic.
-        class_names: one name for each class.
-        num_users: number of users.
         num_instances: training instances of all users.
         num_inputs: test inputs.
-        smallest: instances of the user with fewest.
-        median: instances of the user in the middle.
-        largest: instances of the user with most.
+        smallest, median, largest: instances of the user with fewest, in the middle, and with most.
         class_counts: training instances of each class.
         test_class_counts: test inputs of each class.
         heterogeneity: mean over users of the total variation distance between their classes and the

@@ -30,6 +30,7 @@ MODELS = "models.npz"  # of a federation whose nodes train linear models
 CERTIFICATE = "certificate.json"
 MADE_OF = f"{PRIVATE}/release.sha256"
 _LOCK = ".lock"
+_UNFINISHED = ".*.tmp"  # what a process that was killed left of a file before it was whole
 _DIGITS = BITS // 4
 
 
@@ -117,7 +118,7 @@ def _check(path: Path, config: Config, *, resume: bool) -> None:
     if not path.is_dir():
         raise ValueError(f"--out {path}: is a file, must be a directory")
     if not (path / CONFIG).exists():
-        if any(entry.name != _LOCK and not _is_unfinished(entry) for entry in path.iterdir()):
+        if any(entry.name != _LOCK and not entry.match(_UNFINISHED) for entry in path.iterdir()):
             raise ValueError(f"--out {path}: holds other files; choose a new directory")
         return
     found = read_config(path)
@@ -185,14 +186,10 @@ def _remove_beginning(path: Path, *, existed: bool) -> None:
             folder.rmdir()
 
 
-def _is_unfinished(path: Path) -> bool:
-    """Whether a process that was killed left this file before it was whole."""
-    return path.name.startswith(".") and path.name.endswith(".tmp")
-
-
 def _remove_unfinished(path: Path) -> None:
-    for entry in (*path.glob(".*.tmp"), *path.glob("parts/.*.tmp"), *path.glob(f"{PRIVATE}/.*.tmp")):
-        entry.unlink(missing_ok=True)
+    for folder in ("", "parts/", f"{PRIVATE}/"):
+        for entry in list(path.glob(folder + _UNFINISHED)):
+            entry.unlink(missing_ok=True)
 
 
 def _difference(found: Config, wanted: Config) -> str:

@@ -13,9 +13,7 @@ from fedproof import check
 def load_function(option: str, name: str) -> Callable[..., Any]:
     """The function called `name`, from an installed module or one in the current folder.
 
-    Args:
-        option: what the configuration calls it, for errors.
-        name: `my_package.module:function`.
+    The `option` is what errors call it.
 
     >>> load_function("model", "math:sqrt")(9.0)
     3.0
@@ -28,8 +26,8 @@ def load_function(option: str, name: str) -> Callable[..., Any]:
             function = getattr(import_module(module), attribute, None)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"{option} = {name!r} cannot be imported: module {error.name!r} is not found; install it or "
-            "extend PYTHONPATH"
+            f"{option} = {name!r} cannot be imported: module {error.name!r} is not found; install it, "
+            "extend PYTHONPATH, or run this in the folder that holds it"
         ) from error
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"{option} = {name!r} cannot be imported: {error}") from error

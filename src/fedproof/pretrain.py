@@ -42,11 +42,7 @@ class Pretrained:
 
 @all_digits()
 def pretrain(
-    config: PretrainConfig,
-    out: Path,
-    *,
-    device: str = "cpu",
-    progress: Progress = silent,
+    config: PretrainConfig, out: Path, *, device: str = "cpu", progress: Progress = silent
 ) -> Pretrained:
     """Train without privacy on the public data of `config` and write the weights as `.npz`.
 

@@ -43,17 +43,11 @@ class RunSummary:
 
     Attributes:
         data: name of the data set.
-        users, inputs, replicas: how many there are.
         accuracy: of the ensemble, as its certificate reads it: by mean confidence, or by votes.
         replica_accuracy: of one replica, on average.
         secure_noise: whether random numbers came from the operating system.
-        class_names: of the labels.
-        communication: what users sent up.
         seconds: of each stage.
-        peak_memory_bytes: of the process.
         certified_accuracy: by the size as a text; this and what follows is None if nothing is certified.
-        certified_size: over the test inputs.
-        failure_probability, served, method, bound: of the certificate.
         rule: by which models elect a class, where it is not plurality.
         simultaneous: true where the failure probability is for all inputs together.
         collective: for each size as a text, how many labels so many units can change at once, at most.
@@ -166,11 +160,8 @@ class SweptRun:
         values: of the varied keys.
         folder: of the run, below that of the sweep.
         epsilon: the paper's, None without privacy.
-        accuracy: of the ensemble.
         certified_accuracy: by the size as a text, as in `summary.json`.
         certified_size: the median over test inputs, None if nothing was certified.
-        sound: whether the certificate is a proof.
-        seconds: of the whole run.
     """
 
     values: Mapping[str, str]
@@ -192,21 +183,12 @@ class ComparedRun:
     """One way of certifying one run, and what it costs; the fields are the keys of a row in `compare.json`.
 
     Attributes:
-        name: of the run.
         kind: of the mechanism.
-        unit: what may be poisoned.
-        relation: what an adversary may do.
-        replicas: how many models.
-        accuracy: of the ensemble.
-        delta: of the mechanism's privacy, None without.
         seconds: of training and certifying.
-        uploads: updates that users send up while all replicas are trained.
-        bytes: of these updates.
+        uploads, bytes: what users send up while all replicas are trained.
         certificate: the method, `paper` for the paper's formula, `none` if nothing was certified.
         epsilon: of one model for one unit, None without privacy.
         certified_accuracy: by the size as a text, as in `summary.json`.
-        sound: whether the certificate is a proof.
-        reasons: why it is none.
         predictor: what is certified, in words.
         published_epsilon: of everything that is published; of one release that is `epsilon`.
         epsilon_relation: `join` if every ε is for a unit added or removed, `replace` if for one replaced.

@@ -1,4 +1,4 @@
-"""Many runs, which differ in a few keys or in their mechanism: finished ones are skipped."""
+"""Many trainings that differ in a few keys or in their mechanism: sweeps, comparisons, and a pilot."""
 
 import itertools
 import json
@@ -7,12 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from fedproof import encoders
+from fedproof.arrays import Floats
 from fedproof.certificates import Method
-from fedproof.config import Config, DataSection, parse_config
-from fedproof.experiment import SharedWork, run
+from fedproof.config import Config, DataSection, parse_config, validated
+from fedproof.ensemble import train_replicas
+from fedproof.experiment import SharedWork, make_task, run
+from fedproof.federation import Federation
 from fedproof.files import replace_file
 from fedproof.folder import common_seed, read_config
 from fedproof.progress import Progress, silent
+from fedproof.seeds import derived_seed, fresh_seed
 from fedproof.summary import ComparedRun, RunSummary, SweptRun, read_summary
 
 
@@ -67,25 +74,17 @@ def overrides(values: Mapping[str, str]) -> list[str]:
     return [f"{one.strip()}={value}" for keys, value in values.items() for one in keys.split("+")]
 
 
-def sweep(
-    runs: list[Point],
-    out: Path,
-    *,
-    engine: str = "local",
-    device: str = "cpu",
-    progress: Progress = silent,
-    finished: Callable[[Path], object] = lambda folder: None,
-) -> list[SweptRun]:
+def sweep(runs: list[Point], out: Path, **how: Any) -> list[SweptRun]:
     """All runs, each kept in its own directory under `out`; runs that are there are not done again.
 
     Data are loaded once, and each user's first update is computed once for all noise levels and clip norms.
+    `how` is as for `run_all`.
     """
     configs = {point.name: point.config for point in runs}
     if len(configs) < len(runs):
         raise ValueError("--vary: two runs would have the same directory; leave out what is there twice")
     rows: list[SweptRun] = []
-    done = run_all(configs, out, engine=engine, device=device, progress=progress, finished=finished)
-    for point, summary in zip(runs, done, strict=True):
+    for point, summary in zip(runs, run_all(configs, out, **how), strict=True):
         rows.append(_swept(point, summary))
         write_rows([row.document() for row in rows], out / "sweep.json")
     return rows
@@ -158,18 +157,11 @@ def _finished(folder: Path, config: Config) -> RunSummary | None:
 _PAPER_REASON = "the paper's formula: its accounting and its confidence bounds, for comparison"
 
 
-def compare(
-    configs: Mapping[str, Config],
-    out: Path,
-    *,
-    engine: str = "local",
-    device: str = "cpu",
-    progress: Progress = silent,
-    finished: Callable[[Path], object] = lambda folder: None,
-) -> list[ComparedRun]:
+def compare(configs: Mapping[str, Config], out: Path, **how: Any) -> list[ComparedRun]:
     """All runs, each kept in the directory of its name under `out`; finished ones are not done again.
 
-    A mechanism with privacy has a second row: the paper's formula for the same models.
+    A mechanism with privacy has a second row: the paper's formula for the same models. `how` is as for
+    `run_all`.
 
     Raises:
         ValueError: the data differ; the line names the key and both values.
@@ -177,9 +169,7 @@ def compare(
     check_same_data(configs)
     rows: list[ComparedRun] = []
     # Nothing but the data is shared: each mechanism is to take the seconds it takes alone.
-    done = run_all(
-        configs, out, engine=engine, device=device, share=False, progress=progress, finished=finished
-    )
+    done = run_all(configs, out, share=False, **how)
     for (name, config), summary in zip(configs.items(), done, strict=True):
         rows += _compared(name, config, summary)
         write_rows([row.document() for row in rows], out / "compare.json")
@@ -191,15 +181,13 @@ def check_same_data(configs: Mapping[str, Config]) -> None:
     if len(configs) < 2:
         raise ValueError("a comparison needs at least two configurations")
     (first, wanted), *others = configs.items()
-    for name, config in others:
-        found = {f"data.{key}": getattr(config.data, key) for key in DataSection.model_fields}
-        same = {f"data.{key}": getattr(wanted.data, key) for key in DataSection.model_fields}
-        for key, value in found.items():
-            if value != same[key]:
-                raise ValueError(
-                    f"{name}: {key} = {value!r} must be {same[key]!r} as in {first}: "
-                    "mechanisms are compared on the same data"
-                )
+    for (name, config), key in itertools.product(others, DataSection.model_fields):
+        value, same = getattr(config.data, key), getattr(wanted.data, key)
+        if value != same:
+            raise ValueError(
+                f"{name}: data.{key} = {value!r} must be {same!r} as in {first}: mechanisms are compared on "
+                "the same data"
+            )
 
 
 def _compared(name: str, config: Config, summary: RunSummary) -> list[ComparedRun]:
@@ -254,3 +242,57 @@ def _predictor(config: Config, summary: RunSummary) -> str:
     taken = "vote" if summary.method in (Method.VOTE, Method.RENYI) else "mean"
     models = "draws around one release" if config.mechanism.described.one_release else "models"
     return f"the {taken} of {summary.replicas} {models}"
+
+
+# --- a pilot: a few models on a few users each, to plan with ------------------------------------------------
+
+COHORTS = (1, 2, 3, 5, 10, 20)
+_INPUTS = 1000
+
+
+def pilot(
+    config: Config,
+    *,
+    cohorts: Iterable[int] = COHORTS,
+    replicas: int = 24,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> tuple[Federation, dict[int, Floats]]:
+    """The federation, and for each cohort the share of right votes of each test input, without noise.
+
+    Model and local training are those of `config`; of its mechanism only rounds and pooling are kept. At
+    most a thousand test inputs are looked at, and cohorts that would leave one group alone are left out.
+
+    Guarantee: no replica of a run of `config` is trained here. What is chosen after looking at these models
+    is chosen independently of those that are then certified.
+    """
+    named = config.ensemble.seed
+    seed = fresh_seed() if named is None else derived_seed(named, "pilot")
+    limit = min(config.data.test_limit or _INPUTS, _INPUTS)
+    section = config.data.model_copy(update={"test_limit": limit})
+    federation = encoders.load(**section.model_dump(), device=device, progress=progress)
+    units = len(federation.labels) if config.draws_instances else federation.num_users
+    wanted = [cohort for cohort in cohorts if 2 * cohort <= units]
+    found = {}
+    for index, cohort in enumerate(wanted):
+        progress("pilot", index, len(wanted))
+        task = make_task(drawing(config, cohort), device, federation, seed=seed)
+        votes = train_replicas(task, range(replicas)).scores.argmax(axis=2)
+        found[cohort] = np.asarray((votes == federation.test_labels).mean(axis=0))
+    progress("pilot", len(wanted), len(wanted))
+    return federation, found
+
+
+def drawing(config: Config, cohort: int) -> Config:
+    """The configuration with cohorts of so many units drawn once, and no noise."""
+    document = config.model_dump(mode="json", exclude_none=True)
+    unused = ("groups", "local_steps", "upload", "anchors", "sharpness")
+    kept = {key: value for key, value in document["mechanism"].items() if key not in unused}
+    changed = {"kind": "cohort-once", "sampling": "fixed", "cohort": cohort, "noise_multiplier": 0.0}
+    document["mechanism"] = kept | changed | {"clip": "flat", "pooled": config.mechanism.pools}
+    document["certificate"]["method"] = "vote"
+    document["certificate"].pop("bound", None)
+    del document["aggregation"], document["attack"]
+    if not config.draws_instances:
+        document["threat"]["unit"] = "user"
+    return validated(Config, document, "pilot")

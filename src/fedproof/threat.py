@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
+from fedproof import check
+
 
 class Unit(StrEnum):
     """What one poisoned unit is: all data of one user, or one labelled instance."""
@@ -24,14 +26,8 @@ class Relation(StrEnum):
 
 
 def as_unit(value: str) -> Unit:
-    """The unit of that name; ValueError says which there are.
-
-    >>> as_unit("instance")
-    <Unit.INSTANCE: 'instance'>
-    """
-    if value not in list(Unit):
-        raise ValueError(f"unit = {value!r} must be one of {', '.join(Unit)}")
-    return Unit(value)
+    """The unit of that name; ValueError says which there are."""
+    return check.member(Unit, unit=value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +43,6 @@ class ThreatModel:
     kind: ClassVar[str] = "threat"
 
     def __post_init__(self) -> None:
-        for name, kind in (("unit", Unit), ("relation", Relation)):
-            value = getattr(self, name)
-            if value not in list(kind):
-                raise ValueError(f"{name} = {value!r} must be one of {', '.join(kind)}")
-            object.__setattr__(self, name, kind(value))  # plain strings are welcome
+        # Plain strings are welcome.
+        object.__setattr__(self, "unit", as_unit(self.unit))
+        object.__setattr__(self, "relation", check.member(Relation, relation=self.relation))

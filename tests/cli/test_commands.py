@@ -42,6 +42,13 @@ def test_help_is_plain_text():
     assert "\\" not in text
 
 
+def test_the_list_of_commands_is_not_cut_off(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for text in (fedproof("--help").stdout, fedproof("data", "--help").stdout):
+        assert "Commands:" in text
+        assert "...\n" not in text.partition("Commands:")[2]
+
+
 def as_json(*arguments):
     return json.loads(fedproof(*arguments, "--json").stdout)
 
@@ -383,6 +390,7 @@ def test_run_predict_and_verify_the_whole_way(tmp_path):
     document = as_json("run", config, "--out", tmp_path / "run", "--set", "certificate.method=mean")
     assert document["replicas"] == 30
     assert as_json("verify", tmp_path / "run" / "certificate.json")["valid"]
+    assert "certificate.json: every number holds" in fedproof("verify", tmp_path / "run").stdout
     np.save(tmp_path / "inputs.npy", np.zeros((2, 64), dtype=np.float32))
     answer = as_json("predict", tmp_path / "run", "--inputs", tmp_path / "inputs.npy")
     assert len(answer["prediction"]) == len(answer["certified_size"]) == 2

@@ -10,6 +10,7 @@ import pytest
 import typer.main
 from click.testing import CliRunner
 
+from fedproof import cli
 from fedproof.cli import app
 
 MAIN = typer.main.get_command(app)
@@ -127,6 +128,8 @@ MISTAKES = [
     (f"{CERTIFY} {TENTH} --page nowhere/p.html", "--page nowhere/p.html: there is no folder nowhere"),
     ("report note.txt", "note.txt: certificate is not a JSON document"),
     ("verify note.txt", "note.txt: certificate is not a JSON document"),
+    ("verify .", "certificate.json: cannot be read: No such file or directory"),
+    ("report nowhere", "nowhere: there is no such file or folder"),
     ("verify nowhere.json", "nowhere.json: cannot be read: No such file or directory"),
     # costs
     (f"{COST} --sizes 5:1", "--sizes '5:1' must count up from 0 or more"),
@@ -212,3 +215,50 @@ def test_wrong_usage_names_what_is_allowed(line, answer):
     done = CliRunner().invoke(MAIN, shlex.split(line))
     assert done.exit_code == 2
     assert answer in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["run", "x.toml"], "interrupted: finished parts are kept, continue with --resume"),
+        (["sweep", "x.toml"], "interrupted: what is finished is kept, the same command goes on"),
+        (["plan", "--size", "3"], "interrupted"),
+        ([], "interrupted"),
+    ],
+    ids=["run", "sweep", "plan", "nothing"],
+)
+def test_who_interrupts_a_command_is_told_what_it_kept(words, answer, monkeypatch, capsys):
+    def stopped():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "app", stopped)
+    monkeypatch.setattr("sys.argv", ["fedproof", *words])
+    with pytest.raises(SystemExit, match="130"):
+        cli.main()
+    assert capsys.readouterr().err.strip() == answer
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (
+            OSError(28, "cannot be written (No space left on device)", "run/x"),
+            "run/x: cannot be written (No spa",
+        ),
+        (PermissionError(13, "Permission denied", "x.npy"), "x.npy: Permission denied"),
+        (OSError("no such device"), "no such device"),
+        (MemoryError("Unable to allocate 93 GiB"), "out of memory: Unable to allocate 93 GiB"),
+    ],
+    ids=["full disk", "forbidden", "other", "memory"],
+)
+def test_what_the_machine_refuses_is_one_line_without_numbers_of_errors(error, answer, monkeypatch, capsys):
+    def stopped():
+        raise error
+
+    monkeypatch.setattr(cli, "app", stopped)
+    with pytest.raises(SystemExit, match="1"):
+        cli.main()
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {answer}")
+    assert "Errno" not in told
+    assert told.count("\n") == 1

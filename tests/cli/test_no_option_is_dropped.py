@@ -161,7 +161,7 @@ def folder(tmp_path_factory):
         (path / f"{name}pilot.toml").write_text(pilot)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
-        patch.setattr("fedproof.pilot.pilot", measured)
+        patch.setattr("fedproof.sweep.pilot", measured)
         # Seconds for every fixed cohort, and beside the point: other accountants see the same mechanism.
         patch.setitem(ACCOUNTANTS, "rdp", paper_epsilon)
         patch.setattr("fedproof.accounting.epsilon.rdp_delta", paper_delta)

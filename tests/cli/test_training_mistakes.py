@@ -37,6 +37,7 @@ floats = lambda: (X, y.astype(float), XT, yT.astype(np.uint8))
 grey = lambda part: (part * 20 + 128).clip(0, 255).astype(np.uint8)
 pixels = lambda: (grey(X), y, grey(XT), yT)
 mixed = lambda: (X, y, grey(XT), yT)
+metres = lambda: (X * 1e6, y, XT * 1e6, yT)
 def bytewise():
     offsets = np.arange(0, 201, 20)
     return fp.Federation(features=grey(X), labels=y, offsets=offsets, test_features=XT,
@@ -162,3 +163,10 @@ def test_bytes_are_read_as_pixels_with_a_line(caplog):
 def test_tensors_and_labels_of_any_type_are_welcome(way):
     line = f"{BASE} {DATA}{way} --set model.name=own:net"
     assert CliRunner().invoke(MAIN, shlex.split(line)).exit_code == 0
+
+
+@pytest.mark.parametrize("way", ["good", "metres"])
+def test_features_that_nobody_scaled_are_doubted(way):
+    done = CliRunner().invoke(MAIN, shlex.split(f"{BASE} {DATA}{way}"))
+    assert done.exit_code == 0
+    assert ("features reach beyond 1000" in done.stdout) == (way == "metres")

@@ -261,3 +261,45 @@ def test_a_wrong_number_of_adversaries_is_blamed_on_its_own_option(folder):
     (folder / "tiny.toml").write_text("[attack]\nkind = 'label-flip'\n[mechanism]\ncohort = 4\n")
     done = CliRunner().invoke(MAIN, ["attack", "tiny.toml", "--adversaries", "few"])
     assert str(done.exception) == "--adversaries 'few' must be a number or look like 0:10 or 1,5,20"
+
+
+# --- what is allowed, and hardly meant ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        (
+            "certify",
+            "--scores",
+            "scores.npy",
+            "--epsilon",
+            "1e-5",
+            "--delta",
+            "0.6",
+            "--epsilon-relation",
+            "join",
+        ),
+        ("account", *TENTH, "--delta", "0.6"),
+        ("plan", "--epsilon", "1", "--delta", "0.6", "--sampling", "none"),
+    ],
+    ids=lambda line: line[0],
+)
+def test_a_delta_that_looks_like_an_epsilon_is_doubted(line):
+    doubt = "δ = 0.6 is large: it should be well below 1 / number of units; was ε meant?"
+    assert doubt in printed(*line)
+    assert "is large" not in printed(*(word if word != "0.6" else "1e-5" for word in line))
+
+
+def test_trainings_from_one_seed_are_doubted():
+    doubt = "all replicas score the same, number for number: trainings that share a seed are one training"
+    assert doubt not in certified(*TENTH)
+    np.save("scores.npy", np.repeat(np.load("scores.npy")[:1], 60, axis=0))
+    assert doubt in certified(*TENTH)
+
+
+def test_where_every_input_abstains_nothing_is_called_none_by_accident():
+    np.save("scores.npy", np.load("scores.npy")[:4])
+    text = certified(*TENTH)
+    assert re.search(r"median / largest │ +none │", text)
+    assert "every input abstains: too few replicas" in text

@@ -231,8 +231,11 @@ def test_a_mistake_in_the_sites_file_is_answered_by_one_line(tmp_path, changes, 
 
 def test_a_file_that_is_none(tmp_path):
     (tmp_path / "bad.toml").write_text("= nonsense")
-    for name in ("bad.toml", "absent.toml"):
-        with pytest.raises(ValueError, match="is not a site's file"):
+    for name, message in (
+        ("bad.toml", "is not a site's file"),
+        ("absent.toml", "cannot be read: No such file"),
+    ):
+        with pytest.raises(ValueError, match=message):
             own.load_site(tmp_path / name)
 
 

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ from fedproof.report import write_report
 from fedproof.report.run_data import read_run
 from fedproof.report.sections import advice
 
-LITTLE = """
+DATA = """
 [data]
 name = "digits"
 users = 60
+"""
+LITTLE = f"""{DATA}
 [mechanism]
 cohort = 10
 noise_multiplier = 3.0
@@ -54,14 +57,22 @@ def test_what_is_advised_is_a_command_that_helps(little, tmp_path):
         assert parse_config(LITTLE, "little", shlex.split(change))
 
 
-def test_one_upload_is_advised_by_a_command_that_helps(little, tmp_path):
+def test_one_upload_is_advised_by_a_section_that_helps(little, tmp_path):
     (once,) = (text for text in advice(read_run(little.folder, pictures=False)) if "one upload" in text)
-    changes = [*re.findall(r"--set (\S+?)\.?(?= |$)", once), "mechanism.anchors=64"]
+    section = once.partition("replace [mechanism] by ")[2].rstrip(".").replace(", ", "\n")
     public = ["data.public=300", "data.project=16", "data.projection=spectral"]  # digits need no encoder
-    better = run(parse_config(LITTLE, "little", [*changes, *public]), tmp_path / "once")
+    better = run(parse_config(f"{DATA}[mechanism]\n{section}", "once", public), tmp_path / "once")
     assert better.summary.method == "exact"
     assert better.summary.accuracy > little.summary.accuracy + 0.2
     assert better.summary.certified_accuracy["1"] > 0.3
+
+
+@pytest.mark.parametrize(("users", "groups"), [(2, None), (3, 3), (20, 5), (60, 12)])
+def test_groups_are_advised_where_they_can_outvote_one_user(little, users, groups):
+    data = read_run(little.folder, pictures=False)
+    fewer = replace(data, summary=replace(data.summary, users=users))
+    found = re.findall(r"mechanism\.groups=(\d+)", " ".join(advice(fewer)))
+    assert found == ([] if groups is None else [str(groups)])
 
 
 def test_models_that_agree_without_being_sure_are_better_counted(little, tmp_path):

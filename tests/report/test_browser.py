@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from fedproof.certificates import loads
+from fedproof.certificates import ApproximateDP, inefficacy, loads
 from fedproof.certificates.planning import certifies
 from fedproof.report import (
     write_attack_page,
@@ -37,7 +37,8 @@ def page(make_run):
 def pages(make_run, page, attack_rows, sweep_rows, compare_rows, tmp_path_factory):
     """One page of each kind."""
     folder = tmp_path_factory.mktemp("pages")
-    bounds = [{"k": k, "method": "mean", "lower": 0.4 - 0.04 * k, "upper": 0.4 + 0.01 * k} for k in range(5)]
+    privacy = ApproximateDP(epsilon=0.5, delta=0.0, relation="replace")
+    bounds = inefficacy([0.4] * 9, cost_bound=0.5, privacy=privacy, sizes=range(5), method="paper")
     return {
         "report": page,
         "heuristic": write_report(make_run("mechanism.clip=median")),
@@ -48,7 +49,7 @@ def pages(make_run, page, attack_rows, sweep_rows, compare_rows, tmp_path_factor
             command="fedproof verify certificate.json",
         ),
         "attack": write_attack_page(attack_rows(), folder / "attack.html"),
-        "inefficacy": write_inefficacy_page(bounds, folder / "inefficacy.html", cost=0.4, cost_bound=0.5),
+        "inefficacy": write_inefficacy_page(bounds, folder / "inefficacy.html"),
         "sweep": write_sweep_page(sweep_rows(), folder / "sweep.html"),
         "compare": write_compare_page(compare_rows(), folder / "compare.html"),
     }

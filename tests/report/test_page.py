@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedproof.report.gallery import encode_png
 from fedproof.report.page import Markup, data_block, join, table, tag, void
+from fedproof.report.sections import encode_png
 from fedproof.report.words import confidence, number, percent, rounded_up
 
 HOSTILE = '</td><script>alert(1)</script><img src=x onerror="alert(1)">\'"&'

@@ -9,10 +9,10 @@ import pytest
 
 from fedproof.certificates import loads
 from fedproof.report import write_report
-from fedproof.report.gallery import as_images, choices, gallery, to_bytes
 from fedproof.report.planner import improvements
 from fedproof.report.run_data import accuracy_chart, class_rows, read_run, sizes_chart
 from fedproof.report.run_page import body
+from fedproof.report.sections import as_images, choices, gallery, to_bytes
 from fedproof.report.words import chosen_size, percent
 from fedproof.summary import read_summary
 
@@ -53,6 +53,13 @@ def test_a_run_without_certificate(make_run):
 def test_every_kind_of_run_has_a_page(make_run, changes):
     page = write_report(make_run(*changes)).read_text()
     assert 'data-figure="certified-accuracy"' in page
+
+
+@pytest.mark.parametrize("method", ["margin", "mean"])
+def test_sizes_by_means_are_told_from_those_by_margins(make_run, method):
+    page = write_report(make_run(f"certificate.method={method}")).read_text()
+    assert ("mean confidences alone" in page) == (method == "margin")
+    assert ("a certificate by margins may be larger" in page) == (method == "margin")
 
 
 def test_curves_equal_the_certificate_and_the_metrics(make_run):
@@ -104,21 +111,21 @@ def test_class_rows_add_up(make_run):
 
 def test_the_gallery_shows_the_extremes(make_run):
     certificate = loads((make_run() / "certificate.json").read_bytes())
-    largest, smallest = choices(certificate, each=3)[:2]
+    shown = choices(certificate, each=3)
     sizes = [size for size in certificate.certified_size if size is not None]
-    assert [certificate.certified_size[i] for i in largest.inputs] == sorted(sizes)[::-1][:3]
-    assert [certificate.certified_size[i] for i in smallest.inputs] == sorted(sizes)[:3]
+    assert [certificate.certified_size[i] for i in shown["Hardest to change"]] == sorted(sizes)[::-1][:3]
+    assert [certificate.certified_size[i] for i in shown["Easiest to change"]] == sorted(sizes)[:3]
 
 
 def test_nothing_is_hardest_where_all_sizes_are_equal(make_run):
     certificate = loads((make_run() / "certificate.json").read_bytes())
     count = certificate.num_inputs
     equal = replace(certificate, certified_size=(2,) * count, prediction=(0,) * count)
-    assert choices(equal) == ()
+    assert choices(equal) == {}
     some = replace(
         equal, certified_size=(None,) + (2,) * (count - 1), prediction=(None,) + (0,) * (count - 1)
     )
-    assert [choice.title for choice in choices(some)] == ["Abstained on"]
+    assert list(choices(some)) == ["Abstained on"]
     assert gallery(replace(read_run(make_run()), certificate=equal)) is None
 
 

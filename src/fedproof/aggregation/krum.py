@@ -56,14 +56,11 @@ def krum_scores(distances: Tensor, num_neighbours: int) -> Tensor:
 
 
 def multi_krum(updates: Tensor, num_adversaries: int, num_selected: int | None = None) -> Tensor:
-    """Mean `(replicas, dim)` of the updates with the best Krum scores; of equals the first.
+    """Mean `(replicas, dim)` of the `num_selected` updates with the best Krum scores; of equals the first.
+
+    By default n - f of n are averaged, f being `num_adversaries`.
 
     Reference: Blanchard, El Mhamdi, Guerraoui, Stainer 2017, arXiv:1703.02757v1, section 6.
-
-    Args:
-        updates: `(replicas, cohort, dim)`.
-        num_adversaries: f.
-        num_selected: number of updates that are averaged; None: n - f.
 
     >>> multi_krum(torch.tensor([[[0.0], [1.0], [1.5], [2.0], [50.0]]]), 1).tolist()
     [[1.125]]

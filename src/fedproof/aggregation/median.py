@@ -47,17 +47,11 @@ def geometric_median(
 ) -> Tensor:
     """Geometric median `(replicas, dim)` by the smoothed Weiszfeld algorithm.
 
-    From the coordinate-wise median, each step is a mean weighted by 1 / max(ν, distance). A replica ends when
-    its point moves by no more than `tolerance` of the median distance: far-away updates do not end it early.
+    From the coordinate-wise median, each step is a mean weighted by 1 / max(ν, distance), ν being the
+    `smoothing`. A replica ends when its point moves by no more than `tolerance` of the median distance:
+    far-away updates do not end it early. `num_adversaries` is for the size of the cohort alone.
 
     Reference: Pillutla, Kakade, Harchaoui 2022, arXiv:1912.13445v3, Algorithm 2.
-
-    Args:
-        updates: `(replicas, cohort, dim)`.
-        num_adversaries: f, for the size of the cohort alone.
-        smoothing: ν.
-        iterations: most steps.
-        tolerance: of the last step.
 
     >>> geometric_median(torch.tensor([[[0.0], [1.0], [50.0]]])).round(decimals=3).tolist()
     [[1.0]]

@@ -96,7 +96,6 @@ class Rule:
     """A rule as the server applies it; its result times the cohort's size takes the place of the sum.
 
     Attributes:
-        name: of the rule.
         num_adversaries: f, how many of a cohort the rule shall withstand.
         function: the rule for cohorts of equal size.
         least: smallest cohort for a given f.

@@ -10,9 +10,16 @@ from typing import Any
 from fedproof.attacks.attack import Attack, Coalition, Craft, Goal, choose_adversaries, custom
 from fedproof.attacks.backdoor import Backdoor, DistributedBackdoor
 from fedproof.attacks.hostile import Hostile, Values
-from fedproof.attacks.instances import Instances, JoiningInstances, LeavingInstances
 from fedproof.attacks.label_flip import LabelFlip
-from fedproof.attacks.membership import Absent, Joining, Leaving, Resized
+from fedproof.attacks.membership import (
+    Absent,
+    Instances,
+    Joining,
+    JoiningInstances,
+    Leaving,
+    LeavingInstances,
+    Resized,
+)
 from fedproof.attacks.model_replacement import ModelReplacement
 from fedproof.attacks.perturbed import Direction, MinMax, MinSum
 from fedproof.attacks.worst_case import Crafted, WorstCase

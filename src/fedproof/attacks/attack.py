@@ -177,13 +177,7 @@ def with_updates(coalition: Coalition, crafted: Tensor) -> Contributions:
 
 @dataclass(frozen=True, kw_only=True)
 class CustomData(Attack):
-    """`function(federation, adversaries, **options) -> Federation`; honest users must stay as they are.
-
-    Attributes:
-        name: `module:function`.
-        function: the user's.
-        options: further arguments.
-    """
+    """`function(federation, adversaries, **options) -> Federation`; honest users must stay as they are."""
 
     name: str
     function: Callable[..., Federation] = field(repr=False)
@@ -200,11 +194,6 @@ class CustomUpdates(Attack):
 
     The result is shaped like `contributions.updates`, (replicas or 1, members, dim); only the adversaries'
     rows are used.
-
-    Attributes:
-        name: `module:function`.
-        function: the user's.
-        options: further arguments.
     """
 
     name: str

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproof import check
 from fedproof.attacks.attack import Attack, Coalition, Craft
 from fedproof.attacks.units import frozen, most_instances, resized, rows_of_users
 from fedproof.ensemble.task import Task
@@ -53,7 +54,7 @@ class Hostile(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "values", as_values(self.values))
+        object.__setattr__(self, "values", check.member(Values, values=self.values))
 
     def poison(self, federation: Federation) -> Federation:
         """The federation in which the adversaries hold hostile instances."""
@@ -101,14 +102,3 @@ class Hostile(Attack):
             return np.resize(np.array(ends, dtype=kind), shape)
         numbers = np.array(_NUMBERS[self._kind(turn)], dtype=np.float32)
         return np.resize(numbers, shape).astype(kind)
-
-
-def as_values(value: str) -> Values:
-    """`value` as a kind of numbers.
-
-    >>> as_values("nan")
-    <Values.NAN: 'nan'>
-    """
-    if value not in list(Values):
-        raise ValueError(f"values = {value!r} must be one of {', '.join(Values)}")
-    return Values(value)

@@ -48,10 +48,8 @@ class Perturbed(Attack):
 
     Agnostic setting: the honest updates are those that the adversaries would have handed in themselves, all
     of them in every round, whether they were drawn or not. A single adversary has nothing to hide behind and
-    hands in its own. Where users train with noise (instance level), only those drawn are known.
-
-    Attributes:
-        direction: of the perturbation p.
+    hands in its own. Where users train with noise (instance level), only those drawn are known. `direction`
+    is that of the perturbation p.
     """
 
     direction: Direction = Direction.STD

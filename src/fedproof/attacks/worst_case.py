@@ -23,7 +23,44 @@ _LOUD = 1e6  # longer than any public set is wide
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorstCase(Attack):
+class _Targeted(Attack):
+    """An attack on some test inputs.
+
+    Attributes:
+        inputs: which test inputs are to be answered wrongly; empty: all.
+        target: the class to be answered; None: any wrong one.
+    """
+
+    inputs: tuple[int, ...] = ()
+    target: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for index in self.inputs:
+            check.not_negative_count(inputs=index)
+
+    def goal(self, federation: Federation) -> Goal:
+        """The chosen test inputs, to be answered with the target class, or with any wrong one."""
+        chosen = self.chosen(federation)
+        features, labels = federation.test_features[chosen], federation.test_labels[chosen]
+        if self.target is None:
+            return Goal(inputs=features, labels=labels, wanted=False)
+        return Goal(inputs=features, labels=np.full_like(labels, self.target))
+
+    def chosen(self, federation: Federation) -> NDArray[np.int64]:
+        """The test inputs named, or all, but for those that are of the target class already."""
+        count = len(federation.test_labels)
+        if self.inputs and max(self.inputs) >= count:
+            raise ValueError(f"inputs = {max(self.inputs)} must be below the number of test inputs = {count}")
+        chosen = np.array(self.inputs or range(count), dtype=np.int64)
+        if self.target is None:
+            return chosen
+        check_class(federation, target=self.target)
+        return np.asarray(chosen[federation.test_labels[chosen] != self.target])
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstCase(_Targeted):
     """All adversaries hand in the same long update along which the target inputs' margin falls fastest.
 
     After clipping each contributes the full clip norm in one direction: the poisoned side of the dominating
@@ -32,24 +69,19 @@ class WorstCase(Attack):
     send the head, or the labels, that `worst_upload` finds.
 
     Attributes:
-        inputs: which test inputs are to be answered wrongly; empty: all.
         target: the class to be answered; None: for each input and model the strongest wrong one.
         length: of the update; the server clips it.
     """
 
-    inputs: tuple[int, ...] = ()
-    target: int | None = None
     length: float = 1e6
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check.positive(length=self.length)
-        for index in self.inputs:
-            check.not_negative_count(inputs=index)
 
     def crafter(self, task: Task) -> Craft:
         """Replaces the adversaries' updates by the steepest descent of the margin."""
-        chosen = chosen_inputs(task.federation, self.inputs, self.target)
+        chosen = self.chosen(task.federation)
         if task.mechanism.releases is Releases.MODEL:
             upload = torch.from_numpy(worst_upload(task, chosen, self.target))
             return lambda coalition, state: upload.reshape(1, 1, -1).expand_as(coalition.updates)
@@ -70,13 +102,9 @@ class WorstCase(Attack):
 
         return craft
 
-    def goal(self, federation: Federation) -> Goal:
-        """The chosen test inputs, to be answered with the target class, or with any wrong one."""
-        return target_goal(federation, self.inputs, self.target)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Crafted(Attack):
+class Crafted(_Targeted):
     """The adversaries' instances pull the target inputs to a wrong class, as hard as clipping allows.
 
     The gradient of a linear model at an instance (x, B) is (p - e_B) xᵀ: a step along it moves the margin of
@@ -86,20 +114,15 @@ class Crafted(Attack):
     hand in no updates, can hardly do worse.
 
     Attributes:
-        inputs: which test inputs are to be answered wrongly; empty: all.
         target: the class to be answered, whose instances stay as they are; None: for each class the next one.
         gain: how many times louder crafted instances are than what they are made of.
     """
 
-    inputs: tuple[int, ...] = ()
-    target: int | None = None
     gain: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check.positive(gain=self.gain)
-        for index in self.inputs:
-            check.not_negative_count(inputs=index)
 
     def poison(self, federation: Federation) -> Federation:
         """The federation in which the adversaries' instances are crafted."""
@@ -113,13 +136,9 @@ class Crafted(Attack):
         features[rows], labels[rows] = made[turns].astype(features.dtype), wanted[turns]
         return frozen(federation, features=features, labels=labels)
 
-    def goal(self, federation: Federation) -> Goal:
-        """The chosen test inputs, to be answered with the target class, or with any wrong one."""
-        return target_goal(federation, self.inputs, self.target)
-
     def _instances(self, federation: Federation) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
         """The kinds of crafted instances, by turns, and their labels."""
-        chosen = chosen_inputs(federation, self.inputs, self.target)
+        chosen = self.chosen(federation)
         found, labels = federation.test_features[chosen], federation.test_labels[chosen]
         if not np.issubdtype(found.dtype, np.floating):
             return found, self._wanted(federation, labels)
@@ -139,27 +158,6 @@ class Crafted(Attack):
         if self.target is not None:
             return np.full_like(labels, self.target)
         return np.asarray((labels + 1) % federation.num_classes)
-
-
-def target_goal(federation: Federation, inputs: tuple[int, ...], target: int | None) -> Goal:
-    """The chosen test inputs, to be answered with the `target` class, or if it is None with any wrong one."""
-    chosen = chosen_inputs(federation, inputs, target)
-    features, labels = federation.test_features[chosen], federation.test_labels[chosen]
-    if target is None:
-        return Goal(inputs=features, labels=labels, wanted=False)
-    return Goal(inputs=features, labels=np.full_like(labels, target))
-
-
-def chosen_inputs(federation: Federation, inputs: tuple[int, ...], target: int | None) -> NDArray[np.int64]:
-    """The test inputs named, or all, but for those that are of the `target` class already."""
-    count = len(federation.test_labels)
-    if inputs and max(inputs) >= count:
-        raise ValueError(f"inputs = {max(inputs)} must be below the number of test inputs = {count}")
-    chosen = np.array(inputs or range(count), dtype=np.int64)
-    if target is None:
-        return chosen
-    check_class(federation, target=target)
-    return np.asarray(chosen[federation.test_labels[chosen] != target])
 
 
 def worst_upload(task: Task, chosen: NDArray[np.int64], target: int | None) -> Sent:

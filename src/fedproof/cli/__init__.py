@@ -7,13 +7,17 @@ import typer
 import typer.core
 
 from fedproof import __version__
-from fedproof.cli import certifying, comparing, looking, planning, site, training
+from fedproof.cli import certifying, comparing, looking, planning, training
 from fedproof.cli.common import stderr
 
 __all__ = ["app", "main"]
 
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
+_KEPT = {"run": ": finished parts are kept, continue with --resume"} | dict.fromkeys(
+    ("demo", "sweep", "compare", "reproduce", "records"),
+    ": what is finished is kept, the same command goes on",
+)
 
 # Without this typer writes \[required] where rich is installed, even if nothing is rendered by it.
 typer.core.HAS_RICH = False
@@ -38,7 +42,7 @@ for command in (
     training.predict,
     looking.account,
     planning.plan,
-    site.site,
+    looking.site,
     looking.report,
     comparing.reproduce,
     comparing.records,
@@ -69,8 +73,8 @@ def main() -> None:
     """Run the command line: exit 0, 1 for bad input with one clear line, 2 for wrong usage."""
     try:
         app()
-    except (ValueError, OSError, ImportError) as error:
-        stderr.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+    except (ValueError, OSError, ImportError, MemoryError) as error:
+        stderr.print(f"error: {_in_words(error)}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         _interrupted()
@@ -80,6 +84,12 @@ def main() -> None:
         raise
 
 
+def _in_words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return f"out of memory: {error}" if isinstance(error, MemoryError) else str(error)
+
+
 def _interrupted() -> NoReturn:
-    stderr.print("interrupted: finished parts are kept, continue with --resume", markup=False)
+    stderr.print(f"interrupted{_KEPT.get(' '.join(sys.argv[1:2]), '')}", markup=False, soft_wrap=True)
     sys.exit(_INTERRUPTED)

@@ -124,11 +124,7 @@ RULES = {
         uses=_EXECUTED
         | dict.fromkeys(("delta", "epsilon", "json"), ALWAYS)
         | dict.fromkeys(("upload", "width", "classes", "honest"), (Kind.LOCAL,))
-        | {
-            "noise_multiplier": (*_MECHANISM, Kind.LOCAL),
-            "unit": _MECHANISM,
-            "replicas": _MECHANISM,
-        },
+        | {"noise_multiplier": (*_MECHANISM, Kind.LOCAL), "unit": _MECHANISM, "replicas": _MECHANISM},
         needs=_EXECUTED_NEEDS | {Kind.LOCAL: ("noise_multiplier", "upload", "width")},
     ),
     "certify": Rules(

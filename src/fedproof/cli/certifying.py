@@ -20,9 +20,21 @@ from fedproof.certificates import (
 )
 from fedproof.certificates import certify as certify_scores
 from fedproof.certificates import inefficacy as certify_costs
-from fedproof.certificates.soundness import cost_caveats, executed
+from fedproof.certificates.soundness import executed
 from fedproof.cli.belonging import Kind, check_options
-from fedproof.cli.common import Json, check_written, print_json, print_table, say, sizes_of
+from fedproof.cli.common import (
+    Json,
+    check_written,
+    doubt_copies,
+    doubt_delta,
+    median_and_largest,
+    print_json,
+    print_table,
+    say,
+    say_soundness,
+    sizes_of,
+    thinned,
+)
 from fedproof.cli.mechanism import (
     EpsilonRelation,
     Given,
@@ -61,6 +73,7 @@ _READING = (
     "what is certified is the {label}, over trainings like these; for a finite ensemble that is itself "
     "retrained under attack, add --served"
 )
+_ABSTAINS = "every input abstains: too few replicas, or replicas that disagree; 1000 are a good number"
 
 
 @unfolded
@@ -104,8 +117,7 @@ def certify(
         ),
     ] = None,
     failure_probability: Annotated[
-        float,
-        typer.Option(help="Chance, for each input by itself, that what is certified for it is wrong."),
+        float, typer.Option(help="Chance, for each input by itself, that what is certified for it is wrong.")
     ] = 0.01,
     simultaneous: Annotated[
         bool,
@@ -135,7 +147,7 @@ def certify(
     page: Annotated[Path | None, typer.Option(help="Also write a page to look at, an .html file.")] = None,
     json: Json = False,
 ) -> None:
-    """Certify anybody's retrained models from their class confidences.
+    """Certify models trained elsewhere by their class confidences.
 
     A certificate is only as true as the options: they must describe exactly what the training did. Which
     options describe which training loop is a table in the guide, docs/loops.md.
@@ -174,6 +186,8 @@ def certify(
         )
         return
     show(certificate, words)
+    doubt_copies(scores)
+    doubt_delta(delta)
     if out is not None:
         say(f"written to {out}; check it with: {command}")
     if page is not None:
@@ -247,8 +261,10 @@ def show(certificate: Certificate, words: str) -> None:
         rows.append(("accuracy", f"{certificate.accuracy:.2%}"))
         curve = summary["certified_accuracy"]
         rows += [(f"certified at k = {k}", f"{curve[str(k)]:.2%}") for k in thinned(len(curve))]
-    rows.append(("certified size, median / largest", f"{size['median']} / {size['max']}"))
+    rows.append(("certified size, median / largest", median_and_largest(size["median"], size["max"])))
     print_table(title, ("", ""), rows)
+    if size["abstained"] == certificate.num_inputs:
+        say(_ABSTAINS)
     say_soundness(certificate.sound, certificate.reasons, words)
     if certificate.settings.served is None:
         rule, votes = certificate.settings.rule, certificate.settings.votes
@@ -261,28 +277,6 @@ def _confidence(certificate: Certificate) -> str:
         return ""
     whom = "all inputs together" if certificate.settings.simultaneous else "each input"
     return f"; {100 * (1 - certificate.failure_probability):.4g}% confidence for {whom}"
-
-
-def thinned(count: int) -> list[int]:
-    """At most about a dozen of the sizes 0 … count - 1, the last among them."""
-    step = max(1, (count + 10) // 12)
-    return sorted({*range(0, count, step), count - 1})
-
-
-def say_soundness(sound: bool, reasons: tuple[str, ...] | list[str], words: str | None = None) -> None:
-    """Whether the certificate is a proof, and if not, why not.
-
-    `words` say what somebody's own training is taken to have done; None: it was executed here.
-    """
-    if sound and words is None:
-        say("sound: every condition of the theorem is met")
-        return
-    if sound:
-        say(f"sound if your training did exactly this: {words}")
-        return
-    say("heuristic, not a proof, because:")
-    for reason in reasons:
-        say(f"  - {reason}")
 
 
 @unfolded
@@ -325,7 +319,7 @@ def inefficacy(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Bound what an attack with k units can achieve, and the units it needs.
+    """Bound what an attack achieves, and the units that it needs.
 
     Bounds are only as true as the options: they must describe exactly what the training did. Which options
     describe which training loop is a table in the guide, docs/loops.md.
@@ -352,7 +346,9 @@ def inefficacy(
     if out is not None:
         replace_file(out, dumps(result).encode())
     if page is not None:
-        _write_bounds(result, page)
+        from fedproof.report import write_inefficacy_page
+
+        write_inefficacy_page(result, page)
     if json:
         print_json(
             result.headline
@@ -362,23 +358,6 @@ def inefficacy(
     _show_bounds(result, words)
     if out is not None:
         say(f"written to {out}; check it with: fedproof verify {out} --costs {costs}")
-
-
-def _write_bounds(result: Inefficacy, page: Path) -> None:
-    """Bounds on a cost as a page."""
-    from fedproof.report import inefficacy_rows, write_inefficacy_page
-
-    settings = result.settings
-    write_inefficacy_page(
-        inefficacy_rows(result),
-        page,
-        cost=result.cost,
-        cost_bound=settings.cost_bound,
-        unit=settings.threat.unit.value,
-        needed={settings.method.value: result.needed} if settings.tau is not None else None,
-        tau=settings.tau,
-        reasons=cost_caveats(settings),
-    )
 
 
 def _show_bounds(result: Inefficacy, words: str) -> None:

@@ -13,10 +13,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedproof.certificates.scores import read_array, replica_parts
+
 stdout = Console()
 stderr = Console(stderr=True)
 
 _MOST_SIZES = 100_000
+_LARGE_DELTA = 0.1  # more than one in ten units may be given away altogether
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead, for programs.")]
 
@@ -38,8 +41,9 @@ def _finite(value: Any) -> Any:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on standard output."""
-    table = Table(title=title, title_justify="left", show_header=any(columns))
+    """A table on standard output, under a title that may be wider."""
+    say(title)
+    table = Table(show_header=any(columns))
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right")
     for row in rows:
@@ -47,9 +51,55 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     stdout.print(table)
 
 
-def say(text: str) -> None:
-    """A sentence on standard output, never broken by markup."""
-    stdout.print(text, markup=False, highlight=False, soft_wrap=True)
+def say(*texts: object) -> None:
+    """Sentences on standard output, each on a line of its own and never broken by markup."""
+    for text in texts:
+        stdout.print(str(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def answer(document: Any, *texts: object, json: bool) -> None:
+    """The document for programs, or what it says for people."""
+    if json:
+        print_json(document)
+    else:
+        say(*texts)
+
+
+def median_and_largest(median: int | None, largest: int | None) -> str:
+    """Two certified sizes; none where every input abstains."""
+    return "none" if median is None else f"{median} / {largest}"
+
+
+def doubt_copies(scores: Path) -> None:
+    """A sentence about replicas that all score the same, as trainings from one seed do."""
+    array = read_array(scores)
+    if all((part == array[:1]).all() for _, part in replica_parts(array)):
+        say("all replicas score the same, number for number: trainings that share a seed are one training")
+
+
+def doubt_delta(delta: float | None) -> None:
+    """A sentence about a δ that protects nobody: who mistakes it for ε would not notice."""
+    if delta is not None and delta >= _LARGE_DELTA:
+        say(f"δ = {delta:g} is large: it should be well below 1 / number of units; was ε meant?")
+
+
+def thinned(count: int) -> list[int]:
+    """At most about a dozen of the sizes 0 … count - 1, the last among them."""
+    step = max(1, (count + 10) // 12)
+    return sorted({*range(0, count, step), count - 1})
+
+
+def say_soundness(sound: bool, reasons: tuple[str, ...] | list[str], words: str | None = None) -> None:
+    """Whether the certificate is a proof, and if not, why not.
+
+    `words` say what somebody's own training is taken to have done; None: it was executed here.
+    """
+    if not sound:
+        say("heuristic, not a proof, because:", *(f"  - {reason}" for reason in reasons))
+    elif words is None:
+        say("sound: every condition of the theorem is met")
+    else:
+        say(f"sound if your training did exactly this: {words}")
 
 
 @contextmanager

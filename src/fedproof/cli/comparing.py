@@ -5,19 +5,30 @@ from typing import Annotated, Any
 
 import typer
 
-from fedproof.cli.certifying import say_soundness
-from fedproof.cli.common import Json, need_checkout, print_json, print_table, progress_bars, say, sizes_of
-from fedproof.cli.training import Device, Engine, Out, Set, training
+from fedproof.cli.common import (
+    Json,
+    answer,
+    need_checkout,
+    print_json,
+    print_table,
+    progress_bars,
+    say,
+    say_soundness,
+    sizes_of,
+)
+from fedproof.cli.training import Device, Engine, Experiment, Out, Set, training
 from fedproof.config import load_config
 from fedproof.folder import NOTICE
 from fedproof.robustness import AttackRow
 from fedproof.summary import ComparedRun
 
+Experiments = Annotated[Path, typer.Option(help="The folder with the experiments.")]
+
 _EACH_SAYS = f"{NOTICE} in the directory of a run says what of it may be published; keep private/ to yourself"
 
 
 def sweep(
-    config: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    config: Experiment,
     out: Out,
     vary: Annotated[list[str] | None, typer.Option(help="What changes: section.key=value1,value2.")] = None,
     engine: Engine = "local",
@@ -25,7 +36,7 @@ def sweep(
     changes: Set = None,
     json: Json = False,
 ) -> None:
-    """Many runs that differ in a few keys, shared work done once, and one page that compares them."""
+    """Train runs that differ in a few keys, and compare them. Shared work is done once."""
     training()
     from fedproof import sweep as sweeping
     from fedproof.report import write_sweep_page
@@ -34,12 +45,7 @@ def sweep(
     runs = sweeping.points(load_config(config, changes or ()), vary or ())
     with progress_bars() as progress:
         swept = sweeping.sweep(
-            runs,
-            out,
-            engine=engine,
-            device=device,
-            progress=progress,
-            finished=_report_once,
+            runs, out, engine=engine, device=device, progress=progress, finished=_report_once
         )
     page = write_sweep_page(swept, out / "sweep.html", title=f"Sweep of {config.name}")
     if json:
@@ -59,9 +65,7 @@ def sweep(
             for row in swept
         ],
     )
-    say(f"the page to look at is {page}")
-    say(picked(len(swept)))
-    say(_EACH_SAYS)
+    say(f"the page to look at is {page}", picked(len(swept)), _EACH_SAYS)
 
 
 def _report_once(folder: Path) -> None:
@@ -83,7 +87,7 @@ def compare(
     changes: Set = None,
     json: Json = False,
 ) -> None:
-    """Train and certify several mechanisms on the same data, and compare them; finished runs are kept."""
+    """Train, certify and compare mechanisms on the same data. Finished runs are kept."""
     training()
     from fedproof.report.comparisons import table_sizes, write_compare_page
     from fedproof.sweep import compare as compare_all
@@ -108,35 +112,27 @@ def compare(
 def _show(rows: list[ComparedRun], sizes: list[int], title: str) -> None:
     """Two tables, each narrow enough for a terminal: what is certified, and what it costs."""
     from fedproof.report.comparisons import OTHER_RELATION, certified_at, headline, published
-    from fedproof.report.words import data_size, duration, picked, rounded_up
+    from fedproof.report.words import data_size, duration, picked
 
     names = [f"{row.name}{', paper' * (row.certificate == 'paper')}{' *' * (not row.sound)}" for row in rows]
+    named = list(zip(names, rows, strict=True))
     print_table(
         f"{title}: certified accuracy",
         ("mechanism", "unit", *(f"k={size}" for size in sizes)),
-        [
-            (name, row.unit, *(f"{certified_at(row, size):.1%}" for size in sizes))
-            for name, row in zip(names, rows, strict=True)
-        ],
+        [(name, row.unit, *(f"{certified_at(row, k):.1%}" for k in sizes)) for name, row in named],
     )
     print_table(
         "What it costs",
         ("mechanism", "ε", "replicas", "time", "sent up"),
         [
-            (
-                name,
-                "-" if row.epsilon is None else rounded_up(row.epsilon, 3),
-                row.replicas,
-                duration(row.seconds),
-                data_size(row.bytes),
-            )
-            for name, row in zip(names, rows, strict=True)
+            (name, _epsilon(row.epsilon), row.replicas, duration(row.seconds), data_size(row.bytes))
+            for name, row in named
         ],
     )
     print_table(
         "What is published, and what a user sends",
         ("mechanism", "certified is", "ε, all", "for one unit", "replaced", "each sends"),
-        [(name, *published(row)) for name, row in zip(names, rows, strict=True)],
+        [(name, *published(row)) for name, row in named],
     )
     say(headline(rows))
     if any(row.other_relation for row in rows):
@@ -144,8 +140,13 @@ def _show(rows: list[ComparedRun], sizes: list[int], title: str) -> None:
     if not all(row.sound for row in rows):
         say("* not a proof; the page says why")
     say("sent up: updates of all replicas, in bytes; pooled training counted as FedSGD, at most")
-    say(picked(len({row.name for row in rows})))
-    say(_EACH_SAYS)
+    say(picked(len({row.name for row in rows})), _EACH_SAYS)
+
+
+def _epsilon(value: float | None) -> str:
+    from fedproof.report.words import rounded_up
+
+    return "-" if value is None else rounded_up(value, 3)
 
 
 def attack(
@@ -161,10 +162,10 @@ def attack(
     changes: Set = None,
     json: Json = False,
 ) -> None:
-    """Train under attack, and set what the attacks achieve beside what is certified."""
+    """Train under attack, and compare with what is certified."""
     training()
     from fedproof.report import write_attack_page
-    from fedproof.report.comparisons import saturated
+    from fedproof.report.attack_page import saturated
     from fedproof.robustness import document, write_rows
     from fedproof.robustness.evaluate import attack as run_attacks
 
@@ -178,24 +179,20 @@ def attack(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_rows(rows, out / "attacks.csv")
-        write_attack_page(
-            rows,
-            out / "attacks.html",
-            unit=loaded.threat.unit.value,
-            cost_bound=loaded.attack.cost_bound,
-        )
+        page, unit = out / "attacks.html", loaded.threat.unit.value
+        write_attack_page(rows, page, unit=unit, cost_bound=loaded.attack.cost_bound)
     if json:
         print_json(document(rows) | {"warnings": saturated(rows, loaded.attack.cost_bound)})
         return
     _show_attacks(rows, loaded.attack.cost_bound)
     say_soundness(all(row.sound for row in rows), list(dict.fromkeys(r for row in rows for r in row.reasons)))
     if out is not None:
-        say(f"the page to look at is {out / 'attacks.html'}")
+        say(f"the page to look at is {page}")
 
 
 def _show_attacks(rows: list[AttackRow], cost_bound: float) -> None:
     """Two tables, each narrow enough for a terminal: what models answer, and what it costs the attacker."""
-    from fedproof.report.comparisons import COLUMNS, saturated
+    from fedproof.report.attack_page import COLUMNS, saturated
 
     answered = {True: "yes", False: "NO", None: "-"}
     asked = "one model answers" if rows[0].replicas == 1 else f"{rows[0].replicas} replicas answer"
@@ -230,10 +227,8 @@ def _show_attacks(rows: list[AttackRow], cost_bound: float) -> None:
             for row in rows
         ],
     )
-    for name, meaning in COLUMNS.items():
-        say(f"{name}: {meaning}")
-    for sentence in saturated(rows, cost_bound):
-        say(f"warning: {sentence}")
+    say(*(f"{name}: {meaning}" for name, meaning in COLUMNS.items()))
+    say(*(f"warning: {sentence}" for sentence in saturated(rows, cost_bound)))
 
 
 def _shown(value: float | None, form: str) -> str:
@@ -242,14 +237,13 @@ def _shown(value: float | None, form: str) -> str:
 
 def reproduce(
     names: Annotated[
-        list[str],
-        typer.Argument(help="Studies in EXPERIMENTS/paper, single panels as STUDY/PANEL, or all."),
+        list[str], typer.Argument(help="Studies in EXPERIMENTS/paper, single panels as STUDY/PANEL, or all.")
     ],
     scale: Annotated[
         float, typer.Option(help="Of the number of replicas; 1 is the paper's, below 0.1 all is cut down.")
     ] = 1.0,
     out: Annotated[Path, typer.Option(help="Where rows, figures and the page go.")] = Path("reproduction"),
-    experiments: Annotated[Path, typer.Option(help="The folder with the experiments.")] = Path("experiments"),
+    experiments: Experiments = Path("experiments"),
     device: Device = "cpu",
     jobs: Annotated[
         int, typer.Option(help="Points measured side by side, each with its share of the device.")
@@ -266,7 +260,7 @@ def reproduce(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Train what a figure or table of the paper needs, and write it beside the published numbers.
+    """Measure the paper's figures and tables again.
 
     What was measured before is kept: an interrupted reproduction goes on.
     """
@@ -286,10 +280,8 @@ def reproduce(
     with progress_bars() as progress:
         rows = measure(wanted, experiments, out, progress=progress, **settings)
     page = write_page(studies, experiments, rows, out)
-    if json:
-        print_json({"rows": str(rows.path), "page": str(page)})
-    else:
-        say(f"the page to look at is {page}; its numbers are in {rows.path}")
+    text = f"the page to look at is {page}; its numbers are in {rows.path}"
+    answer({"rows": str(rows.path), "page": str(page)}, text, json=json)
 
 
 def _checked(
@@ -323,11 +315,11 @@ def records(
         ),
     ] = "",
     out: Annotated[Path, typer.Option(help="Where rows and the page go.")] = Path("records"),
-    experiments: Annotated[Path, typer.Option(help="The folder with the experiments.")] = Path("experiments"),
+    experiments: Experiments = Path("experiments"),
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Measure a line of the records again: what is certified where others have published a number.
+    """List what others have published, or measure a line again.
 
     Without a name it lists the lines and what was measured of them. What was measured into OUT before, with
     the same settings, is kept.

@@ -1,4 +1,4 @@
-"""`fedproof account`, `verify`, `report` and `data`: look at what a training costs, proves, gave and got."""
+"""`fedproof account`, `site`, `verify`, `report`, `data`: what trainings cost, prove, gave and were given."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,7 +11,7 @@ from fedproof.certificates import verify as verify_text
 from fedproof.certificates.document import parse, source_of
 from fedproof.certificates.soundness import executed
 from fedproof.cli.belonging import Kind, check_options
-from fedproof.cli.common import Json, print_json, print_table, progress_bars, say
+from fedproof.cli.common import Json, answer, doubt_delta, print_json, print_table, progress_bars, say
 from fedproof.cli.mechanism import (
     Given,
     MechanismOptions,
@@ -21,8 +21,9 @@ from fedproof.cli.mechanism import (
     mechanism_of,
     unfolded,
 )
-from fedproof.cli.training import Device, Set
+from fedproof.cli.training import Device, Experiment, Set
 from fedproof.config import load_config
+from fedproof.folder import CERTIFICATE
 from fedproof.mechanisms import Local
 from fedproof.mechanisms.codec import describe
 from fedproof.mechanisms.uploads import UPLOADS
@@ -138,6 +139,7 @@ def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
     )
     changed = LEFT_OUT if "honest" in document else changed_in_words(document["relation"])
     say(f"for one {unit} {changed}: {document['event']}")
+    doubt_delta(document["delta"])
     if epsilon is not None:
         found = ", ".join(f"{value:.3g} ({name})" for name, value in document["delta_at_epsilon"].items())
         say(f"δ at ε = {epsilon:g}: {found}")
@@ -146,11 +148,9 @@ def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
         say(
             f"that is towards the server, {document['epsilon_if_replaced']:.4f} (pld) for one {unit} "
             f"replaced; of the sum alone, if {document['honest']} users add their noise: "
-            f"ε = {sums['join']:.4f}, {sums['replace']:.4f} for one {unit} replaced"
-        )
-        say(
+            f"ε = {sums['join']:.4f}, {sums['replace']:.4f} for one {unit} replaced",
             f"one poisoned user weighs up to {document['reach']:.4g} times what an honest one says: the "
-            "server must leave room for noise"
+            "server must leave room for noise",
         )
     if "replicas" in document:
         cost = document["ensemble_epsilon"]
@@ -160,10 +160,42 @@ def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
         )
 
 
+def site(
+    file: Annotated[Path, typer.Argument(help="The site's own file (TOML), which its node is started with.")],
+    begin: Annotated[
+        bool, typer.Option("--begin", help="Begin the ledger, once, before the site takes part anywhere.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """What a site has spent, and how many updates are left."""
+    from fedproof.integrations import site as own
+    from fedproof.report.words import rounded_up
+
+    decided = own.load_site(file)
+    ledger = own.begin(decided) if begin else own.spent(decided)
+    found: dict[str, Any] = {
+        "ledger": decided.ledger,
+        "updates": sum(query.count for query in ledger.queries),
+        "epsilon": ledger.epsilon["pld"],
+        "delta": decided.delta,
+        "relation": "replace",
+        "max_epsilon": decided.max_epsilon,
+        "updates_left": own.affordable(decided, ledger),
+    }
+    text = (
+        "{updates} updates were sent, over all runs: ε = {epsilon} of {max_epsilon:g} at δ = {delta:g}, for "
+        "the site's data replaced by any other; {updates_left} more can be sent ({ledger})"
+    )
+    answer(found, text.format(**found | {"epsilon": rounded_up(found["epsilon"])}), json=json)
+
+
 @unfolded
 def verify(
     certificate: Annotated[
-        Path, typer.Argument(help="A file that certify, inefficacy, run or the Flower strategy wrote.")
+        Path,
+        typer.Argument(
+            help="A file that certify, inefficacy, run or the Flower strategy wrote, or its folder."
+        ),
     ],
     scores: Annotated[
         Path | None,
@@ -184,7 +216,12 @@ def verify(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Derive every number of a certificate again from the scores, or the costs, it was made from."""
+    """Derive every number of a certificate again.
+
+    A certificate follows from the scores, bounds on a cost follow from the costs.
+    """
+    if certificate.is_dir():
+        certificate /= CERTIFICATE
     try:
         text = certificate.read_bytes()
     except OSError as error:
@@ -200,15 +237,15 @@ def verify(
         )
     differences = verify_text(text, source, labels)
     believed = unverified(text, labels)
-    if json:
-        print_json({"valid": not differences, "differences": list(differences), "unverified": list(believed)})
-    else:
-        count = f"{document['num_inputs']} inputs" if "num_inputs" in document else "bounds on a cost"
-        holds = "does not hold" if differences else f"every number holds ({count})"
-        but = f"{' but these,' * (not differences)} not verified without --labels: {', '.join(believed)}"
-        say(f"{certificate}: {holds}{but if believed else ''}")
-        for difference in differences:
-            say(f"  - {difference}")
+    count = f"{document['num_inputs']} inputs" if "num_inputs" in document else "bounds on a cost"
+    holds = "does not hold" if differences else f"every number holds ({count})"
+    but = f"{';' if differences else ' but these,'} not verified without --labels: {', '.join(believed)}"
+    answer(
+        {"valid": not differences, "differences": list(differences), "unverified": list(believed)},
+        f"{certificate}: {holds}{but if believed else ''}",
+        *(f"  - {difference}" for difference in differences),
+        json=json,
+    )
     if differences:
         raise typer.Exit(1)
 
@@ -241,36 +278,27 @@ def report(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Write the page of a finished run, or of a certificate from elsewhere, and its figures."""
+    """Write the page of a run or a certificate, and its figures."""
     from fedproof import report as pages
     from fedproof.report.run_data import read_certificate
 
+    if not folder.exists():
+        raise ValueError(f"{folder}: there is no such file or folder")
     alone = pages.certificate_in(folder)
     if alone is not None and private:
         raise ValueError(f"--private: {alone} is a certificate alone, it holds no norms or clipped shares")
-    page = (
-        pages.write_report(folder, private=private)
-        if alone is None
-        else pages.write_certificate_report(folder)
-    )
-    drawn: list[str] = []
-    if figures is not None:
-        files = (
-            pages.write_figures(folder, figures)
-            if alone is None
-            else pages.write_charts(list(pages.certificate_charts(read_certificate(alone))), figures)
+    if alone is None:
+        page = pages.write_report(folder, private=private)
+        drawn = pages.write_figures(folder, figures) if figures else ()
+    else:
+        page = pages.write_certificate_report(folder)
+        drawn = (
+            pages.write_charts(pages.certificate_charts(read_certificate(alone)), figures) if figures else ()
         )
-        drawn = [str(path) for path in files]
-    if json:
-        print_json({"report": str(page), "figures": drawn})
-        return
-    for path in (page, *drawn):
-        say(str(path))
+    answer({"report": str(page), "figures": list(map(str, drawn))}, page, *drawn, json=json)
 
 
-data_app = typer.Typer(
-    help="Data sets: download them, encode them, or see what each user holds.", no_args_is_help=True
-)
+data_app = typer.Typer(help="Fetch or encode data sets, or see what each user holds.", no_args_is_help=True)
 
 Name = Annotated[
     str,
@@ -287,13 +315,7 @@ DataDir = Annotated[
 def fetch(name: Name, data_dir: DataDir = None, json: Json = False) -> None:
     """Download a data set and check its checksum."""
     paths = [str(path) for path in data.fetch(name, data_dir=data_dir)]
-    if json:
-        print_json({"name": name, "files": paths})
-    elif paths:
-        for path in paths:
-            say(path)
-    else:
-        say(f"{name} needs no download")
+    answer({"name": name, "files": paths}, *(paths or [f"{name} needs no download"]), json=json)
 
 
 @data_app.command()
@@ -329,7 +351,8 @@ def show(
     columns = list(rows[0])
     shown = rows if len(rows) <= 20 else [*rows[:10], *rows[-10:]]
     title = f"{summary.name}: {summary.num_users} users, {summary.num_instances} instances"
-    print_table(title, columns, [[row[column] for column in columns] for row in shown])
+    heads = ["all" if column == "instances" else column.removeprefix("class ") for column in columns]
+    print_table(f"{title}, by class", heads, [[row[column] for column in columns] for row in shown])
     if len(shown) < len(rows):
         say(f"the first and last ten of {len(rows)} users; all with --json")
     say(
@@ -340,13 +363,8 @@ def show(
 
 
 @data_app.command()
-def encode(
-    config: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
-    device: Device = "cpu",
-    changes: Set = None,
-    json: Json = False,
-) -> None:
-    """Compute the features of an experiment's encoder and keep them, so that its runs start at once."""
+def encode(config: Experiment, device: Device = "cpu", changes: Set = None, json: Json = False) -> None:
+    """Compute the features of an encoder, and keep them. Runs of the experiment then start at once."""
     section = load_config(config, changes or ()).data.model_copy(
         update={"project": None, "projection": "principal", "test_limit": None}
     )
@@ -355,7 +373,6 @@ def encode(
     by = federation.encoded_by
     if by is None or by.name is None:
         raise ValueError(f"{config}: data.encoder is missing, there is nothing to encode")
-    folder = encoders.cache_beside(section.data_dir).folder
     found = {
         "name": federation.name,
         "encoder": by.name,
@@ -363,15 +380,10 @@ def encode(
         "features": federation.features.shape[1],
         "training_inputs": len(federation.labels) + by.public,
         "test_inputs": len(federation.test_labels),
-        "folder": str(folder),
+        "folder": str(encoders.cache_beside(section.data_dir).folder),
     }
-    if json:
-        print_json(found)
-        return
-    say(
-        "{name}: {features} features of {encoder} for {training_inputs} training and {test_inputs} test "
-        "inputs, kept in {folder}".format(**found)
-    )
+    text = "{name}: {features} features of {encoder} for {training_inputs} training and {test_inputs} test "
+    answer(found, (text + "inputs, kept in {folder}").format(**found), json=json)
 
 
 def _classes(text: str) -> list[int | str]:

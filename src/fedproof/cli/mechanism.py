@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from functools import wraps
+from functools import partial, wraps
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -55,17 +55,18 @@ RelationOption = Annotated[
 ]
 
 
+_NOISE = (
+    "Standard deviation of the Gaussian noise on the SUM of the clipped updates, divided by the clip norm. "
+    "Noise on the mean: multiply by the fixed number you divide by."
+)
+_LOCAL_NOISE = " InsDP-FedSGD: of the noise that each user adds to its own sum of clipped gradients."
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions:
     """Who takes part in how many rounds, and with how much noise."""
 
-    noise_multiplier: Annotated[
-        float | None,
-        typer.Option(
-            help="Standard deviation of the Gaussian noise on the SUM of the clipped updates, divided by the "
-            "clip norm. Noise on the mean: multiply by the fixed number you divide by."
-        ),
-    ] = None
+    noise_multiplier: Annotated[float | None, typer.Option(help=_NOISE)] = None
     sampling: Annotated[
         SamplingKind | None,
         typer.Option(
@@ -85,17 +86,13 @@ class SamplingOptions:
         int | None,
         typer.Option(help="Users in a round, out of --users: the expected number or the exact one."),
     ] = None
-    users: Annotated[
-        int | None,
-        typer.Option(help="Number of users that --cohort is drawn from."),
-    ] = None
+    users: Annotated[int | None, typer.Option(help="Number of users that --cohort is drawn from.")] = None
     rounds: Annotated[int, typer.Option(help="Rounds of training behind one model.")] = 1
     steps: Annotated[
         int, typer.Option(help="InsDP-FedAvg: noisy steps that a user takes on its own data in one round.")
     ] = 1
     unit: Annotated[
-        Unit,
-        typer.Option(help="What one poisoned unit is: all data of a user, or one labelled instance."),
+        Unit, typer.Option(help="What one poisoned unit is: all data of a user, or one labelled instance.")
     ] = Unit.USER
 
 
@@ -103,14 +100,7 @@ class SamplingOptions:
 class MechanismOptions(SamplingOptions):
     """A whole mechanism with noise."""
 
-    noise_multiplier: Annotated[
-        float | None,
-        typer.Option(
-            help="Standard deviation of the Gaussian noise on the SUM of the clipped updates, divided by the "
-            "clip norm. Noise on the mean: multiply by the fixed number you divide by. InsDP-FedSGD: of the "
-            "noise that each user adds to its own sum of clipped gradients."
-        ),
-    ] = None
+    noise_multiplier: Annotated[float | None, typer.Option(help=_NOISE + _LOCAL_NOISE)] = None
     per_layer: Annotated[
         int | None,
         typer.Option(
@@ -156,15 +146,10 @@ def unfolded(command: Callable[..., None]) -> Callable[..., None]:
     signature, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
     kind = hints.pop("options", None)
     inner = {} if kind is None else get_type_hints(kind, include_extras=True)
-    names = [] if kind is None else [field.name for field in fields(kind)]
     defaults = {} if kind is None else {field.name: field.default for field in fields(kind)}
-    own = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=inner[name]
-        )
-        for name in names
-    ]
-    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    named = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+    own = [named(name, default=default, annotation=inner[name]) for name, default in defaults.items()]
+    context = named("context", annotation=typer.Context)
     kept = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for name, parameter in signature.parameters.items()
@@ -176,7 +161,7 @@ def unfolded(command: Callable[..., None]) -> Callable[..., None]:
         typed = _typed(context)
         given = {name: value for name, value in values.items() if name in typed}
         if kind is not None:
-            values["options"] = kind(**{name: values.pop(name) for name in names})
+            values["options"] = kind(**{name: values.pop(name) for name in defaults})
             values["given"] = given
         try:
             command(**values)
@@ -192,9 +177,7 @@ def unfolded(command: Callable[..., None]) -> Callable[..., None]:
 
 def _typed(context: typer.Context) -> set[str]:
     """The options that stand on the command line, those with their default values included."""
-    options = [
-        str(parameter.name) for parameter in context.command.params if parameter.param_type_name == "option"
-    ]
+    options = [str(one.name) for one in context.command.params if one.param_type_name == "option"]
     sources = {name: context.get_parameter_source(name) for name in options}
     return {name for name, source in sources.items() if source is not None and source.name != "DEFAULT"}
 

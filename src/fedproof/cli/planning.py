@@ -1,5 +1,6 @@
 """`fedproof plan`: what it takes to certify k units, and which mechanism is expected to certify most."""
 
+from collections.abc import Sequence
 from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
@@ -9,9 +10,9 @@ import typer
 
 from fedproof import check
 from fedproof.accounting.epsilon import replaced_epsilon
-from fedproof.certificates import planning
+from fedproof.certificates import choosing, planning
 from fedproof.cli.belonging import Kind, check_options
-from fedproof.cli.common import Json, print_json, say
+from fedproof.cli.common import Json, answer, doubt_delta, print_json, print_table, progress_bars, say
 from fedproof.cli.mechanism import (
     Given,
     PlanOptions,
@@ -24,19 +25,17 @@ from fedproof.cli.mechanism import (
     sampling_of,
     unfolded,
 )
-from fedproof.cli.ranking import Wanted, choose
-from fedproof.mechanisms import Everyone, OneRound, SamplingKind
+from fedproof.cli.training import training
+from fedproof.config import load_config
+from fedproof.mechanisms import Everyone, OneRound, Releases, SamplingKind
+from fedproof.mechanisms.codec import describe
 from fedproof.mechanisms.uploads import UPLOADS
 from fedproof.threat import Relation, ThreatModel, Unit
 
-_MOST_UNITS, _MOST_REPLICAS = 100_000, 1_000_000  # more take minutes, and all memory
+_MOST = {"size": 100_000, "replicas": 1_000_000}  # more take minutes, and all memory
+_SHOWN = 8  # options of a ranking
 
-
-def _check_most(**limits: tuple[int, int]) -> None:
-    """Refuse a number that is too large to compute with."""
-    for option, (number, most) in limits.items():
-        if number > most:
-            raise ValueError(f"{option} = {number} must be at most {most}")
+Answer = tuple[dict[str, Any], str]
 
 
 class Find(StrEnum):
@@ -103,43 +102,44 @@ def plan(
     ] = "cpu",
     json: Json = False,
 ) -> None:
-    """The least noise, most rounds, largest cohort or best mechanism for k units; or the noise for an ε."""
+    """Find noise, rounds, cohort or mechanism for k units or an ε."""
     kinds = _question(options, given, find)
     check_options("plan", given, kinds)
     check_relation(relation, kinds)
     check.count(**{"--rounds": options.rounds, "--steps": options.steps})
     if options.noise_multiplier is not None:
         check_noise(options.noise_multiplier)
-    _check_most(**{"--size": (size or 1, _MOST_UNITS), "--replicas": (replicas, _MOST_REPLICAS)})
+    for option, most in _MOST.items():
+        if given.get(option, 1) > most:
+            raise ValueError(f"--{option} = {given[option]} must be at most {most}")
+    threat = ThreatModel(unit=options.unit, relation=relation)
     if Kind.BY_ACCURACY in kinds or Kind.BY_PILOT in kinds:
         assert size is not None, "checked by the table of options"
-        wanted = Wanted(
+        known, unit = _measured(pilot, device) if pilot else _stated(options, accuracy or (), classes)
+        question = choosing.Question(
             size=size,
-            relation=relation,
+            threat=ThreatModel(unit=unit, relation=relation),
+            replicas=replicas,
             epsilon=epsilon,
             delta=delta,
-            replicas=replicas,
-            classes=classes,
+            rounds=options.rounds,
         )
-        choose(options, wanted, accuracy or (), pilot, device=device, json=json)
+        _rank(known, question, measured=pilot is not None, json=json)
         return
     if Kind.ONE_ROUND in kinds:
         assert upload is not None
         assert epsilon is not None
-        threat = ThreatModel(unit=options.unit, relation=relation)
         mechanism = _one_round(upload, classes, options.unit, epsilon=epsilon, delta=delta)
         found, sentence = _of_one_round(mechanism, threat, size, epsilon=epsilon, delta=delta)
     elif Kind.NOISE_FOR_EPSILON in kinds:
         assert epsilon is not None
         found, sentence = _noise_for_epsilon(options, epsilon, delta)
     else:
-        question = {"size": size, "top": top, "rival": round(1 - top, 12) if rival is None else rival}
-        threat = ThreatModel(unit=options.unit, relation=relation)
-        found, sentence = _for_size(kinds, options, question, threat)
-    if json:
-        print_json(found)
-    else:
-        say(sentence)
+        asked = {"size": size, "top": top, "rival": round(1 - top, 12) if rival is None else rival}
+        found, sentence = _for_size(kinds, options, asked, threat)
+    answer(found, sentence, json=json)
+    if not json:
+        doubt_delta(delta)
 
 
 def _question(options: SamplingOptions, given: Given, find: Find | None) -> list[Kind]:
@@ -181,9 +181,6 @@ def _check_cohort(options: SamplingOptions) -> None:
         raise ValueError(
             "--sampling none does not belong to --find cohort: it draws no cohort, give poisson or fixed"
         )
-
-
-Answer = tuple[dict[str, Any], str]
 
 
 def _count(options: SamplingOptions) -> int:
@@ -290,3 +287,103 @@ def _find_cohort(options: SamplingOptions, question: dict[str, Any]) -> Answer:
 
 
 _ANSWERS = {Kind.NOISE_FOR_SIZE: _find_noise, Kind.ROUNDS: _find_rounds, Kind.COHORT: _find_cohort}
+
+
+# --- which mechanism is expected to certify most ------------------------------------------------------------
+
+
+def _rank(known: choosing.Known, question: choosing.Question, *, measured: bool, json: bool) -> None:
+    """Rank the mechanisms and print them."""
+    found = choosing.choose(known, question)
+    notes = [choosing.ASSUMPTION]
+    if not measured:
+        notes.append(choosing.SPREAD.format(correlation=choosing.CORRELATION))
+    if question.epsilon is not None:
+        notes.append(choosing.NOISE_IS_FREE)
+        notes += [choosing.ONE_ROUND] * any(o.mechanism.releases is Releases.MODEL for o in found)
+    if json:
+        print_json({"options": [_document(option) for option in found], "assumptions": notes})
+    else:
+        _show(found[:_SHOWN], question, notes)
+
+
+def _stated(options: SamplingOptions, accuracies: Sequence[str], classes: int) -> tuple[choosing.Known, Unit]:
+    """What --accuracy says."""
+    assert options.users is not None, "checked by the table of options"
+    check.count(**{"--users": options.users, "--classes": classes})
+    table: dict[int, float] = {}
+    for text in accuracies:
+        units, reached = _accuracy(text)
+        if units > options.users:
+            raise ValueError(f"--accuracy {text}: {units} must be at most --users {options.users}")
+        if units in table:
+            raise ValueError(f"--accuracy {text}: there is another one for {units}, give one for each number")
+        table[units] = reached
+    shares = {cohort: choosing.spread(reached) for cohort, reached in table.items()}
+    return choosing.Known(units=options.users, num_classes=classes, shares=shares), options.unit
+
+
+def _accuracy(text: str) -> tuple[int, float]:
+    """`10=0.71` as ten units and that accuracy."""
+    units, _, reached = text.partition("=")
+    try:
+        found = int(units), float(reached)
+    except ValueError as error:
+        raise ValueError(f"--accuracy {text!r} must look like 10=0.71, units and accuracy") from error
+    if found[0] < 1:
+        raise ValueError(f"--accuracy {text!r}: the number of units must be at least 1")
+    if not 0 < found[1] < 1:
+        raise ValueError(f"--accuracy {text!r}: the accuracy must be in (0, 1)")
+    return found
+
+
+def _measured(path: Path, device: str) -> tuple[choosing.Known, Unit]:
+    """What a pilot of the experiment measures."""
+    config = load_config(path)
+    training()
+    from fedproof.sweep import pilot
+
+    with progress_bars() as progress:
+        federation, shares = pilot(config, device=device, progress=progress)
+    unit = Unit.INSTANCE if config.draws_instances else Unit.USER
+    units = len(federation.labels) if unit is Unit.INSTANCE else federation.num_users
+    return choosing.Known(units=units, num_classes=federation.num_classes, shares=shares), unit
+
+
+def _document(option: choosing.Option) -> dict[str, Any]:
+    return {
+        "mechanism": describe(option.mechanism),
+        "cohort": option.cohort,
+        "models": option.models,
+        "votes_needed": option.needed,
+        "estimated_certified_accuracy": option.estimate,
+        "at_most": option.noisy,
+    }
+
+
+def _show(found: Sequence[choosing.Option], question: choosing.Question, notes: Sequence[str]) -> None:
+    print_table(
+        f"{question.size} poisoned {question.threat.unit}s ({question.threat.relation})",
+        ("mechanism", f"{question.threat.unit}s a model", "models", "votes needed", "certified, estimate"),
+        [
+            (
+                _name(option),
+                option.cohort,
+                option.models,
+                "more than all" if option.needed is None else f"{option.needed:.1%}",
+                f"{'at most ' * option.noisy}{option.estimate:.1%}",
+            )
+            for option in found
+        ],
+    )
+    say(*notes)
+
+
+def _name(option: choosing.Option) -> str:
+    mechanism = option.mechanism
+    if mechanism.releases is Releases.GROUPS and mechanism.apart:
+        return f"{mechanism.kind}, one vote each"
+    if mechanism.releases is Releases.GROUPS:
+        return f"{mechanism.kind}, {option.models} groups"
+    noise = f", noise {mechanism.noise_multiplier:.4g}" if mechanism.noise_multiplier else ""
+    return f"{mechanism.kind}{noise}"

@@ -8,29 +8,43 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import numpy as np
 import typer
 
-from fedproof.cli.certifying import say_soundness, thinned
-from fedproof.cli.common import Json, need_checkout, print_json, print_table, progress_bars, say
+from fedproof.cli.common import (
+    Json,
+    answer,
+    doubt_delta,
+    median_and_largest,
+    need_checkout,
+    print_json,
+    print_table,
+    progress_bars,
+    say,
+    say_soundness,
+    thinned,
+)
 from fedproof.config import Config, load_config, parse_config, validated
 from fedproof.folder import NOTICE, OBSERVED
-from fedproof.summary import LEFT_OUT, RunSummary
+from fedproof.summary import RunSummary
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from fedproof.pretrain import Pretrained
+
+_LARGE = 1000  # beyond any pixel, standardised number or feature of an encoder
 
 Out = Annotated[Path, typer.Option(help="Directory of the run.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")]
 Engine = Annotated[str, typer.Option(help="local, or ray for a cluster.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change the configuration: section.key=value.")]
+Experiment = Annotated[Path, typer.Argument(help="The experiment, a TOML file.")]
+Weights = Annotated[Path, typer.Option(help="The weights, an .npz file.")]
 
 
 def demo(
-    out: Out = Path("fedproof-demo"),
-    device: Device = "cpu",
-    changes: Set = None,
-    json: Json = False,
+    out: Out = Path("fedproof-demo"), device: Device = "cpu", changes: Set = None, json: Json = False
 ) -> None:
-    """The main job on built-in data: train 1000 federated models, certify, report."""
+    """Train 1000 small models on built-in data, certify, report."""
     text = resources.files("fedproof").joinpath("demo.toml").read_text()
     config = parse_config(text, "demo", changes or ())
     summary = _execute(config, out, resume=True, engine="local", device=device, json=json)
@@ -68,7 +82,7 @@ def _in_one_round(config: Config, summary: RunSummary) -> str:
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    config: Experiment,
     out: Out,
     resume: Resume = False,
     engine: Engine = "local",
@@ -76,7 +90,7 @@ def run(
     changes: Set = None,
     json: Json = False,
 ) -> None:
-    """Train the replicas of an experiment, certify them, write the report."""
+    """Train an experiment's models, certify them, write the report."""
     loaded = load_config(config, changes or ())
     _execute(loaded, out, resume=resume, engine=engine, device=device, json=json)
 
@@ -94,7 +108,14 @@ def _execute(config: Config, out: Path, *, resume: bool, engine: str, device: st
         print_json(result.summary.document())
     else:
         show(result.summary, out)
+        _doubt_features(result.federation.features)
     return cast(RunSummary, result.summary)
+
+
+def _doubt_features(features: "NDArray[Any]") -> None:
+    """A sentence about numbers that nobody scaled: what is trained is the same, and learns little."""
+    if features.dtype.kind == "f" and max(features.max(), -features.min()) > _LARGE:
+        say(f"features reach beyond {_LARGE}: models learn best from numbers near one, so scale them")
 
 
 def training() -> Any:
@@ -124,21 +145,18 @@ def show(summary: RunSummary, out: Path) -> None:
     if curve is not None and size is not None:
         rows.append(("abstained on", f"{size.abstained} of {summary.inputs} inputs"))
         rows += [(f"certified accuracy, k = {k}", f"{curve[str(k)]:.2%}") for k in thinned(len(curve))]
-        rows.append(("certified size, median / largest", _sizes(size.median, size.max)))
+        rows.append(("certified size, median / largest", median_and_largest(size.median, size.max)))
         rows += _epsilons(summary)
     rows.append(("seconds", ", ".join(f"{name} {value:.1f}" for name, value in summary.seconds.items())))
     made = "one release" if summary.released else f"{summary.replicas} replicas"
     title = f"{summary.data}: {made} of {summary.users} users, {summary.inputs} test inputs"
     print_table(title, ("", ""), rows)
-    say(headline(summary))
-    for sentence in at_once(summary):
-        say(sentence)
+    say(headline(summary), *at_once(summary))
     say_soundness(summary.sound, summary.reasons)
+    doubt_delta(summary.delta if summary.epsilon else None)
     limits = advice(read_run(out, pictures=False)) if needs_advice(summary) else ()
     if limits:
-        say("why so little is certified, and what to try:")
-    for sentence in limits:
-        say(f"  - {sentence}")
+        say("why so little is certified, and what to try:", *(f"  - {sentence}" for sentence in limits))
     if summary.secure_noise:
         say("secure noise: its numbers came from the operating system, the seed does not repeat this run")
     _say_observed(out / OBSERVED)
@@ -159,29 +177,22 @@ def _say_observed(path: Path) -> None:
     )
 
 
+_SEEN = {"release": "of the release", "server": "towards the server", "sum": "of the sum alone"}
+
+
 def _epsilons(summary: RunSummary) -> list[tuple[str, str]]:
     """ε of one model and of all; of one release, for both relations."""
-    from fedproof.report.words import rounded_up
+    from fedproof.report.words import released_epsilons, rounded_up
 
     cost = summary.ensemble_epsilon
     if cost is None or summary.epsilon is None:
         return [(f"ε of the {'release' if summary.released else 'whole ensemble (pld)'}", "none: no noise")]
     if summary.epsilon_if_replaced is not None:
         unit = summary.threat.unit if summary.threat else "unit"
-        at = f"δ = {summary.delta:g}"
-        sums = summary.epsilon_of_sum
-        seen = "of the release" if sums is None else "towards the server"
-        joined = "added or removed" if sums is None else LEFT_OUT
-        rows = [
-            (f"ε {seen}, one {unit} {joined}, {at}", f"{rounded_up(cost['pld'], 3)}"),
-            (f"ε {seen}, one {unit} replaced, {at}", f"{rounded_up(summary.epsilon_if_replaced, 3)}"),
+        return [
+            (f"ε {_SEEN[seen]}, one {unit} {moved}, δ = {summary.delta:g}", rounded_up(value, 3))
+            for seen, moved, value in released_epsilons(summary)
         ]
-        if sums is not None:
-            rows += [
-                (f"ε of the sum alone, one {unit} {joined}, {at}", f"{rounded_up(sums['join'], 3)}"),
-                (f"ε of the sum alone, one {unit} replaced, {at}", f"{rounded_up(sums['replace'], 3)}"),
-            ]
-        return rows
     each = [
         (f"ε of one model ({name}), δ = {summary.delta:g}", f"{value:.3f}")
         for name, value in summary.epsilon.items()
@@ -191,11 +202,11 @@ def _epsilons(summary: RunSummary) -> list[tuple[str, str]]:
 
 def pretrain(
     config: Annotated[Path, typer.Argument(help="The pretraining, a TOML file.")],
-    out: Annotated[Path, typer.Option(help="The weights, an .npz file.")],
+    out: Weights,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Train on public data without privacy, for weights to start federated training from."""
+    """Train on public data, for weights to start from. Nothing about it is private."""
     training()
     from fedproof.pretrain import load_pretrain_config
     from fedproof.pretrain import pretrain as train
@@ -208,13 +219,13 @@ def pretrain(
 
 def distil(
     folder: Annotated[Path, typer.Argument(help="Directory of a finished run of one-round with anchors.")],
-    out: Annotated[Path, typer.Option(help="The weights, an .npz file.")],
+    out: Weights,
     model: Annotated[str, typer.Option(help="What is trained: a model's name, or module:function.")] = "mlp",
     hidden: Annotated[list[int] | None, typer.Option(help="Width of a hidden layer; say it again.")] = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Train one model of any shape on public inputs that a release labels; it has no certificate."""
+    """Train one model on public inputs that a release labels. It has any shape, and no certificate."""
     training()
     from fedproof.pretrain import DISTILLED
     from fedproof.pretrain import distil as train
@@ -227,11 +238,8 @@ def distil(
 
 def _show_weights(result: "Pretrained", judged_by: str, *more: str, json: bool) -> None:
     """What was trained into a file of weights."""
-    if json:
-        print_json({"weights": str(result.path), "accuracy": result.accuracy, "epochs": result.epochs})
-        return
-    for sentence in (f"{result.path}: accuracy {result.accuracy:.2%} on {judged_by}", *more):
-        say(sentence)
+    document = {"weights": str(result.path), "accuracy": result.accuracy, "epochs": result.epochs}
+    answer(document, f"{result.path}: accuracy {result.accuracy:.2%} on {judged_by}", *more, json=json)
 
 
 def _check_npz(out: Path) -> None:
@@ -245,7 +253,10 @@ def predict(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Label new inputs, each with the number of poisoned units that provably cannot change it."""
+    """Label new inputs, each with its certified size.
+
+    That is the number of poisoned units that provably cannot change the label.
+    """
     from fedproof.certificates.scores import read_array
 
     training()
@@ -269,7 +280,7 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="Also write the rows to this JSON file.")] = None,
     json: Json = False,
 ) -> None:
-    """Speed of stacked training, with the naive loop in the same run."""
+    """Speed of stacked training beside the naive loop."""
     need_checkout("benchmarks", "bench")
     training()
     from benchmarks.engine import bench as measure
@@ -296,7 +307,3 @@ def bench(
             for row in rows
         ],
     )
-
-
-def _sizes(median: int | None, largest: int | None) -> str:
-    return "none" if median is None else f"{median} / {largest}"

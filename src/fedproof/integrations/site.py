@@ -63,7 +63,9 @@ def load_site(path: Path) -> Site:
     """The decisions in a TOML file; ValueError of one line if it is none."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
         raise ValueError(f"{path}: is not a site's file: {error}") from error
     found = validated(Site, document, str(path))
     # A link would be replaced by what is written, and what it leads to would count too little.

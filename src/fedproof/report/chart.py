@@ -1,17 +1,16 @@
 """A figure as plain values: drawn as inline SVG, by matplotlib, or shown as the table behind it."""
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from fedproof.federation import Federation, class_counts
 from fedproof.report.words import number, percent
-
-Numbers = tuple[float, ...]
 
 
 class Tone(StrEnum):
@@ -42,12 +41,14 @@ class Series:
     """Values `ys` at `xs`; `short` is what is written beside it in the figure, nothing if empty."""
 
     label: str
-    xs: Numbers
-    ys: Numbers
+    xs: Sequence[float]
+    ys: Sequence[float]
     tone: Tone
     short: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("xs", "ys"):  # plain floats, whatever numbers were given
+            object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
         if len(self.xs) != len(self.ys):
             raise ValueError(f"{self.label}: {len(self.xs)} xs and {len(self.ys)} ys must agree")
 
@@ -74,7 +75,11 @@ class Bars(Series):
 class Band(Series):
     """What lies between `ys` and `highs`."""
 
-    highs: Numbers
+    highs: Sequence[float]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "highs", tuple(map(float, self.highs)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +96,6 @@ class Chart:
 
     Attributes:
         name: of its files.
-        title: what it shows, as a heading.
         description: what one sees in it, for who cannot.
         shares: whether y is a share between 0 and 1, shown in percent.
         logarithmic: whether x is.
@@ -108,7 +112,7 @@ class Chart:
     logarithmic: bool = False
 
     @property
-    def xs(self) -> Numbers:
+    def xs(self) -> tuple[float, ...]:
         """All places on the x axis where something is known."""
         return tuple(sorted({x for series in self.series for x in series.xs}))
 
@@ -134,27 +138,15 @@ class Chart:
         return [[x, *(column.get(x) for column in columns)] for x in self.xs]
 
 
-# What comes after the colour of the certificate itself.
-TONES = (Tone.VERMILLION, Tone.GREEN, Tone.PURPLE, Tone.ORANGE, Tone.SKY, Tone.INK)
+def toned(names: Iterable[str], tones: Iterable[Tone] = Tone) -> dict[str, Tone]:
+    """A colour for each name, the same ones over again if there are many."""
+    return dict(zip(dict.fromkeys(names), cycle(tones)))
 
 
-def check_rows(rows: Sequence[Mapping[str, Any]], schema: Any) -> None:
-    """Raise ValueError unless there are rows, all with the keys that the TypedDict `schema` requires."""
+def check_rows(rows: Sequence[object]) -> None:
+    """Raise ValueError unless there are rows."""
     if not rows:
         raise ValueError("rows are empty: there is nothing to show")
-    for place, row in enumerate(rows):
-        missing = sorted(schema.__required_keys__ - set(row))
-        if missing:
-            raise ValueError(f"rows[{place}] has no {', '.join(missing)}")
-
-
-def numbers(values: Sequence[float]) -> Numbers:
-    """Values as plain floats.
-
-    >>> numbers([1, 2])
-    (1.0, 2.0)
-    """
-    return tuple(float(value) for value in values)
 
 
 # --- files: PNG, PDF and SVG by matplotlib, and the rows behind them as CSV ---------------------------------
@@ -200,7 +192,7 @@ def draw_federation(federation: Federation, path: Path) -> Path:
         axes.set(xlabel="users, by number of instances", ylabel="class", title=federation.name)
         axes.set_yticks(range(federation.num_classes), labels=federation.class_names)
         axes.figure.colorbar(drawn, label="instances")
-        save(axes, path)
+        save_figure(axes.figure, path)
     return path
 
 
@@ -217,7 +209,7 @@ def _write_drawings(chart: Chart, destination: Path) -> list[Path]:
     with new_axes() as axes:
         draw(chart, axes)
         for path in paths:
-            save(axes, path)
+            save_figure(axes.figure, path)
     return paths
 
 
@@ -242,11 +234,6 @@ def new_figure(size: tuple[float, float]) -> Iterator[Any]:
         drawing = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(drawing)
         yield drawing
-
-
-def save(axes: Any, path: Path) -> None:
-    """Write the figure of these axes as the kind of file that its name says."""
-    save_figure(axes.figure, path)
 
 
 def save_figure(figure: Any, path: Path, dpi: int = 200) -> None:

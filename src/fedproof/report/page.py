@@ -63,6 +63,16 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]], *, caption
     )
 
 
+def bullets(items: Iterable[object], **attributes: object) -> Markup:
+    """A list, one item below another."""
+    return tag("ul", *(tag("li", item) for item in items), **attributes)
+
+
+def note(text: object) -> Markup:
+    """A remark in small print."""
+    return tag("p", text, class_="note")
+
+
 def details(summary: str, *children: object) -> Markup:
     """Something that opens on demand."""
     return tag("details", tag("summary", summary), *children)

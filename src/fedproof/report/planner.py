@@ -15,7 +15,7 @@ from scipy.special import ndtri
 from fedproof.certificates import Certificate, Method
 from fedproof.certificates.planning import certifies
 from fedproof.mechanisms import Mechanism, Query
-from fedproof.report.page import Markup, data_block, details, join, section, table, tag, void
+from fedproof.report.page import Markup, bullets, data_block, details, join, section, table, tag, void
 from fedproof.report.run_data import RunData
 from fedproof.report.words import chosen_size, number, percent, plural
 from fedproof.threat import Relation, ThreatModel
@@ -53,8 +53,7 @@ class Plan:
 
 def make_plan(run: RunData) -> Plan | None:
     """Sizes around the run's own mechanism; None if it cannot be varied or none of its inputs is decided."""
-    certificate = run.certificate
-    own = certificate.mechanism if certificate is not None else None
+    certificate, own = run.certificate, run.mechanism
     if certificate is None or own is None or own.executor is None or len(own.queries) != 1:
         return None
     if own.once or own.one_release:
@@ -203,7 +202,7 @@ def planner_section(plan: Plan | None, run: RunData) -> Markup:
     found = improvements(run, plan)
     if plan is None and not found:
         return Markup("")
-    gains = tag("ul", *(tag("li", sentence) for sentence in found), class_="gains") if found else ""
+    gains = bullets(found, class_="gains") if found else ""
     sliders = () if plan is None else (*_planner(plan, run), _table(plan))
     return section("planner", "What would certify more?", gains, *sliders)
 
@@ -257,7 +256,7 @@ def _noise(plan: Plan | None) -> Iterator[str]:
         more = f"{most} or more" if most >= plan.most else str(most)
         yield (
             f"More noise: a multiplier of {plan.noises[-1]:g} instead of {plan.noises[noise]:g} certifies "
-            f"{more} instead of {plan.here} for the typical input, if it stays as confident."
+            f"{more} instead of {plan.here} for the typical input, by its confidences alone and if they stay."
         )
 
 
@@ -289,17 +288,20 @@ def _planner(plan: Plan, run: RunData) -> tuple[Markup, Markup]:
     """Sliders for noise, sampling, rounds and k, and what they would certify."""
     noise, probability, rounds = plan.start
     sliders = (
-        _slider("noise", "Noise multiplier", plan.noises, noise),
-        _slider("probability", f"Chance of one {run.unit} to be drawn", plan.probabilities, probability),
-        _slider("rounds", "Rounds", plan.rounds, rounds),
-        _k_slider(plan),
+        _choice("noise", "Noise multiplier", plan.noises, noise),
+        _choice("probability", f"Chance of one {run.unit} to be drawn", plan.probabilities, probability),
+        _choice("rounds", "Rounds", plan.rounds, rounds),
+        _slider("k", "Wanted k", str(plan.here), max(1, int(np.max(plan.sizes))), plan.here),
     )
+    by_margins = run.certificate is not None and run.certificate.settings.method is Method.MARGIN
     intro = (
         f"For the typical input of this run: confidence {plan.top:.4g} for its label, at most "
         f"{plan.rival:.4g} for any other. More noise certifies more as long as the models stay as confident "
         "as here, which only training can tell. The sizes are those of ",
         tag("code", "fedproof plan"),
-        ".",
+        ", which takes these two numbers alone; a certificate by margins may be larger."
+        if by_margins
+        else ".",
     )
     result = tag(
         "div",
@@ -333,27 +335,17 @@ def size_text(plan: Plan, size: int) -> str:
     return f"{size} or more" if size >= plan.most else str(size)
 
 
-def _slider(key: str, name: str, values: Sequence[float], start: int) -> Markup:
-    control = void(
-        "input",
-        type="range",
-        id=f"plan-{key}",
-        min=0,
-        max=len(values) - 1,
-        step=1,
-        value=start,
-        disabled=len(values) == 1,
-        aria_valuetext=number(values[start]),
-    )
-    shown = tag("output", number(values[start]), for_=f"plan-{key}", class_="shown")
-    return tag("div", tag("label", name, for_=f"plan-{key}"), shown, control, class_="slider")
+def _choice(key: str, name: str, values: Sequence[float], start: int) -> Markup:
+    """A slider over a few values."""
+    shown, most = number(values[start]), len(values) - 1
+    return _slider(key, name, shown, most, start, disabled=not most, aria_valuetext=shown)
 
 
-def _k_slider(plan: Plan) -> Markup:
-    largest = max(size for plane in plan.sizes for row in plane for size in row)
-    control = void("input", type="range", id="plan-k", min=0, max=max(largest, 1), step=1, value=plan.here)
-    shown = tag("output", plan.here, for_="plan-k", class_="shown")
-    return tag("div", tag("label", "Wanted k", for_="plan-k"), shown, control, class_="slider")
+def _slider(key: str, name: str, shown: str, most: int, start: int, **more: object) -> Markup:
+    about = f"plan-{key}"
+    control = void("input", type="range", id=about, min=0, max=most, step=1, value=start, **more)
+    output = tag("output", shown, for_=about, class_="shown")
+    return tag("div", tag("label", name, for_=about), output, control, class_="slider")
 
 
 def _table(plan: Plan) -> Markup:

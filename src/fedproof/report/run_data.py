@@ -13,8 +13,8 @@ from fedproof.certificates import Certificate, Method, loads
 from fedproof.config import Config
 from fedproof.federation import Federation
 from fedproof.folder import ROUNDS, read_config
-from fedproof.mechanisms import Releases, is_private
-from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, numbers, write_charts
+from fedproof.mechanisms import Mechanism, Releases, is_private
+from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, write_charts
 from fedproof.report.words import chosen_size, how_sure, percent, plural
 from fedproof.summary import RunSummary, read_summary
 from fedproof.threat import Relation
@@ -51,20 +51,22 @@ class RunData:
         return tuple(map(str, known if known is not None else range(count)))
 
     @property
+    def mechanism(self) -> Mechanism | None:
+        """What was executed, where it is certified."""
+        return self.certificate.mechanism if self.certificate else None
+
+    @property
     def unit(self) -> str:
         """What one poisoned unit is."""
         return self.config.threat.unit.value
 
 
 def read_run(folder: Path, federation: Federation | None = None, *, pictures: bool = True) -> RunData:
-    """The files of a finished run.
+    """The files of a finished run, and with `pictures` its data, where they are there.
 
-    Args:
-        folder: its directory.
-        federation: the data it was trained on, if they are loaded already; else they are loaded if they are
-            there. A function of the user's (`module:function`) is not called: looking at a run runs no code.
-            Inputs are wanted as people see them: encoded ones are loaded again without their encoder.
-        pictures: whether the data are wanted at all.
+    The `federation` may be loaded already. Inputs are wanted as people see them: encoded ones are loaded
+    again without their encoder. A function of the user's (`module:function`) is not called: looking at a run
+    runs no code.
 
     Raises:
         ValueError: not the directory of a finished run; the message names the file.
@@ -222,8 +224,8 @@ def _own_line(certificate: Certificate) -> Line:
     return Line(
         label=f"this certificate, {how_sure(settings.failure_probability)}",
         short="this certificate",
-        xs=numbers(range(len(curve))),
-        ys=numbers(curve),
+        xs=range(len(curve)),
+        ys=curve,
         tone=_tone(settings.method, settings.threat.relation),
         strong=True,
     )
@@ -233,9 +235,9 @@ def _tone(method: str, relation: str) -> Tone:
     """A colour for each way of certifying; those that `metrics.csv` does not compare have that of text."""
     if method not in (Method.PAPER, Method.MEAN):
         return Tone.INK
-    return (
-        Tone.VERMILLION if method == Method.PAPER else Tone.GREEN if relation == Relation.JOIN else Tone.BLUE
-    )
+    if method == Method.PAPER:
+        return Tone.VERMILLION
+    return Tone.GREEN if relation == Relation.JOIN else Tone.BLUE
 
 
 def _other_lines(metrics: tuple[Row, ...], certificate: Certificate) -> Iterator[Line]:
@@ -262,8 +264,8 @@ def _line(key: _Key, rows: list[Row], unit: str, *, named: bool) -> Line:
     return Line(
         label=f"{name}, {sure}",
         short=name if named else "",
-        xs=numbers([float(row["size"]) for row in rows]),
-        ys=numbers([float(row["certified_accuracy"]) for row in rows]),
+        xs=[float(row["size"]) for row in rows],
+        ys=[float(row["certified_accuracy"]) for row in rows],
         tone=_tone(method, relation),
         dashed=not failure,
     )
@@ -309,7 +311,7 @@ def sizes_chart(certificate: Certificate) -> Chart:
 
 
 def _bars(label: str, counts: Counter[int], sizes: range, tone: Tone) -> Bars:
-    return Bars(label=label, xs=numbers(sizes), ys=numbers([counts[size] for size in sizes]), tone=tone)
+    return Bars(label=label, xs=sizes, ys=[counts[size] for size in sizes], tone=tone)
 
 
 # --- round by round -----------------------------------------------------------------------------------------
@@ -333,15 +335,10 @@ def rounds_chart(run: RunData, spent: dict[int, dict[str, float]]) -> Chart | No
     if len(spent) < _FEWEST_ROUNDS:
         return None
     delta = run.config.mechanism.delta
+    curves = {name: [epsilon[name] for epsilon in spent.values()] for name in ("pld", "paper")}
     lines = [
-        Line(
-            label=f"ε ({name})",
-            short=name,
-            xs=numbers(list(spent)),
-            ys=numbers([epsilon[name] for epsilon in spent.values()]),
-            tone=tone,
-        )
-        for name, tone in (("pld", Tone.BLUE), ("paper", Tone.VERMILLION))
+        Line(label=f"ε ({name})", short=name, xs=list(spent), ys=curve, tone=tone)
+        for (name, curve), tone in zip(curves.items(), (Tone.BLUE, Tone.VERMILLION), strict=True)
     ]
     return Chart(
         name="epsilon-per-round",

@@ -6,12 +6,22 @@ A new section is a function of what the run left behind, and a line in `_parts`.
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from fedproof.certificates import Bound, Certificate
+from fedproof.certificates import Bound, Certificate, Method
 from fedproof.federation import Federation
 from fedproof.folder import PRIVATE, ROUNDS, UNCOVERED
 from fedproof.report import words
-from fedproof.report.gallery import gallery
-from fedproof.report.page import Markup, details, join, section, soundness_box, table, tag, write_page
+from fedproof.report.page import (
+    Markup,
+    bullets,
+    details,
+    join,
+    note,
+    section,
+    soundness_box,
+    table,
+    tag,
+    write_page,
+)
 from fedproof.report.planner import make_plan, planner_section
 from fedproof.report.run_data import (
     Row,
@@ -22,21 +32,17 @@ from fedproof.report.run_data import (
     sizes_chart,
     spent_after,
 )
-from fedproof.report.sections import advice, privacy
+from fedproof.report.sections import advice, gallery, privacy
 from fedproof.report.svg import figure
 from fedproof.report.words import duration, number, percent, plural, rounded_up
-from fedproof.summary import LEFT_OUT
 from fedproof.threat import Relation
 
 
 def write_report(folder: Path, *, federation: Federation | None = None, private: bool = False) -> Path:
     """Write `report.html` into a finished run's directory, from its files alone, and return its path.
 
-    Args:
-        folder: the directory of the run.
-        federation: its data, for the gallery, where the caller has loaded them already.
-        private: write `private/report.html` instead, which also shows what ε does not cover: norms, clipped
-            shares and cohorts of every round.
+    The `federation` is for the gallery, where the caller has loaded it already. The page of `private` is
+    `private/report.html`, which also shows what ε does not cover: norms, clipped shares and cohorts.
 
     Raises:
         ValueError: not the directory of a finished run, or what is private is not there.
@@ -82,9 +88,8 @@ def heading(run: RunData) -> Markup:
     """The result in words, whether it is a proof, and the numbers most asked for."""
     summary = run.summary
     trained = "one release" if summary.released else plural(summary.replicas, "replica")
-    about = " · ".join(
-        [summary.data, plural(summary.users, "user"), trained, plural(summary.inputs, "test input")]
-    )
+    counts = plural(summary.users, "user"), trained, plural(summary.inputs, "test input")
+    about = " · ".join((summary.data, *counts))
     word = "Sound" if summary.sound else "Heuristic" if run.certificate else "No certificate"
     return header(words.headline(summary), about, tiles(run), word=word, sound=summary.sound)
 
@@ -101,12 +106,20 @@ def header(sentence: str, about: str, shown: Iterable[Markup], *, word: str, sou
     )
 
 
+_KEYS = ("epsilon", "epsilon-replaced", "epsilon-sum-join", "epsilon-sum-replace")
+_SEEN = {
+    "release": "Privacy of all that is released",
+    "server": "Privacy towards the server",
+    "sum": "Privacy of the sum alone",
+}
+
+
 def tiles(run: RunData) -> Iterator[Markup]:
     """The numbers most asked for."""
     summary = run.summary
     single = f"one replica alone: {percent(summary.replica_accuracy)}"
-    note = "of the model that is released" if summary.released else single
-    yield tile("accuracy", "Accuracy", percent(summary.accuracy), note)
+    told = "of the model that is released" if summary.released else single
+    yield tile("accuracy", "Accuracy", percent(summary.accuracy), told)
     size, epsilon = summary.certified_size, summary.epsilon
     if size is None:
         return
@@ -116,41 +129,26 @@ def tiles(run: RunData) -> Iterator[Markup]:
         yield tile("epsilon", "Privacy", "none", "no noise is added, so no ε is finite")
         return
     if summary.epsilon_if_replaced is not None:
-        sums = summary.epsilon_of_sum or {}
-        seen = "Privacy towards the server" if sums else "Privacy of all that is released"
-        joined = LEFT_OUT if sums else "added or removed"
-        shown = [
-            ("epsilon", seen, epsilon["pld"], joined),
-            ("epsilon-replaced", seen, summary.epsilon_if_replaced, "replaced"),
-        ]
-        for relation, done in (("join", joined), ("replace", "replaced")) if sums else ():
-            shown.append((f"epsilon-sum-{relation}", "Privacy of the sum alone", sums[relation], done))
-        for key, about, value, done in shown:
-            told = f"one {run.unit} {done}, δ = {summary.delta:g}"
-            yield tile(key, about, f"ε = {rounded_up(value, 3)}", told)
+        for key, (seen, moved, value) in zip(_KEYS, words.released_epsilons(summary), strict=False):
+            told = f"one {run.unit} {moved}, δ = {summary.delta:g}"
+            yield tile(key, _SEEN[seen], f"ε = {rounded_up(value, 3)}", told)
         return
-    one = f"ε = {rounded_up(epsilon['pld'], 3)}"
+    one, ensemble = (f"ε = {rounded_up(cost['pld'], 3)}" for cost in (epsilon, summary.ensemble_epsilon))
     yield tile("epsilon", "Privacy of one model", one, f"at δ = {summary.delta:g}")
-    ensemble = rounded_up(summary.ensemble_epsilon["pld"], 3)
-    yield tile(
-        "ensemble-epsilon",
-        "Privacy of the ensemble",
-        f"ε = {ensemble}",
-        plural(summary.replicas, "model") + " together",
-    )
+    models = plural(summary.replicas, "model")
+    yield tile("ensemble-epsilon", "Privacy of the ensemble", ensemble, f"{models} together")
 
 
 def size_tile(median: int | None, largest: int | None, share: str) -> Markup:
     """The median certified size, and the largest; `share` says of what."""
-    note = f"{share}; largest {largest}" if largest is not None else "the ensemble abstains everywhere"
-    return tile("median-size", "Median certified size", "none" if median is None else str(median), note)
+    told = f"{share}; largest {largest}" if largest is not None else "the ensemble abstains everywhere"
+    return tile("median-size", "Median certified size", "none" if median is None else str(median), told)
 
 
-def tile(key: str, name: str, value: str, note: str) -> Markup:
+def tile(key: str, name: str, value: str, told: str) -> Markup:
     """One number of those most asked for."""
-    return tag(
-        "div", tag("dt", name), tag("dd", value, class_="value", data_key=key), tag("dd", note, class_="note")
-    )
+    shown = tag("dd", value, class_="value", data_key=key)
+    return tag("div", tag("dt", name), shown, tag("dd", told, class_="note"))
 
 
 # --- what is certified, and may it be trusted ---------------------------------------------------------------
@@ -158,12 +156,10 @@ def tile(key: str, name: str, value: str, note: str) -> Markup:
 
 def accuracy(certificate: Certificate, metrics: tuple[Row, ...] = ()) -> Markup:
     """Certified accuracy over k, and how to read its curves; `metrics` are those of other ways to certify."""
-    settings = certificate.settings
+    settings, unit = certificate.settings, certificate.threat.unit
     done = "join" if settings.threat.relation is Relation.JOIN else "are replaced"
     bound = "no confidence bound" if settings.bound is Bound.NONE else f"{settings.bound} bound"
-    how = (
-        f"{settings.method} method{'' if settings.certain else f', {bound}'}, {settings.threat.unit}s {done}"
-    )
+    how = f"{settings.method} method{'' if settings.certain else f', {bound}'}, {unit}s {done}"
     this = ", this certificate's for all inputs together" if settings.simultaneous else ""
     dotted = (
         f"Solid curves hold with the stated confidence for each input{this}. Dotted ones take the means over "
@@ -171,9 +167,11 @@ def accuracy(certificate: Certificate, metrics: tuple[Row, ...] = ()) -> Markup:
     )
     certain = "Nothing is estimated: all curves hold with certainty, for all inputs at once. "
     reading = certain if settings.certain else dotted if metrics else ""
-    note = tag("p", f"{reading}This certificate: {how}.", class_="note")
+    by_means = any(row["method"] == Method.MEAN for row in metrics) and settings.method is not Method.MEAN
+    others = f" Curves “{unit}s replaced” and “{unit}s join”: mean confidences alone." if by_means else ""
     chart = accuracy_chart(certificate, metrics)
-    return section("accuracy", chart.title, figure(chart, note=note))
+    remark = note(f"{reading}This certificate: {how}.{others}")
+    return section("accuracy", chart.title, figure(chart, remark=remark))
 
 
 def together(run: RunData) -> Markup:
@@ -181,14 +179,14 @@ def together(run: RunData) -> Markup:
     found = words.at_once(run.summary)
     if not found:
         return Markup("")
-    note = tag("p", f"Whoever poisons {run.unit}s chooses them once, for all inputs.", class_="note")
-    return section("together", "All inputs at once", tag("ul", *(tag("li", text) for text in found)), note)
+    remark = note(f"Whoever poisons {run.unit}s chooses them once, for all inputs.")
+    return section("together", "All inputs at once", bullets(found), remark)
 
 
 def sizes(certificate: Certificate) -> Markup:
     """How many inputs are certified for each size."""
     chart = sizes_chart(certificate)
-    return section("sizes", chart.title, figure(chart, note=tag("p", chart.description, class_="note")))
+    return section("sizes", chart.title, figure(chart, remark=note(chart.description)))
 
 
 def inputs(run: RunData) -> Markup:
@@ -200,9 +198,7 @@ def inputs(run: RunData) -> Markup:
 def little(run: RunData) -> Markup:
     """Why so little is certified, where it is little."""
     found = advice(run)
-    if not found:
-        return Markup("")
-    return section("little", "Why so little?", tag("ul", *(tag("li", sentence) for sentence in found)))
+    return section("little", "Why so little?", bullets(found)) if found else Markup("")
 
 
 def soundness(run: RunData) -> Markup:
@@ -214,8 +210,7 @@ def soundness(run: RunData) -> Markup:
 
 def granted(certificate: Certificate) -> Markup:
     """What the certificate takes for granted, on demand."""
-    taken = tag("ul", *(tag("li", text) for text in certificate.assumptions))
-    return details("What is taken for granted", taken)
+    return details("What is taken for granted", bullets(certificate.assumptions))
 
 
 # --- class by class -----------------------------------------------------------------------------------------
@@ -229,25 +224,20 @@ def classes(certificate: Certificate, names: tuple[str, ...]) -> Markup:
             row.name,
             f"{row.inputs:,}",
             percent(row.accuracy),
-            join([_meter(row.certified), tag("span", percent(row.certified), class_="share")]),
+            join(
+                [
+                    tag("span", class_="meter", style=f"--share:{row.certified:.4f}", aria_hidden="true"),
+                    tag("span", percent(row.certified), class_="share"),
+                ]
+            ),
             "–" if row.median is None else row.median,
             f"{row.abstained:,}",
         )
         for row in class_rows(certificate, names, size)
     ]
-    header = (
-        "Class",
-        "Inputs",
-        "Decided correctly",
-        f"Certified at k = {size}",
-        "Median size",
-        "Abstained on",
-    )
+    certified = f"Certified at k = {size}"
+    header = ("Class", "Inputs", "Decided correctly", certified, "Median size", "Abstained on")
     return section("classes", "Class by class", table(header, rows))
-
-
-def _meter(share: float) -> Markup:
-    return tag("span", class_="meter", style=f"--share:{share:.4f}", aria_hidden="true")
 
 
 # --- how it was made, and how to check ----------------------------------------------------------------------
@@ -264,13 +254,11 @@ def _spending(spent: dict[int, dict[str, float]]) -> Markup:
     if not spent:
         return Markup("")
     rows = [(count, rounded_up(epsilon["pld"])) for count, epsilon in spent.items()]
-    note = tag(
-        "p",
+    remark = note(
         "Norms, clipped shares and cohorts of each round are not covered by ε, and not shown here: "
-        "fedproof report --private shows them to whoever trained.",
-        class_="note",
+        "fedproof report --private shows them to whoever trained."
     )
-    return join([table(("Round", "ε so far"), rows, caption="One model, round by round"), note])
+    return join([table(("Round", "ε so far"), rows, caption="One model, round by round"), remark])
 
 
 def _rounds(run: RunData, spent: dict[int, dict[str, float]]) -> Markup:
@@ -280,12 +268,8 @@ def _rounds(run: RunData, spent: dict[int, dict[str, float]]) -> Markup:
     if spent:
         so_far = {str(count): rounded_up(epsilon["pld"]) for count, epsilon in spent.items()}
         rows = [[*row, so_far.get(row[0], "")] for row in rows]
-    shown = join(
-        [
-            table(header, rows, caption="Each round, on average over the replicas"),
-            tag("p", UNCOVERED, class_="note"),
-        ]
-    )
+    average = table(header, rows, caption="Each round, on average over the replicas")
+    shown = join([average, note(UNCOVERED)])
     return shown if len(rows) <= 12 else details(f"What happened in each of {len(rows)} rounds", shown)
 
 

@@ -1,15 +1,19 @@
-"""Sections of a run's page: what it costs in privacy, and what to try next where little is certified."""
+"""Sections of a run's page: what to try where little is certified, privacy, and inputs to look at."""
 
-from collections.abc import Iterator, Mapping
+import base64
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.accounting.epsilon import natural_relation
 from fedproof.arrays import votes_of
-from fedproof.certificates import Method
+from fedproof.certificates import Certificate, Method
+from fedproof.federation import Federation
 from fedproof.mechanisms import Releases
-from fedproof.report.page import Markup, join, section, table, tag
+from fedproof.report.page import Markup, join, note, section, table, tag, void
 from fedproof.report.run_data import RunData, rounds_chart
 from fedproof.report.svg import figure
 from fedproof.report.words import percent, plural, rounded_up
@@ -17,6 +21,7 @@ from fedproof.summary import LEFT_OUT, RunSummary
 from fedproof.threat import Relation
 
 _LITTLE = 0.5  # of the ensemble's accuracy, certified against one unit: less asks for an explanation
+_FEWEST = 3  # users whose votes can outvote one of them
 _INPUTS = 256  # looked at to see whether votes say more than confidences
 
 
@@ -109,9 +114,10 @@ def _replicas(run: RunData) -> Iterator[str]:
 
 def _groups(run: RunData) -> Iterator[str]:
     """Without privacy, votes of disjoint groups certify most for little."""
-    if run.config.mechanism.described.releases is Releases.GROUPS or run.unit != "user":
+    users = run.summary.users
+    if run.config.mechanism.described.releases is Releases.GROUPS or run.unit != "user" or users < _FEWEST:
         return
-    groups = max(2, run.summary.users // 5)
+    groups = max(users // 5, min(users, 5))
     yield (
         "If privacy is not needed: one model for each of some disjoint groups, whose votes are counted, "
         f"trains in seconds. Try --set mechanism.kind=partition --set mechanism.groups={groups} "
@@ -125,8 +131,8 @@ def _once(run: RunData) -> Iterator[str]:
         return
     yield (
         "If a public encoder knows inputs like these, one upload from each user is enough, and ε is that of "
-        "one sum: name data.encoder, data.public and data.project, and try --set mechanism.kind=one-round "
-        "--set mechanism.solver=ridge."
+        "one sum. Name data.encoder, data.public and data.project, and replace [mechanism] by "
+        'kind = "one-round", anchors = 64, solver = "ridge", noise_multiplier = 2.0.'
     )
 
 
@@ -149,28 +155,27 @@ def privacy(run: RunData, spent: dict[int, dict[str, float]]) -> Markup:
 def _accountants(run: RunData) -> Markup:
     summary = run.summary
     if summary.epsilon is None or summary.ensemble_epsilon is None:
-        return tag("p", "There is no noise, hence no privacy: no ε is finite.", class_="note")
-    note = f"δ = {summary.delta:g}, for one {run.unit}{_moved(run)}. Every ε is rounded up. "
-    note += (
+        return note("There is no noise, hence no privacy: no ε is finite.")
+    text = f"δ = {summary.delta:g}, for one {run.unit}{_moved(run)}. Every ε is rounded up. "
+    text += (
         f"It covers all that is released; for one {run.unit} replaced it is "
         f"{rounded_up(summary.epsilon_if_replaced)}."
         if summary.epsilon_if_replaced is not None
         else f"The certified predictor is the whole ensemble: {_together(run)}."
     )
     if summary.epsilon_of_sum is not None:
-        note += f" This is towards the server, which sees what each user sends. {_of_sum(run, summary)}"
+        text += f" This is towards the server, which sees what each user sends. {_of_sum(run, summary)}"
     if summary.secure_noise:
-        note += " Cohorts and noise came from the operating system: no seed gives them away or repeats them."
-    if run.certificate is not None and run.certificate.mechanism and run.certificate.mechanism.reasons:
-        note += " It is no guarantee here: see above what is not met."
+        text += " Cohorts and noise came from the operating system: no seed gives them away or repeats them."
+    if run.mechanism is not None and run.mechanism.reasons:
+        text += " It is no guarantee here: see above what is not met."
     models = None if summary.released else summary.replicas  # of one model there is nothing to add up
-    shown = epsilons(summary.epsilon, summary.ensemble_epsilon, models)
-    return join([shown, tag("p", note, class_="note")])
+    return join([epsilons(summary.epsilon, summary.ensemble_epsilon, models), note(text)])
 
 
 def _of_sum(run: RunData, summary: RunSummary) -> str:
     """What the released sum alone tells, where users add noise themselves."""
-    sums, mechanism = summary.epsilon_of_sum, run.certificate.mechanism if run.certificate else None
+    sums, mechanism = summary.epsilon_of_sum, run.mechanism
     if sums is None or mechanism is None or mechanism.sends_labels:
         return "Of the released sum of votes nothing smaller is shown."
     return (
@@ -181,26 +186,18 @@ def _of_sum(run: RunData, summary: RunSummary) -> str:
 
 def epsilons(one: Mapping[str, float], together: Mapping[str, float], models: int | None) -> Markup:
     """ε of one model and, unless that is None, of all `models` together, by accountant."""
-    names = [
-        *(name for name in _ACCOUNTANTS if name in one),
-        *(name for name in one if name not in _ACCOUNTANTS),
-    ]
-    rows = [
-        (
-            _ACCOUNTANTS.get(name, name),
-            rounded_up(one[name]),
-            rounded_up(together[name]) if name in together else "–",
-        )
-        for name in names
-    ]
-    header = ("Accountant", "ε of one model", f"ε of all {models or 1:,} models")
-    shown = 2 if models is None else 3
-    return table(header[:shown], [row[:shown] for row in rows])
+    names = [name for name in dict.fromkeys((*_ACCOUNTANTS, *one)) if name in one]
+    rows = [(_ACCOUNTANTS.get(name, name), rounded_up(one[name])) for name in names]
+    if models is None:
+        return table(("Accountant", "ε of one model"), rows)
+    whole = (rounded_up(together[name]) if name in together else "–" for name in names)
+    header = ("Accountant", "ε of one model", f"ε of all {models:,} models")
+    return table(header, [(*row, cost) for row, cost in zip(rows, whole, strict=True)])
 
 
 def _together(run: RunData) -> str:
     """Why all models cost what they cost."""
-    mechanism = run.certificate.mechanism if run.certificate else None
+    mechanism = run.mechanism
     if mechanism is not None and mechanism.one_release:
         return "all models are computed from one release, so they cost together what it costs"
     if mechanism is not None and mechanism.parallel > 1:
@@ -210,9 +207,159 @@ def _together(run: RunData) -> str:
 
 def _moved(run: RunData) -> str:
     """What ε is stated for."""
-    mechanism = run.certificate.mechanism if run.certificate else None
+    mechanism = run.mechanism
     if mechanism is None:
         return ""
     if mechanism.honest is not None:
         return f" {LEFT_OUT}"
     return " added or removed" if natural_relation(mechanism) is Relation.JOIN else " replaced"
+
+
+# --- inputs with the largest and the smallest certified size, and those abstained on ------------------------
+
+_EACH = 8
+_SAMPLED = 512  # inputs from which the range of the pixel values is read
+_LONGEST = 280  # characters of a text, as of a tweet
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_GREY, _COLOUR = 0, 2
+
+Show = Callable[[int], Markup]
+
+
+def choices(certificate: Certificate, each: int = _EACH) -> dict[str, list[int]]:
+    """Inputs with the largest and with the smallest size, if sizes differ, and those without a decision."""
+    sizes = certificate.certified_size
+    order = sorted((size, index) for index, size in enumerate(sizes) if size is not None)
+    few = min(each, len(order) // 2) if len({size for size, _ in order}) > 1 else 0
+    found = {
+        "Hardest to change": [index for _, index in order[::-1][:few]],
+        "Easiest to change": [index for _, index in order[:few]],
+        "Abstained on": [index for index, size in enumerate(sizes) if size is None][:each],
+    }
+    return {title: inputs for title, inputs in found.items() if inputs}
+
+
+def gallery(run: RunData) -> Markup | None:
+    """The chosen inputs as pictures or texts; None where the data are not here or cannot be shown."""
+    if run.certificate is None or run.federation is None:
+        return None
+    show = _shower(run.federation)
+    certificate, names = run.certificate, run.class_names
+    shown = choices(certificate)
+    if show is None or not shown:
+        return None
+    return join(
+        tag(
+            "div",
+            tag("h3", title),
+            tag("ul", *(_item(index, certificate, names, show) for index in inputs), class_="gallery"),
+        )
+        for title, inputs in shown.items()
+    )
+
+
+def _item(index: int, certificate: Certificate, names: tuple[str, ...], show: Show) -> Markup:
+    prediction, size = certificate.prediction[index], certificate.certified_size[index]
+    label = None if certificate.labels is None else certificate.labels[index]
+    says = "abstains" if prediction is None else names[prediction]
+    other = label is not None and label != prediction
+    return tag(
+        "li",
+        show(index),
+        tag("span", says, class_="wrong" if other and prediction is not None else "says"),
+        None if size is None else tag("span", f"size {size}", class_="size"),
+        None if label is None or not other else tag("span", f"is {names[label]}", class_="truth"),
+    )
+
+
+def _shower(federation: Federation) -> Show | None:
+    texts = getattr(federation, "test_texts", None)
+    if texts is not None or federation.test_features.dtype.kind in "UO":
+        return _text_shower(texts if texts is not None else federation.test_features)
+    images = None if federation.encoded else as_images(federation.test_features, federation.name)
+    return None if images is None else _image_shower(images, federation)
+
+
+def _text_shower(texts: object) -> Show:
+    def show(index: int) -> Markup:
+        text = str(texts[index])  # type: ignore[index]
+        return tag("blockquote", text if len(text) <= _LONGEST else text[:_LONGEST] + "…")
+
+    return show
+
+
+def _image_shower(images: NDArray[np.floating], federation: Federation) -> Show:
+    low = high = None
+    if images.ndim == 4:
+        # Pixels were scaled channel by channel; over many images the extremes are black and white again.
+        low, high = (end(images[:_SAMPLED], axis=(0, 1, 2)) for end in (np.min, np.max))
+
+    def show(index: int) -> Markup:
+        pixels = to_bytes(images[index], low, high)
+        name = federation.class_names[int(federation.test_labels[index])]
+        return void("img", src=data_uri(pixels), alt=f"test input {index}, {name}", width=64, height=64)
+
+    return show
+
+
+def as_images(features: NDArray[np.generic], name: str) -> NDArray[np.floating] | None:
+    """Features as `(inputs, height, width)` or `(inputs, height, width, 3)`; None if they are no images.
+
+    >>> as_images(np.zeros((5, 3, 32, 32), dtype=np.float32), "cifar10").shape
+    (5, 32, 32, 3)
+    """
+    if not np.issubdtype(features.dtype, np.floating):
+        return None
+    values: NDArray[np.floating] = features  # type: ignore[assignment]
+    if name.startswith("digits") and values.shape[1:] == (64,):
+        return values.reshape(-1, 8, 8)
+    if values.shape[1:] == (784,):
+        return values.reshape(-1, 28, 28)
+    if values.ndim == 4 and values.shape[1] == 1:
+        return values[:, 0]
+    if values.ndim == 4 and values.shape[1] == 3:
+        return values.transpose(0, 2, 3, 1)
+    grey, colour = values.ndim == 3 and min(values.shape[1:]) >= 8, values.ndim == 4 and values.shape[3] == 3
+    return values if grey or colour else None
+
+
+def to_bytes(
+    image: NDArray[np.floating],
+    low: NDArray[np.floating] | None = None,
+    high: NDArray[np.floating] | None = None,
+) -> NDArray[np.uint8]:
+    """Pixel values from 0 to 255 for those from `low` to `high`, by default of the image itself."""
+    bottom = image.min() if low is None else low
+    span = np.maximum((image.max() if high is None else high) - bottom, 1e-12)
+    return np.asarray(np.clip(np.rint(255 * (image - bottom) / span), 0, 255), dtype=np.uint8)
+
+
+def encode_png(pixels: NDArray[np.uint8]) -> bytes:
+    """A PNG file of `pixels` (height, width) in grey or (height, width, 3) in colour.
+
+    Reference: W3C, Portable Network Graphics (third edition), sections 5, 9 and 11.
+    """
+    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] != 3):
+        raise ValueError(
+            f"pixels of type {pixels.dtype} and shape {pixels.shape} must be bytes (height, width[, 3])"
+        )
+    height, width = pixels.shape[:2]
+    header = struct.pack(">IIBBBBB", width, height, 8, _GREY if pixels.ndim == 2 else _COLOUR, 0, 0, 0)
+    lines = pixels.reshape(height, -1)
+    unfiltered = np.zeros((height, 1), dtype=np.uint8)  # each line begins with its filter: none
+    body = zlib.compress(np.hstack((unfiltered, lines)).tobytes(), 9)
+    return _SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")
+
+
+def data_uri(pixels: NDArray[np.uint8]) -> str:
+    """The image as an address that holds it.
+
+    >>> data_uri(np.zeros((8, 8), dtype=np.uint8))[:26]
+    'data:image/png;base64,iVBO'
+    """
+    return "data:image/png;base64," + base64.b64encode(encode_png(pixels)).decode("ascii")
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    checksum = zlib.crc32(kind + content)
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)

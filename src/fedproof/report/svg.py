@@ -52,7 +52,7 @@ class Scale:
         return self.start + (self.end - self.start) * (here - low) / (high - low)
 
 
-def figure(chart: Chart, *, note: object = "") -> Markup:
+def figure(chart: Chart, *, remark: object = "") -> Markup:
     """A chart for wide and narrow screens, its values under the pointer, and the table behind it."""
     plot = tag(
         "div",
@@ -70,7 +70,7 @@ def figure(chart: Chart, *, note: object = "") -> Markup:
         tag("p", chart.y_label, class_="y-title"),
         plot,
         said,
-        tag("figcaption", legend(chart), note),
+        tag("figcaption", legend(chart), remark),
         _table(chart),
         data_block(_values(chart)),
         class_="figure",
@@ -121,11 +121,7 @@ def _values(chart: Chart) -> dict[str, object]:
         after = chart.shown(0.0) if isinstance(series, Line) and series.ys and series.ys[-1] == 0 else ""
         column = [texts.get(x, after if series.xs and x > series.xs[-1] else "") for x in chart.xs]
         columns.append({"label": series.label, "tone": series.tone, "kind": _kind(series), "texts": column})
-    return {
-        "xs": chart.xs,
-        "names": [f"{chart.x_label} = {number(x)}" for x in chart.xs],
-        "series": columns,
-    }
+    return {"xs": chart.xs, "names": [f"{chart.x_label} = {number(x)}" for x in chart.xs], "series": columns}
 
 
 # --- the drawing --------------------------------------------------------------------------------------------
@@ -167,11 +163,7 @@ def scales(chart: Chart, frame: Frame) -> tuple[Scale, Scale]:
     if low == high:
         low, high = (low / 2, high * 2) if chart.logarithmic else (low - 0.5, high + 0.5)
     x = Scale(
-        low=low,
-        high=high,
-        start=frame.left,
-        end=frame.width - frame.right,
-        logarithmic=chart.logarithmic,
+        low=low, high=high, start=frame.left, end=frame.width - frame.right, logarithmic=chart.logarithmic
     )
     y = Scale(low=bottom, high=top, start=frame.height - frame.bottom, end=frame.top)
     return x, y

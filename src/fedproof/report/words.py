@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from fedproof.summary import RunSummary
+from fedproof.summary import LEFT_OUT, RunSummary
 from fedproof.threat import Relation, ThreatModel, Unit
 
 SPACE = "\u00a0"  # between a number and its unit: never a line break
@@ -154,6 +154,21 @@ def claim(
 def for_whom(simultaneous: bool) -> str:
     """Whom a failure probability is about."""
     return "all inputs together" if simultaneous else "each input"
+
+
+def released_epsilons(summary: RunSummary) -> list[tuple[str, str, float]]:
+    """Every ε of a single release, with what is seen and what happened to the one unit; empty for replicas.
+
+    Where users add noise themselves, the server sees what each of them sends, and others the sum alone.
+    """
+    if summary.epsilon is None or summary.epsilon_if_replaced is None:
+        return []
+    sums = summary.epsilon_of_sum
+    seen, joined = ("release", "added or removed") if sums is None else ("server", LEFT_OUT)
+    found = [(seen, joined, summary.epsilon["pld"]), (seen, "replaced", summary.epsilon_if_replaced)]
+    if sums is not None:
+        found += [("sum", joined, sums["join"]), ("sum", "replaced", sums["replace"])]
+    return found
 
 
 def at_once(summary: RunSummary) -> list[str]:

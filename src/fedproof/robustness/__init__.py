@@ -26,9 +26,7 @@ class AttackRow:
     """One attack beside the bounds; what belongs to a certificate is None where there is none.
 
     Attributes:
-        attack: its name.
         adversaries: number of poisoned units, users or instances.
-        replicas: of the attacked ensemble.
         clean_replica_accuracy, replica_accuracy: of one replica without and with the attack, on average.
         clean_accuracy, accuracy: of the ensemble predictor without and with the attack, as in `summary.json`.
         clean_success, success: share of the attacker's inputs, those with a trigger where there is one, that

@@ -167,18 +167,10 @@ def evaluate(
     delta: float,
     failure_probability: float = 1e-3,
 ) -> AttackRow:
-    """One row from the clean ensemble, its certificate, and the attacked ensemble.
+    """One row from the clean ensemble, its certificate, and the attacked ensemble; see `evaluate_all`.
 
-    Args:
-        name: what the attack is called.
-        attack: who attacked.
-        task: the clean one.
-        certificate: of `clean.scores`, with the labels of the test inputs; None: there is none.
-        clean: its only losses, and answers where there are any, are for `attack.goal`.
-        attacked: from `run_attack`.
-        cost_bound: C̄, to which losses are clipped.
-        delta: at which the paper's ε is accounted.
-        failure_probability: of each comparison with a bound, for the attacked ensemble.
+    The `certificate` is of `clean.scores`, with the labels of the test inputs; None: there is none. `clean`
+    has losses, and answers where there are any, for `attack.goal` alone. `attacked` is from `run_attack`.
     """
     labels = task.federation.test_labels
     votes = certificate is not None and certificate.settings.votes

@@ -56,14 +56,10 @@ def train(
     first: Tensor | None = None,
     progress: Tally = lambda done, total: None,
 ) -> AttackOutcome:
-    """Scores and losses of replicas `0 … num_replicas - 1`, trained in parts whose models are not kept.
+    """Scores, and losses for each goal, of replicas that are trained in parts whose models are not kept.
 
-    Args:
-        task: clean, or from `under_attack`.
-        num_replicas: how many.
-        goals: what the losses are for.
-        first: round-one updates, see `first_updates` and `attacked_first_updates`.
-        progress: told after every part.
+    The task is clean, or from `under_attack`; `first` are its round-one updates, see `first_updates` and
+    `attacked_first_updates`.
     """
     if task.mechanism.releases is Releases.MODEL:
         return _released(task, goals)

@@ -27,10 +27,6 @@ class Hook:
     """An attack between local training and clipping; it touches the adversaries' updates alone.
 
     Its repr, which names the attack and all parameters, is part of the task's fingerprint.
-
-    Attributes:
-        attack: who attacks, and how.
-        craft: what they hand in.
     """
 
     attack: Attack

@@ -99,6 +99,7 @@ class OneRoundStrategy(FederationStrategy):
         self.mechanism = mechanism
         self.anchors = None if anchors is None else np.ascontiguousarray(anchors, dtype=np.float32)
         Release(mechanism=mechanism, total=_zeros(mechanism), anchors=self.anchors)  # or says what is missing
+        _check_anchors(self.anchors, mechanism.upload.shape[0])
         self._seed = seed
         self._release: Release | None = None
         self._invited: tuple[int, ...] | None = None
@@ -258,6 +259,18 @@ class OneRoundStrategy(FederationStrategy):
         total = self.release.total
         single = np.multiply(total, GRID, out=np.empty(total.shape, np.float32), casting="unsafe")
         return ArrayRecord({UPLOAD: Array(single)})
+
+
+def _check_anchors(anchors: NDArray[np.float32] | None, wanted: int) -> None:
+    """Refuse features that no release could be used with: everybody is asked once, and not for nothing."""
+    if anchors is None:
+        return
+    if anchors.ndim != 2 or len(anchors) != wanted:
+        raise ValueError(
+            f"anchors have shape {anchors.shape}, must be ({wanted}, features): one row for each public input"
+        )
+    if not np.isfinite(anchors).all():
+        raise ValueError("anchors must be finite numbers")
 
 
 def _zeros(mechanism: OneRound) -> Integers:

@@ -1,0 +1,214 @@
+"""Pages of what attacks achieve beside what is certified, and of bounds on what they cost the attacker."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from fedproof.certificates import Inefficacy
+from fedproof.certificates.soundness import cost_caveats
+from fedproof.report.chart import Band, Chart, Line, Points, Series, Tone, check_rows, toned
+from fedproof.report.page import Markup, details, note, section, soundness_box, table, write_simple_page
+from fedproof.report.svg import figure
+from fedproof.report.words import number, percent, plural
+from fedproof.robustness import AttackRow
+
+COLUMNS = {
+    "k": "poisoned units",
+    "accuracy": "share of the test inputs that the attacked ensemble labels correctly, as in run and compare",
+    "certified": "share that is proved to keep its correct label whatever k units do",
+    "success": "share of the attacker's inputs, those with the trigger of a backdoor, answered as it wants",
+    "clean, cost": "the attacker's loss without and with the attack, on average over the replicas: minus the "
+    "logarithm of the confidence in what it wants; of one released model the share of its inputs that are "
+    "not answered as it wants",
+    "at least, at most": "what k units can make of the cost, certified",
+    "holds": "the attack stayed within what is certified, up to Monte-Carlo error",
+}
+"""What the columns of both tables mean."""
+
+_HOLDS = {True: "yes", False: "no", None: "–"}
+_SATURATED = 0.95  # of the bound: a larger mean says little about the attack
+
+
+def write_attack_page(
+    rows: Sequence[AttackRow], path: Path, *, unit: str = "user", cost_bound: float | None = None
+) -> Path:
+    """Write a page that sets what attacks achieved beside what is certified; return its path.
+
+    `unit` is what one poisoned unit is, `cost_bound` the largest cost there is, where it is known.
+    """
+    check_rows(rows)
+    parts = [section(chart.name, chart.title, figure(chart)) for chart in attack_charts(rows, unit=unit)]
+    warnings = map(note, saturated(rows, cost_bound) if cost_bound is not None else ())
+    parts.append(section("rows", "Attack by attack", *_tables(rows), *warnings, _meanings(unit)))
+    caveats = tuple(dict.fromkeys(caveat for row in rows for caveat in row.caveats))
+    return write_simple_page(path, "Attacks", verdict(rows), *parts, soundness_box(caveats))
+
+
+def verdict(rows: Sequence[AttackRow]) -> str:
+    """Whether the attacks stayed within what is certified, in one sentence."""
+    known = [row for row in rows if row.certified_cost is not None]
+    if not known:
+        return f"{plural(len(rows), 'attack')}, and nothing is certified: there is no bound to hold."
+    broken = sum(not row.holds for row in known)
+    if broken:
+        return f"{broken} of {plural(len(known), 'attack')} went beyond what is certified."
+    if len(known) == 1:
+        return "The attack stayed within what is certified."
+    return f"All {plural(len(known), 'attack')} stayed within what is certified."
+
+
+def saturated(rows: Sequence[AttackRow], cost_bound: float) -> tuple[str, ...]:
+    """Attacks whose cost is at its bound without attack already, so that it cannot show what they do."""
+    found = dict.fromkeys(row.attack for row in rows if row.clean_cost >= _SATURATED * cost_bound)
+    if not found:
+        return ()
+    return (
+        f"without attack the cost of {', '.join(found)} is at its bound already, attack.cost_bound = "
+        f"{cost_bound:g}, so it hardly shows what an attack does; try "
+        f"--set attack.cost_bound={4 * cost_bound:g}",
+    )
+
+
+# --- figures ------------------------------------------------------------------------------------------------
+
+
+def attack_charts(rows: Sequence[AttackRow], *, unit: str = "user") -> tuple[Chart, Chart]:
+    """Accuracy over a certified curve, and the attacker's cost over certified bands."""
+    places = f"poisoned {unit}s k"
+    accuracy = Chart(
+        name="attack-accuracy",
+        title="Accuracy under attack",
+        description="Certified accuracy as a curve, the accuracy under each attack as points above it.",
+        x_label=places,
+        y_label="accuracy",
+        series=(*_certified_accuracy(rows), *_points(rows, "accuracy")),
+        shares=True,
+    )
+    cost = Chart(
+        name="attack-cost",
+        title="The attacker's cost",
+        description="Certified bounds on the attacker's expected cost as bands, what it was as points.",
+        x_label=places,
+        y_label="attacker's expected cost",
+        series=(*_cost_bands(rows), *_points(rows, "cost")),
+    )
+    return accuracy, cost
+
+
+def _certified_accuracy(rows: Sequence[AttackRow]) -> Iterator[Series]:
+    known = {row.adversaries: row.certified_accuracy for row in rows}
+    points = sorted((k, share) for k, share in known.items() if share is not None)
+    if points:
+        xs, ys = zip(*points, strict=True)
+        yield Line(label="certified, at least", xs=xs, ys=ys, tone=Tone.BLUE, strong=True)
+
+
+def _cost_bands(rows: Sequence[AttackRow]) -> Iterator[Series]:
+    """One band if all attacks have the same bounds, else one for each: attackers differ in their goals."""
+    known = [(row, *row.certified_cost) for row in rows if row.certified_cost is not None]
+    bounds = {(row.adversaries, low, high) for row, low, high in known}
+    if bounds and len({k for k, _, _ in bounds}) == len(bounds):
+        yield _band("certified", bounds, Tone.BLUE)
+        return
+    for attack, tone in _tones(row for row, _, _ in known):
+        own = {(row.adversaries, low, high) for row, low, high in known if row.attack == attack}
+        yield _band(f"{attack}, certified", own, tone)
+
+
+def _band(label: str, bounds: set[tuple[int, float, float]], tone: Tone) -> Band:
+    xs, low, high = zip(*sorted(bounds), strict=True)
+    return Band(label=label, xs=xs, ys=low, highs=high, tone=tone)
+
+
+def _points(rows: Sequence[AttackRow], key: str) -> Iterator[Series]:
+    for attack, tone in _tones(rows):
+        own = [row for row in rows if row.attack == attack]
+        xs, ys = [row.adversaries for row in own], [getattr(row, key) for row in own]
+        yield Points(label=attack, xs=xs, ys=ys, tone=tone)
+
+
+def _tones(rows: Iterable[AttackRow]) -> Iterable[tuple[str, Tone]]:
+    """The attacks in their order, each with its colour; blue is the certificate's."""
+    return toned((row.attack for row in rows), tuple(Tone)[1:]).items()
+
+
+# --- rows ---------------------------------------------------------------------------------------------------
+
+
+def _tables(rows: Sequence[AttackRow]) -> tuple[Markup, Markup]:
+    """What the models answer, and what that costs the attacker."""
+    answers = table(
+        ("Attack", "k", "Accuracy", "Certified", "Success", "Holds"),
+        [
+            (
+                row.attack,
+                row.adversaries,
+                percent(row.accuracy),
+                "–" if row.certified_accuracy is None else f"≥ {percent(row.certified_accuracy)}",
+                "–" if row.success is None else percent(row.success),
+                _HOLDS[row.holds_on_certified],
+            )
+            for row in rows
+        ],
+        caption="What the models answer",
+    )
+    costs = table(
+        ("Attack", "k", "Clean", "Cost", "At least", "At most", "Holds"),
+        [
+            (
+                row.attack,
+                row.adversaries,
+                number(row.clean_cost),
+                number(row.cost),
+                *(("–", "–") if row.certified_cost is None else map(number, row.certified_cost)),
+                _HOLDS[row.holds_on_cost],
+            )
+            for row in rows
+        ],
+        caption="What it costs the attacker",
+    )
+    return answers, costs
+
+
+def _meanings(unit: str) -> Markup:
+    listed = COLUMNS | {"k": f"poisoned {unit}s"}
+    rows = [(name[:1].upper() + name[1:], meaning) for name, meaning in listed.items()]
+    return details("What the columns mean", table(("Column", "Meaning"), rows))
+
+
+# --- attack inefficacy: what poisoned units can make of the expected cost at most ---------------------------
+
+
+def write_inefficacy_page(result: Inefficacy, path: Path) -> Path:
+    """Write a page of certified bounds on the attacker's expected cost; return its path."""
+    settings, chart = result.settings, inefficacy_chart(result)
+    unit, tau, most = settings.threat.unit, settings.tau, settings.cost_bound
+    sentence = f"Without attack the expected cost is {number(result.cost)} of at most {number(most)}."
+    parts = [section("bounds", chart.title, figure(chart))]
+    if tau is not None:
+        needed = "more than searched"
+        if result.needed is not None:
+            needed, least = number(result.needed), plural(math.ceil(result.needed), unit)
+            sentence += f" To divide it by {number(tau)}, an attack needs {least} at least."
+        found = table(("Method", f"Poisoned {unit}s"), [(settings.method, needed)])
+        parts.append(section("needed", f"Adversaries needed to divide the cost by {number(tau)}", found))
+    caveats = soundness_box(cost_caveats(settings))
+    return write_simple_page(path, "Attack inefficacy", sentence, *parts, caveats)
+
+
+def inefficacy_chart(result: Inefficacy) -> Chart:
+    """Bounds on the attacker's expected cost as a band, and its value without attack."""
+    unit, rows = result.settings.threat.unit, zip(result.sizes, result.lower, result.upper, strict=True)
+    sizes, lows, highs = zip(*sorted(rows), strict=True)
+    clean = [result.cost] * len(sizes)
+    return Chart(
+        name="inefficacy",
+        title="The attacker's expected cost",
+        description=f"Whatever {unit}s are poisoned, the expected cost stays within the band.",
+        x_label=f"poisoned {unit}s k",
+        y_label="attacker's expected cost",
+        series=(
+            Band(label=result.settings.method, xs=sizes, ys=lows, highs=highs, tone=Tone.BLUE),
+            Line(label="without attack", xs=sizes, ys=clean, tone=Tone.INK, dashed=True),
+        ),
+    )

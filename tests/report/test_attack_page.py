@@ -1,0 +1,90 @@
+"""Pages of attacks from made rows, and of bounds on what they cost the attacker."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from fedproof.certificates import ApproximateDP, inefficacy
+from fedproof.mechanisms import Caveat, FedAvg, Poisson
+from fedproof.report import attack_charts, inefficacy_chart, write_attack_page, write_inefficacy_page
+from fedproof.report.attack_page import verdict
+from fedproof.report.chart import Band, Line, Points
+from fedproof.robustness import document, read_rows
+from fedproof.threat import Relation
+
+
+def test_attacks_are_points_over_certified_bands(tmp_path, attack_rows, hostile):
+    accuracy, cost = attack_charts(attack_rows())
+    assert [type(series) for series in accuracy.series] == [Line, Points, Points]
+    assert [type(series) for series in cost.series] == [Band, Points, Points]
+    assert cost.series[0].highs == pytest.approx((0.4, 0.42, 0.44))
+    page = write_attack_page(attack_rows(), tmp_path / "attack.html").read_text()
+    assert hostile not in page
+    assert "All 6 attacks stayed within what is certified" in page
+
+
+def test_attacks_with_goals_of_their_own_have_bands_of_their_own(attack_rows):
+    rows = attack_rows()
+    rows[0] = replace(rows[0], certified_upper=0.45)
+    _, cost = attack_charts(rows)
+    assert sum(isinstance(series, Band) for series in cost.series) == 2
+
+
+def test_an_attack_beyond_its_bounds_is_said(attack_rows):
+    rows = attack_rows()
+    rows[2] = replace(rows[2], cost=0.1)  # beyond its bound, but within Monte-Carlo error
+    assert verdict(rows) == "All 6 attacks stayed within what is certified."
+    rows[2] = replace(rows[2], holds_on_cost=False)
+    assert verdict(rows) == "1 of 6 attacks went beyond what is certified."
+    assert not rows[2].holds
+
+
+def test_attacks_without_certificate(tmp_path, attack_rows):
+    rows = attack_rows(certified_accuracy=None, certified_lower=None, certified_upper=None)
+    page = write_attack_page(rows, tmp_path / "attack.html").read_text()
+    assert "nothing is certified" in page
+
+
+def test_heuristic_attacks_say_why(tmp_path, attack_rows):
+    sampling = Poisson(probability=0.5)
+    no_noise = FedAvg(rounds=1, sampling=sampling).caveats(Relation.REPLACE)
+    rows = attack_rows(caveats=(*no_noise, Caveat(code="stated", sentence="something else")))
+    page = write_attack_page(rows, tmp_path / "attack.html").read_text()
+    assert page.count("No noise is added: there is no guarantee.") == 1
+    assert page.count("Remedy: ") == 1
+    assert "Something else." in page
+
+
+@pytest.mark.parametrize(
+    ("most", "words"), [(20, "an attack needs 5 users at least"), (4, "more than searched")]
+)
+def test_inefficacy_from_the_library(tmp_path, hostile, most, words):
+    result = inefficacy(
+        [0.4] * 9,
+        cost_bound=0.5,
+        privacy=ApproximateDP(epsilon=0.5, delta=0.0, relation="replace"),
+        bound="none",
+        sizes=[4, 0, 2],
+        tau=10,
+        max_size=most,
+        caveats=[hostile],
+    )
+    band, clean = inefficacy_chart(result).series
+    assert (band.xs, clean.ys) == ((0, 2, 4), (result.cost,) * 3)
+    assert dict(zip(band.xs, band.ys, strict=True)) == dict(zip(result.sizes, result.lower, strict=True))
+    assert dict(zip(band.xs, band.highs, strict=True)) == dict(zip(result.sizes, result.upper, strict=True))
+    page = write_inefficacy_page(result, tmp_path / "inefficacy.html").read_text()
+    assert hostile not in page
+    assert words in page
+
+
+def test_there_must_be_attacks(tmp_path):
+    with pytest.raises(ValueError, match="empty"):
+        write_attack_page([], tmp_path / "page.html")
+
+
+def test_rows_may_come_from_json(tmp_path, attack_rows):
+    (tmp_path / "attacks.json").write_text(json.dumps(document(attack_rows())))
+    rows = read_rows(tmp_path / "attacks.json")
+    assert write_attack_page(rows, tmp_path / "deep" / "attack.html").is_file()
