@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # The tests of a file share what is dear to make, so they go to one worker, in the order that conftest.py gives.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Types are checked while tests run, and both must pass.
+beside_types = $(BIN)/mypy & types=$$!; $(1); tests=$$?; wait $$types && exit $$tests
 # Tests start hundreds of processes, none of which should compile what another has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 # What `make test-busy` runs, and how often.
@@ -23,11 +25,13 @@ demo: $(STAMP)
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy & types=$$!; $(PYTEST) -m "not slow"; tests=$$?; wait $$types && exit $$tests
+	$(call beside_types,$(PYTEST) -m "not slow")
 
 # All that must pass; may take eight. Two cores have three workers: one waits for a deployment most of its time.
-test: lint
-	$(PYTEST) -n 3 -m "not speed" --durations=15
+test: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(call beside_types,$(PYTEST) -n 3 -m "not speed" --durations=15)
 
 # The same while every core is busy, again and again, each time in another order that the first lines name.
 test-busy: $(STAMP)
@@ -70,11 +74,13 @@ sbom: $(STAMP)
 
 install: $(STAMP)
 
-# torch comes first and pinned: its CPU build must be in place before anything asks for "torch".
+# torch comes first and pinned: its CPU build must be in place before anything asks for "torch". pip would compile
+# on one core what is installed; some packages hold templates that do not compile, and need not.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	touch $(STAMP)
 
 clean:

@@ -16,6 +16,8 @@ import pytest
 # Workers share the cores: a second thread of one would only wait, and spin while it waits. Commands that a
 # test starts inherit this; tests of threads ask for their own number.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Ray's workers give way to everybody: beside other tests, who never rest, they would wait for minutes.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 # How long an example takes says who else uses the machine.
 hypothesis.settings.register_profile(

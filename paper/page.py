@@ -18,7 +18,7 @@ from paper.published import Published
 from paper.results import Attacked, Budgets, Dopamine, Renyi, RunTime
 from paper.rows import MeasuredRow, Rows, device_seconds, of_kind
 from paper.statements import Statement
-from paper.study import Panel, Study, points_of, rows_key
+from paper.study import Panel, Point, Study, rows_key
 from paper.tables import attacked_table, certified_table, needed_table, number
 
 PAGE = "reproduction.md"
@@ -92,11 +92,12 @@ def page(studies: Sequence[Study], experiments: Path, rows: Rows) -> str:
     clean = compare_clean(studies, rows, published)
     found = statements(rows, clean, published)
     origin = Provenance.of(studies, experiments)
-    parts = [_INTRODUCTION, *_in_short(found, studies, experiments, rows), *origin.summary(rows), _HOW_MADE]
-    parts += [*_missing(studies, experiments, rows), *_summary(found)]
+    points = list(origin.points.values())
+    parts = [_INTRODUCTION, *_in_short(found, points, rows), *origin.summary(rows), _HOW_MADE]
+    parts += [*_missing(points, rows), *_summary(found)]
     for study in studies:
         parts += _section(study, rows, published, clean, origin)
-    numbers = printed(Sources(studies, experiments, rows, published, clean))
+    numbers = printed(Sources(points, rows, published, clean))
     parts += [*_clean_table(clean), *printed_section(numbers), *deviation_table(rows), _DATA]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -109,12 +110,11 @@ def shown(study: Study, panel: Panel, rows: Rows) -> list[MeasuredRow]:
     return [replace(row, result=result.only(panel.attacks)) for row, result in of_kind(found, Attacked)]
 
 
-def _missing(studies: Sequence[Study], experiments: Path, rows: Rows) -> Iterator[str]:
+def _missing(points: Sequence[Point], rows: Rows) -> Iterator[str]:
     """What is not trained with these settings, so that nobody takes the page for whole."""
     counts: dict[str, list[bool]] = {}
-    for study in studies:
-        for point in points_of(study, experiments):
-            counts.setdefault(study.name, []).append(rows.find(point) is None)
+    for point in points:
+        counts.setdefault(point.key.partition("/")[0], []).append(rows.find(point) is None)
     names = [f"`{name}` {sum(found)} of {len(found)}" for name, found in counts.items() if any(found)]
     if names:
         yield (
@@ -123,22 +123,20 @@ def _missing(studies: Sequence[Study], experiments: Path, rows: Rows) -> Iterato
         )
 
 
-def _effort(studies: Sequence[Study], experiments: Path, rows: Rows) -> Iterator[str]:
+def _effort(points: Sequence[Point], rows: Rows) -> Iterator[str]:
     """How much of the paper's scale was trained, and how long it took."""
-    points = [point for study in studies for point in points_of(study, experiments, 1.0) if point.config]
-    whole = [row for row in (rows.find(point) for point in points) if row]
+    trained = [point for point in points if point.config]
+    whole = [row for row in map(rows.find, trained) if row]
     for hardware in sorted({row.hardware for row in whole}):
         found = [row for row in whole if row.hardware == hardware]
         minutes = device_seconds(found) / 60
         yield (
             f"* **{minutes:.0f} minutes so far** of one {hardware} at the paper's scale: {len(found)} of "
-            f"{len(points)} points; what was measured side by side counts its part."
+            f"{len(trained)} points; what was measured side by side counts its part."
         )
 
 
-def _in_short(
-    found: Sequence[Statement], studies: Sequence[Study], experiments: Path, rows: Rows
-) -> Iterator[str]:
+def _in_short(found: Sequence[Statement], points: Sequence[Point], rows: Rows) -> Iterator[str]:
     """One screen for whoever reads no further."""
     yield "## In short\n"
     theirs = [one for one in found if not one.beyond and not one.own]
@@ -156,7 +154,7 @@ def _in_short(
     if beyond:
         yield "* **The same models prove more** with our certificates than with the paper's formula:"
         yield from (f"    * {one.beyond}: {one.evidence}" for one in beyond)
-    yield from _effort(studies, experiments, rows)
+    yield from _effort(points, rows)
 
 
 def _summary(found: Sequence[Statement]) -> Iterator[str]:

@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from fedproof.config import Config
 from paper.clean import Comparison
 from paper.published import Published
 from paper.rows import Rows
-from paper.study import Study, points_of
+from paper.study import Point
 
 Place = tuple[str | int, ...]
 
@@ -46,8 +45,7 @@ class Printed:
 class Sources:
     """What the comparisons are made of."""
 
-    studies: Sequence[Study]
-    experiments: Path
+    points: Sequence[Point]
     rows: Rows
     published: Published
     clean: Sequence[Comparison]
@@ -56,10 +54,9 @@ class Sources:
     def configs(self) -> dict[str, Config]:
         """By `study/panel`, the experiment of its first point at the paper's scale."""
         found: dict[str, Config] = {}
-        for study in self.studies:
-            for point in points_of(study, self.experiments):
-                if point.config is not None:
-                    found.setdefault("/".join(point.key.split("/")[:2]), point.config)
+        for point in self.points:
+            if point.config is not None:
+                found.setdefault("/".join(point.key.split("/")[:2]), point.config)
         return found
 
 
@@ -136,7 +133,4 @@ def _setting(config: Config | None, key: str) -> float | None:
 
 
 def _varied(sources: Sources, panel: str, key: str) -> set[float]:
-    study, _, name = panel.partition("/")
-    found = [one for one in sources.studies if one.name == study]
-    points = [point for one in found for point in points_of(one, sources.experiments)]
-    return {float(point.values[key]) for point in points if point.key.split("/")[1] == name}
+    return {float(point.values[key]) for point in sources.points if point.key.startswith(f"{panel}/")}

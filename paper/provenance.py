@@ -228,12 +228,18 @@ def _measuring(files: Sequence[str]) -> str:
 def _code(rooms: Sequence[str], *, but: Collection[str] = ()) -> str:
     digest = hashlib.sha256()
     for room in rooms:
-        path = _PACKAGE / room
-        for file in [path] if path.suffix else sorted(path.rglob("*.py")):
-            name = file.relative_to(_PACKAGE).as_posix()
+        for name, file in _files(room):
             if name not in but:
                 digest.update(f"{name} {code_of(file)}\n".encode())
     return digest.hexdigest()[:12]
+
+
+@cache
+def _files(room: str) -> list[tuple[str, Path]]:
+    """The files of a room, or the one that it is, each with its name in the package."""
+    path = _PACKAGE / room
+    files = [path] if path.suffix else sorted(path.rglob("*.py"))
+    return [(file.relative_to(_PACKAGE).as_posix(), file) for file in files]
 
 
 def _attack(name: str) -> str:

@@ -9,6 +9,7 @@ import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -143,7 +144,7 @@ class Point:
     values: dict[str, str]
     config: Config | None
 
-    @property
+    @cached_property
     def settings_sha256(self) -> str:
         """SHA-256 of all that the files say about this point."""
         said = self.panel.model_dump(mode="json", include={"measure", "attacks", "sizes", "taus"})

@@ -91,35 +91,47 @@ def kept_seed(folder):
     return int((folder / "private" / "seed").read_text(), 16)
 
 
+def printed_by(arguments, status=0):
+    done = fedproof(*arguments, status=status)
+    return (done.stdout + done.stderr).encode()
+
+
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory):
-    """A run without a seed in its configuration, by the command line, and all that was printed about it."""
-    base = tmp_path_factory.mktemp("fresh")
-    folder, config, inputs = base / "run", base / "tiny.toml", base / "inputs.npy"
+    """A run without a seed in its configuration, by the command line, and what was printed."""
+    folder = tmp_path_factory.mktemp("fresh") / "run"
+    config = folder.with_name("tiny.toml")
     config.write_text(TINY)
-    (base / "other.toml").write_text(TINY.replace("rounds = 2", "rounds = 3"))
+    return folder, printed_by(("run", config, "--out", folder))
+
+
+@pytest.fixture
+def used(fresh, tmp_path):
+    """That run after all that people do with one, right or wrong, and all that was printed."""
+    folder, config, inputs = tmp_path / "run", tmp_path / "tiny.toml", tmp_path / "inputs.npy"
+    shutil.copytree(fresh[0], folder)
+    config.write_text(TINY)
+    (tmp_path / "other.toml").write_text(TINY.replace("rounds = 2", "rounds = 3"))
     np.save(inputs, np.zeros((2, 64), dtype=np.float32))
-    np.save(base / "wrong.npy", np.zeros((2, 3), dtype=np.float32))
-    printed = b""
+    np.save(tmp_path / "wrong.npy", np.zeros((2, 3), dtype=np.float32))
+    printed = fresh[1]
     for arguments, status in [
-        (("run", config, "--out", folder), 0),
         (("run", config, "--out", folder), 1),
-        (("run", base / "other.toml", "--out", folder, "--resume"), 1),
+        (("run", tmp_path / "other.toml", "--out", folder, "--resume"), 1),
         (("run", config, "--out", folder, "--resume", "--engine", "nowhere"), 1),
         (("run", config, "--out", folder, "--resume", "--json"), 0),
         (("report", folder, "--figures", folder / "figures"), 0),
         (("predict", folder, "--inputs", inputs), 0),
         (("predict", folder, "--inputs", inputs, "--json"), 0),
-        (("predict", folder, "--inputs", base / "wrong.npy"), 1),
+        (("predict", folder, "--inputs", tmp_path / "wrong.npy"), 1),
         (("verify", folder / "certificate.json", "--scores", folder / "scores.npy"), 0),
     ]:
-        done = fedproof(*arguments, status=status)
-        printed += (done.stdout + done.stderr).encode()
+        printed += printed_by(arguments, status)
     return folder, printed
 
 
-def test_the_seed_stands_in_one_file_and_nowhere_else(fresh):
-    folder, printed = fresh
+def test_the_seed_stands_in_one_file_and_nowhere_else(used):
+    folder, printed = used
     seed = kept_seed(folder)
     assert leaks(b"the seed is %d" % seed, seed)  # the search finds what it looks for
     assert not leaks(printed, seed)

@@ -110,12 +110,11 @@ def run(
         with _timed(seconds, "certify"):
             progress("certify", 0, 1)
             certificate, curves = _certify(config, task, scores)
-            asked = config.certificate
-            limits = {"rule": asked.rule, "seconds": asked.collective_seconds}
-            together = labels_at_once(task, scores, config.threat_model, asked.collective, **limits)
+            limits = {"rule": config.certificate.rule, "seconds": config.certificate.collective_seconds}
+            wished = config.certificate.collective
+            together = labels_at_once(task, scores, config.threat_model, wished, **limits)
             progress("certify", 1, 1)
-        summary = _summary(config, task, scores, certificate, curves, seconds)
-        summary = replace(summary, collective=together)
+        summary = replace(_summary(config, task, scores, certificate, curves, seconds), collective=together)
         _write(folder.path, certificate, curves, summary)
     return Run(
         config=config, folder=out, summary=summary, certificate=certificate, federation=task.federation

@@ -184,7 +184,7 @@ def summed(mechanism: UploadedOnce, sent: Sent, keep: list[Integers] | None = No
     return total
 
 
-def add_upload(mechanism: OneRound, total: Integers, sent: Sent, room: Floats | None = None) -> None:
+def add_upload(mechanism: UploadedOnce, total: Integers, sent: Sent, room: Floats | None = None) -> None:
     """Add what one unit sent, put inside its set first, to `total` in place: `summed`, one unit at a time.
 
     Beside the total and what was sent, one vector in float64 is held, in `room` if that is given.
@@ -194,7 +194,7 @@ def add_upload(mechanism: OneRound, total: Integers, sent: Sent, room: Floats | 
         total[begin : begin + _ROWS] += on_grid(vector[begin : begin + _ROWS])
 
 
-def add_noise(mechanism: OneRound, total: Integers, numbers: Numbers) -> None:
+def add_noise(mechanism: UploadedOnce, total: Integers, numbers: Numbers) -> None:
     """Add the noise of the release to `total` in place; the numbers are those that the engine would draw.
 
     Make a release once, and show nobody the sum without it.

@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -237,6 +238,31 @@ def test_uploads_are_pulled_a_few_at_a_time(flower, make_grid, nodes):
     replies = exchange(grid, messages, timeout=5.0, room=2)
     assert len(list(replies)) == USERS
     assert max(map(len, held)) == 2
+
+
+def test_the_longer_nobody_replies_the_less_often_is_looked(flower, make_grid, monkeypatch):
+    from flwr.app import Message, RecordDict
+
+    from fedproof.integrations.flower import exchange as module
+
+    clock, pauses, arrives = [0.0], [], 40.0
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: clock[0]))
+    grid = make_grid({})
+    grid.push_messages = lambda messages: ["first", "second"]
+    told = SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="first"), has_error=lambda: False)
+    grid.pull_messages = lambda ids: [told] if "first" in ids and clock[0] >= arrives else []
+    messages = [Message(RecordDict(), node, "train") for node in (1, 2)]
+    assert list(module.exchange(grid, messages, timeout=60.0, room=2)) == [told]
+    assert sum(pauses) == pytest.approx(60.0)  # until the time is up, and no longer
+    assert len(pauses) < 120  # at ten a second there were 600
+    heard = next(place for place in range(len(pauses)) if sum(pauses[:place]) >= arrives)
+    assert pauses[0] == pauses[heard] == 0.1
+    assert pauses[heard - 1] == 1.0
 
 
 # --- a server that is killed ------------------------------------------------------------------------------

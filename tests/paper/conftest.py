@@ -2,11 +2,15 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from paper import Rows, load_studies, reproduce
+from paper.page import page
 from paper.results import AttackCell, Attacked
 from paper.rows import MeasuredRow
+from paper.study import points_of
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -97,6 +101,20 @@ def experiments(tmp_path_factory):
     (folder / "paper" / "small.toml").write_text(STUDY)
     shutil.copy(EXPERIMENTS / "paper_values.json", folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def measured(experiments, tmp_path_factory):
+    """The rows of that folder, for all tests: none may change them."""
+    return reproduce(load_studies(experiments), experiments, tmp_path_factory.mktemp("rows"))
+
+
+@pytest.fixture(scope="session")
+def committed():
+    """What is published: the studies, their points and rows, and the page, which takes a second to write."""
+    studies, rows = load_studies(EXPERIMENTS), Rows(EXPERIMENTS / "results" / "rows.jsonl")
+    points = [point for study in studies for point in points_of(study, EXPERIMENTS)]
+    return SimpleNamespace(studies=studies, points=points, rows=rows, text=page(studies, EXPERIMENTS, rows))
 
 
 @pytest.fixture(scope="session")

@@ -3,21 +3,24 @@
 import copy
 from pathlib import Path
 
-from paper import Rows, load_studies
+import pytest
+
 from paper.agreement import printed_section
 from paper.clean import compare_clean
 from paper.compared import printed
-from paper.page import page
 from paper.printed import Printed, Sources
 from paper.published import Published
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-STUDIES = load_studies(EXPERIMENTS)
-ROWS = Rows(EXPERIMENTS / "results" / "rows.jsonl")
 
 
-def compared(published):
-    return printed(Sources(STUDIES, EXPERIMENTS, ROWS, published, compare_clean(STUDIES, ROWS, published)))
+@pytest.fixture(scope="module")
+def compared(committed):
+    """`compared(published)`: every number of it beside ours."""
+    studies, rows = committed.studies, committed.rows
+    return lambda published: printed(
+        Sources(committed.points, rows, published, compare_clean(studies, rows, published))
+    )
 
 
 def leaves(value, place=()):
@@ -35,12 +38,12 @@ def leaves(value, place=()):
         yield from leaves(inner, (*place, key))
 
 
-def test_every_number_of_the_paper_is_compared():
+def test_every_number_of_the_paper_is_compared(compared):
     published = Published.read(EXPERIMENTS)
     assert set(leaves(published.values)) <= {one.place for one in compared(published)}
 
 
-def test_every_number_is_the_one_of_its_place():
+def test_every_number_is_the_one_of_its_place(compared):
     published = Published.read(EXPERIMENTS)
     for one in compared(published):
         found = published.values
@@ -49,8 +52,8 @@ def test_every_number_is_the_one_of_its_place():
         assert one.published == found or isinstance(found, list), one
 
 
-def test_every_point_is_in_the_tables_of_budgets_and_accuracies():
-    lines = set(page(STUDIES, EXPERIMENTS, ROWS).split("\n"))
+def test_every_point_is_in_the_tables_of_budgets_and_accuracies(committed):
+    lines = set(committed.text.split("\n"))
     starts = {line.replace("*", "").rsplit(" | ", cut)[0] for line in lines for cut in (2, 3)}
     for entry, _ in Published.read(EXPERIMENTS).entries():
         point = f"| {entry.experiment} | {entry.sigma:g} | {entry.rounds}"
@@ -62,7 +65,7 @@ def test_every_point_is_in_the_tables_of_budgets_and_accuracies():
             assert shown or any(line.endswith(absent) for line in lines)
 
 
-def test_another_number_would_be_another_page():
+def test_another_number_would_be_another_page(compared):
     """One number of each kind that no table of the sections shows."""
     places = [
         ("setup", "user-cifar", "learning_rate"),

@@ -35,10 +35,8 @@ def test_words_are_left_out_and_nothing_else():
 
 
 @pytest.fixture(scope="module")
-def points():
-    return {
-        point.key: point for study in load_studies(EXPERIMENTS) for point in points_of(study, EXPERIMENTS)
-    }
+def points(committed):
+    return {point.key: point for point in committed.points}
 
 
 @pytest.fixture
@@ -102,15 +100,10 @@ def test_defaults_are_part_of_a_row(points):
     assert decided_by(other)["settings and defaults"] != decided_by(point)["settings and defaults"]
 
 
-@pytest.fixture(scope="module")
-def small(experiments, tmp_path_factory):
-    return reproduce(load_studies(experiments), experiments, tmp_path_factory.mktemp("rows"))
-
-
-def test_a_row_holds_its_commit_its_code_and_torch(small, experiments):
+def test_a_row_holds_its_commit_its_code_and_torch(measured, experiments):
     [study] = load_studies(experiments)
     for point in points_of(study, experiments):
-        row = small.find(point)
+        row = measured.find(point)
         assert row.decided == decided_by(point)
         assert row.torch
         assert stale(row, point) == []
@@ -121,9 +114,9 @@ def test_a_row_holds_its_commit_its_code_and_torch(small, experiments):
         assert stale(row, None) == ["no study asks for it any more"]
 
 
-def test_rows_whose_code_has_changed_are_marked_and_measured_again_on_demand(small, experiments, tmp_path):
+def test_rows_whose_code_has_changed_are_marked_and_measured_again_on_demand(measured, experiments, tmp_path):
     studies = load_studies(experiments)
-    rows = [replace(row, decided=row.decided | {"measuring": "old"}) for row in small]
+    rows = [replace(row, decided=row.decided | {"measuring": "old"}) for row in measured]
     rows[1] = replace(rows[1], decided={})
     (tmp_path / "rows.jsonl").write_text("".join(map(line_of, rows)))
     kept = reproduce(studies, experiments, tmp_path)
@@ -138,10 +131,10 @@ def test_rows_whose_code_has_changed_are_marked_and_measured_again_on_demand(sma
 
 
 def test_a_change_that_a_rehearsal_shows_to_change_no_number_is_no_mark(
-    small, experiments, tmp_path, monkeypatch
+    measured, experiments, tmp_path, monkeypatch
 ):
-    now = next(iter(small)).decided["measuring"]
-    rows = [row for row in small if row.decided["measuring"] == now]
+    now = next(iter(measured)).decided["measuring"]
+    rows = [row for row in measured if row.decided["measuring"] == now]
     old = [replace(row, decided=row.decided | {"measuring": "old"}, wall=9.0, commit="x") for row in rows]
     assert same.steps_between(old, rows) == [("measuring", "old", now)]
     other = replace(old[0], result=replace(old[0].result, accuracy=0.123))
@@ -181,17 +174,15 @@ def test_the_commit_is_that_of_the_checkout_or_what_a_copy_was_told(monkeypatch)
     assert origin.commit() is None
 
 
-def test_every_row_on_the_page_is_judged():
-    rows = Rows(EXPERIMENTS / "results" / "rows.jsonl")
-    judged = Provenance.of(load_studies(EXPERIMENTS), EXPERIMENTS)
-    text = page(load_studies(EXPERIMENTS), EXPERIMENTS, rows)
-    changed = sum(bool(judged.reasons(row)) for row in rows if row.key in judged.points)
-    assert f"Settings or code of {changed} rows have changed since" in text
+def test_every_row_on_the_page_is_judged(committed, points):
+    judged = Provenance(points=points)
+    changed = sum(bool(judged.reasons(row)) for row in committed.rows if row.key in points)
+    assert f"Settings or code of {changed} rows have changed since" in committed.text
 
 
-def test_a_changed_engine_changes_nothing_but_the_marks(small, experiments):
-    studies, old = load_studies(experiments), [replace(row, decided={"training": "old"}) for row in small]
-    before, after = (page(studies, experiments, fake_rows(rows)) for rows in (list(small), old))
+def test_a_changed_engine_changes_nothing_but_the_marks(measured, experiments):
+    studies, old = load_studies(experiments), [replace(row, decided={"training": "old"}) for row in measured]
+    before, after = (page(studies, experiments, fake_rows(rows)) for rows in (list(measured), old))
     assert before != after
     assert without_marks(before) == without_marks(after)
     assert without_marks(before).count("<sub>") == before.count("<sub>")

@@ -22,12 +22,6 @@ from paper.study import chosen, points_of
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
-@pytest.fixture(scope="session")
-def measured(experiments, tmp_path_factory):
-    out = tmp_path_factory.mktemp("rows")
-    return reproduce(load_studies(experiments), experiments, out)
-
-
 def test_every_point_has_a_row_with_hash_hardware_and_seconds(measured, experiments):
     [study] = load_studies(experiments)
     points = points_of(study, experiments)
@@ -223,9 +217,8 @@ def test_both_published_budgets_of_dopamine_come_out_for_these_delta_alone():
     assert printed(1.592e-4) == {"InsDP-FedSGD": 0.86, "Dopamine": 2.7}
 
 
-def test_committed_rows_are_compared_with_the_paper():
-    rows = Rows(EXPERIMENTS / "results" / "rows.jsonl")
-    clean = compare_clean(load_studies(EXPERIMENTS), rows, Published.read(EXPERIMENTS))
+def test_committed_rows_are_compared_with_the_paper(committed):
+    clean = compare_clean(committed.studies, committed.rows, Published.read(EXPERIMENTS))
     assert len(clean) > 30
     assert all(0 < one.measured <= 100 for one in clean)
 
@@ -237,26 +230,22 @@ def test_committed_rows_are_written_as_they_were_read():
     assert "".join(line_of(row) for study in studies for row in rows.under(study.name)) == path.read_text()
 
 
-def test_committed_rows_are_of_todays_points_and_the_page_tells_what_is_not_trained():
-    rows = Rows(EXPERIMENTS / "results" / "rows.jsonl")
-    studies = load_studies(EXPERIMENTS)
-    text = page(studies, EXPERIMENTS, rows)
-    for study in studies:
-        points = points_of(study, EXPERIMENTS)
+def test_committed_rows_are_of_todays_points_and_the_page_tells_what_is_not_trained(committed):
+    rows, text = committed.rows, committed.text
+    for study in committed.studies:
+        points = [point for point in committed.points if point.key.startswith(f"{study.name}/")]
         assert {row.key for row in rows.under(study.name)} <= {point.key for point in points}
         missing = sum(rows.find(point) is None for point in points)
         assert (f"`{study.name}` {missing} of {len(points)}" in text) == (missing > 0)
 
 
-def test_every_conclusion_is_on_the_page_with_its_verdict():
-    rows = Rows(EXPERIMENTS / "results" / "rows.jsonl")
-    studies = load_studies(EXPERIMENTS)
-    published = Published.read(EXPERIMENTS)
-    found = statements(rows, compare_clean(studies, rows, published), published)
+def test_every_conclusion_is_on_the_page_with_its_verdict(committed):
+    rows, published = committed.rows, Published.read(EXPERIMENTS)
+    found = statements(rows, compare_clean(committed.studies, rows, published), published)
     assert len({one.claim for one in found}) == len(found) > 60
-    text = page(studies, EXPERIMENTS, rows)
     for one in found:
-        assert f"| {one.claim} | {'yes' if one.holds else f'**{one.verdict}**'} | {one.evidence} |" in text
+        line = f"| {one.claim} | {'yes' if one.holds else f'**{one.verdict}**'} | {one.evidence} |"
+        assert line in committed.text
     # What the paper's theorems say must hold whatever was trained; what they do not say need not.
     theorems = ("below the certified lower bound", "is below what every attack achieves", "bound falls as k")
     assert all(one.holds for one in found for said in theorems if said in one.claim)

@@ -1,8 +1,8 @@
 """Local privacy: every user adds its own noise before anything leaves it."""
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -72,6 +72,10 @@ class Local(UploadedOnce):
             raise ValueError(f"noise_multiplier = {self.noise_multiplier!r} must be at least {_LEAST}")
         if self.upload.kind not in self.uploads:
             raise ValueError(f"upload = '{self.upload.kind}' must be one of {', '.join(self.uploads)}")
+
+    def heard(self, replied: int) -> Self:
+        """At most so many honest users, and one at least."""
+        return replace(self, honest=max(1, min(self.honest, replied)))
 
     @property
     def reach(self) -> float:

@@ -1,7 +1,7 @@
 """One upload from every unit, one release: of a linear head, or of any model, with noisy copies of it."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from fedproof import check
 from fedproof.arrays import Floats, Integers
@@ -47,6 +47,10 @@ class UploadedOnce(Mechanism):
     def received(self, sent: Sent) -> Integers:
         """The vectors `(units, width, classes)` that enter the sum, whatever was sent, on the grid."""
         return on_grid(self.upload.inside(sent))
+
+    def heard(self, replied: int) -> Self:
+        """What was executed if so many units were heard: of no others can there be noise."""
+        return self
 
     @property
     def queries(self) -> tuple[Query, ...]:

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from fedproof.check import one_line
 
 _LOG = logging.getLogger("flwr")
-_PAUSE = 0.1  # seconds between two looks for replies
+_PAUSES = (0.1, 1.0)  # seconds between two looks for replies, at least and at most
 _TRIES = 3  # how often a node that fails or goes away is asked again
 _UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, MemoryError, DecodeError)
 
@@ -90,7 +90,8 @@ def exchange(
     from then on, or from the beginning (`alone`), replies are pulled one at a time.
     """
     waiting, returning = _pushed(grid, messages), _Returning(comeback)
-    end, asked = time.monotonic() + timeout, 1 if alone else room
+    heard = time.monotonic()
+    end, asked = heard + timeout, 1 if alone else room
     while (waiting or returning.failed) and time.monotonic() < end:
         left, silent = list(waiting), True
         while left:
@@ -111,8 +112,12 @@ def exchange(
                 yield found.pop(0)
         waiting |= _pushed(grid, returning.back(grid))
         yield from returning.given_up(time.monotonic())
-        if silent:
-            time.sleep(min(_PAUSE, max(0.0, end - time.monotonic())))
+        now = time.monotonic()
+        if not silent:
+            heard = now
+        else:  # a look is a request to the SuperLink: after a tenth of the silence is soon enough
+            pause = min(max(_PAUSES[0], (now - heard) / 10), _PAUSES[1])
+            time.sleep(min(pause, max(0.0, end - now)))
     yield from returning.given_up(math.inf)
 
 

@@ -205,7 +205,7 @@ class OneRoundStrategy(FederationStrategy):
         if self._invited is None:
             raise ValueError(f"server_round = {server_round} has not been configured")
         total, replied, size, faults = self._sum(self._invited, replies)
-        executed = self._heard(replied - [fault for _, fault in faults].count(Fault.NOT_FINITE))
+        executed = self.mechanism.heard(replied - [fault for _, fault in faults].count(Fault.NOT_FINITE))
         sums = None if self.delta is None else sum_epsilon(executed, self.delta)
         self.metrics = [
             _epsilon(self._spent)
@@ -214,7 +214,7 @@ class OneRoundStrategy(FederationStrategy):
             | self._blame(1, faults)
         ]
         self._invited = None
-        if isinstance(self.mechanism, OneRound):
+        if not self._users_noise:
             numbers = private_numbers(self._seed or 0, Purpose.NOISE, 0, secure=self._seed is None)
             add_noise(self.mechanism, total, numbers)
         release = Release(mechanism=executed, total=total, anchors=self.anchors)
@@ -258,12 +258,6 @@ class OneRoundStrategy(FederationStrategy):
                 f"ε = {ledger.epsilon['pld']} would exceed max_epsilon = {self.max_epsilon}"
             )
 
-    def _heard(self, replied: int) -> OneRound | Local:
-        """What was executed if so many users were heard: of no others can there be noise."""
-        if isinstance(self.mechanism, OneRound):
-            return self.mechanism
-        return replace(self.mechanism, honest=max(1, min(self.mechanism.honest, replied)))
-
     def _begin(self) -> None:
         """Take over the release that the folder holds, and publish it if that was not done."""
         if self.folder is None or self._mark:
@@ -292,7 +286,7 @@ class OneRoundStrategy(FederationStrategy):
             replied, size = replied + 1, size + sent.nbytes
             if not np.isfinite([sent.max(), sent.min()]).all():
                 faults.append((node, Fault.NOT_FINITE))
-            if isinstance(self.mechanism, Local):
+            if self._users_noise:
                 total += self.mechanism.received(sent[None])[0]
             else:
                 add_upload(self.mechanism, total, sent, room)
