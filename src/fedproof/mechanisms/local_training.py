@@ -60,7 +60,7 @@ class LocalTraining:
             raise ValueError(f"solver = {self.solver!r} must be one of {', '.join(SOLVERS)}")
 
     def __repr__(self) -> str:
-        """All fields, later ones where they do something: stored parts are known by it, old ones as before."""
+        """All fields, later ones where they do something: stored parts are known by it, old ones too."""
         said = {field.name: getattr(self, field.name) for field in fields(self)}
         shown = [f"{key}={value!r}" for key, value in said.items() if value or key not in _LATER]
         return f"LocalTraining({', '.join(shown)})"
