@@ -95,7 +95,7 @@ def _scores_on(
         named = store.read_models(folder / "parts", part)
         params = torch.cat([named[name].flatten(1) for name in task.model.layout.names], dim=1)
         # Each by itself where whoever joins moves the others by a place, which would change their last bits.
-        for some in params.split(1 if task.mechanism.apart else len(params)):
+        for some in torch.split(params, 1 if task.mechanism.apart else len(params)):
             placed = some.to(device, task.dtype, copy=True)
             scores.append(predict_scores(model, placed, ready, cells=1 << 16))
     return np.concatenate(scores)

@@ -82,7 +82,7 @@ def _rows_of(users: Users, members: NDArray[np.int64]) -> NDArray[np.int64]:
     """The rows of some users; of few users quickly, however many there are."""
     begins, ends = users.offsets[members], users.offsets[members + 1]
     sizes = ends - begins
-    return np.arange(sizes.sum()) + (ends - sizes.cumsum()).repeat(sizes)
+    return np.asarray(np.arange(sizes.sum()) + (ends - sizes.cumsum()).repeat(sizes))
 
 
 def _side_by_side(
