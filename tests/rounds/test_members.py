@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedproof.ensemble import Task, train_replicas
+from fedproof.ensemble import Sizes, Task, train_replicas
+from fedproof.federation import Federation
 from fedproof.mechanisms import Bagging, CohortOnce, FixedSize, LocalTraining, Partition, Poisson
 from fedproof.models import build
 from fedproof.rounds import play
@@ -194,3 +195,40 @@ def test_a_group_without_data_is_refused(federation):
             mechanism=Partition(groups=41, pooled=True, unit="instance"),
             local=LocalTraining(),
         )
+
+
+@pytest.mark.parametrize("solver", ["ridge", "logistic", "gradient", "sums"])
+def test_of_many_in_closed_form_nobody_depends_on_who_else_is_there(solver):
+    """More units than one stack has places: others decide the stack, the row and the part of each."""
+    rng = np.random.default_rng(0)
+    sizes, names = rng.integers(1, 20, 90), np.sort(rng.permutation(300)[:90])
+    features = [rng.normal(size=(size, 64)).astype(np.float32) for size in sizes]
+    labels = [rng.integers(0, 10, size) for size in sizes]
+    asked = rng.normal(size=(1, 64)).astype(np.float32)
+    features[3][0, 0], features[7][:] = np.nan, 3e38
+
+    def answers(there, begin):
+        federation = Federation(
+            features=np.concatenate([features[unit] for unit in there]),
+            labels=np.concatenate([labels[unit] for unit in there]),
+            offsets=np.cumsum([0, *sizes[there]]),
+            test_features=asked,
+            test_labels=np.zeros(1, np.int64),
+            class_names=tuple("abcdefghij"),
+            name="many",
+            user_ids=names[there],
+        )
+        task = Task(
+            federation=federation,
+            model=build("linear", federation),
+            mechanism=Partition(pooled=True),
+            local=LocalTraining(solver=solver, penalty=0.1),
+        )
+        parts = (range(begin), range(begin, len(there)))
+        rough = Sizes(stack=32, block=8, cells=7)
+        return np.concatenate([train_replicas(task, part, sizes=rough).scores for part in parts])
+
+    everybody = answers(np.arange(90), 50)
+    for count in (20, 45, 85):
+        some = np.sort(rng.permutation(90)[:count])
+        assert answers(some, count // 3).tobytes() == everybody[some].tobytes()

@@ -22,7 +22,7 @@ from fedproof.models.model import as_inputs
 from fedproof.models.precision import all_digits
 from fedproof.rounds import RoundReport, Setting, State, Streams, play, smoothed, user_fedavg
 from fedproof.rounds.randomness import Stream
-from fedproof.rounds.stacking import Stacking, free_cores, on_cores
+from fedproof.rounds.stacking import LANES, Stacking, free_cores, on_cores
 from fedproof.rounds.state import users_on
 from fedproof.seeds import Lots, Purpose, cohorts_of, private_numbers
 
@@ -186,7 +186,9 @@ def _train_apart(task: Task, replicas: range, sizes: Sizes, cores: int) -> Repli
 
     def train(places: NDArray[np.int64]) -> None:
         real = places >= 0
-        block = replicas.start + np.where(real, places, places[real][0])  # somebody twice for an empty place
+        # Somebody twice for an empty place, of the same lane if there is one: a lane must not grow long.
+        filler = np.where(real[:LANES], places[:LANES], np.resize(places[real], LANES))
+        block = replicas.start + np.where(real, places, np.resize(filler, len(places)))
         trained = _train_block(task, block.tolist(), setting, None, sizes.cells)
         scores[places[real]] = trained.scores[real]
         params[places[real]] = trained.params[real]
@@ -195,8 +197,8 @@ def _train_apart(task: Task, replicas: range, sizes: Sizes, cores: int) -> Repli
 
     stacks: Iterable[NDArray[np.int64]] = np.arange(len(replicas))[:, None]
     if task.local.solver != "sgd":
-        lane = task.units.who[replicas.start : replicas.stop]
-        stacks = replace(setting.stacking, size=_APART).stacks(np.zeros_like(lane), lane, _APART)
+        lane, work = (each[replicas.start : replicas.stop] for each in (task.units.who, task.units.sizes))
+        stacks = replace(setting.stacking, size=_APART).stacks(work, lane, _APART)
     on_cores(train, stacks, cores)
     return Replicas(
         indices=replicas, scores=scores, params=params, layout=task.model.layout, diagnostics=found
