@@ -1,5 +1,8 @@
 """Replies whose insides say otherwise than their envelopes: in another name, of another kind, of no kind."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -201,3 +204,41 @@ def test_a_reply_that_cannot_be_read_is_its_nodes_own_loss(
     assert "node 101: its reply cannot be read, and is ignored" in caplog.messages
     if name == "local":  # whom another question would cost its ε again
         assert len(asked) == len(set(asked))
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["looked for alone", "looked for together"])
+def test_a_node_that_never_ends_its_upload_holds_up_nobody_else(answers, make_grid, flower, alone):
+    """Flower hands on a reply whose numbers are still to come, and waits for them inside of its pull.
+
+    A node that answers at once and sends no numbers would keep the server there until all others were late:
+    one poisoned node would silence everybody.
+    """
+    never = threading.Event()
+
+    class HeldGrid(make_grid):
+        def push_messages(self, messages):
+            self.begin, self.to = getattr(self, "begin", time.monotonic()), getattr(self, "to", {})
+            return super().push_messages(messages)
+
+        def push(self, message):
+            name = super().push(message)
+            self.to[name] = message.metadata.dst_node_id
+            return name
+
+        def pull_messages(self, message_ids):
+            now = time.monotonic() - self.begin
+            there = [name for name in message_ids if name in self.replies]
+            held = [name for name in there if self.to[name] == 103]
+            others = super().pull_messages(set(there) - set(held)) if 0.5 < now < 4.0 else []
+            if super().pull_messages(held):  # the others train for half a second
+                never.wait(20)
+            return others
+
+    name = "local" if alone else "one-round"
+    strategy = flower.OneRoundStrategy(ONCE[name], num_users=6, delta=0.01, connect_timeout=0.0)
+    grid = HeldGrid(answers)
+    strategy.start(grid, timeout=4.0)
+    never.set()
+    assert time.monotonic() - grid.begin < 10
+    assert strategy.faults == [(1, 103, "silent")]
+    assert strategy.metrics[0]["replied"] == 5
