@@ -175,6 +175,8 @@ class _Looks:
             some, left = left[: self._asked], left[self._asked :]
             remaining = end - time.monotonic()
             asked = {name: waiting.pop(name) for name in some if name in waiting}
+            if len(asked) == 1:
+                self._clear()
             look = _Look(self._grid, asked, remaining / 4)
             look.start()
             look.join(max(_PAUSES[0], remaining / (2 + len(waiting))))
@@ -182,6 +184,16 @@ class _Looks:
                 self.held.append(look)
             else:
                 yield self._result(look, waiting)
+
+    def _clear(self) -> None:
+        """Take out of the way what nobody asked for, before one reply is looked for.
+
+        Flower lets nodes write to the server in the server's own name, and hands that on with the next look,
+        for whatever it is. What cannot be read, or never ends, would take the reply along that is looked for.
+        """
+        strays = _Look(self._grid, {}, 0.0)
+        strays.start()
+        strays.join(_PAUSES[0])
 
     def _result(self, look: _Look, waiting: dict[str, Message]) -> list[Message]:
         """What a look has found; all its messages are waited for again, or sent again if nobody knows."""
