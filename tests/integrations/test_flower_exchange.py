@@ -255,13 +255,13 @@ def test_flower_lets_a_node_write_to_the_server_as_the_server(answers, make_grid
     """
     from flwr.app import Message, RecordDict
     from flwr.app.message.message import remove_content_from_message
+    from flwr.common.serde import message_to_proto
     from flwr.proto.fleet_pb2 import PushMessagesRequest
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest
     from flwr.server.superlink.linkstate.linkstate_factory import LinkStateFactory
     from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, TaskType
     from flwr.supercore.inflatable.inflatable_object import get_object_tree
     from flwr.supercore.object_store import ObjectStoreFactory
-    from flwr.common.serde import message_to_proto
     from flwr.supercore.task_identity import TaskIdentity
     from flwr.superlink.federation import NoOpFederationManager
     from flwr.superlink.servicer.fleet import fleet_handlers
