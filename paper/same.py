@@ -5,9 +5,9 @@
     python -m paper.same before/rows.jsonl after/rows.jsonl
 
 writes `experiments/results/same.json`: for each part of the code that decides rows (see `provenance`) the
-hash before and after, if every rehearsed row that depends on it is the same number for number. Rows that
-differ by such steps alone are not marked as changed. It is evidence, not proof: a rehearsal takes one value
-of each panel, on a CPU.
+hash before and after, if every row that was rehearsed before and depends on it is the same number for number,
+seconds aside. Rows that differ by such steps alone are not marked as changed. It is evidence, not proof: a
+rehearsal takes one value of each panel, on a CPU.
 """
 
 import json
@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from paper.rows import MeasuredRow, Rows, line_of
 
@@ -26,28 +27,34 @@ Step = tuple[str, str, str]
 """A part of the code, its hash before, and its hash after."""
 
 
-def steps_between(before: Sequence[MeasuredRow], after: Sequence[MeasuredRow]) -> list[Step]:
-    """The changes after which all rows that depend on them are the same; those of settings are left out."""
-    known = {row.key: row for row in before}
-    good: dict[Step, bool] = {}
-    for row in after:
-        if row.key not in known:
-            continue
-        old = known[row.key]
+def steps_between(before: Sequence[MeasuredRow], after: Sequence[MeasuredRow]) -> dict[Step, bool]:
+    """For each change, those of settings left out, whether all rows that depend on it are the same.
+
+    A row that was rehearsed before and is missing after speaks against the changes of all that it depends on.
+    """
+    now, good = {row.key: row for row in after}, dict[Step, bool]()
+    lost = {part for old in before if old.key not in now for part in old.decided.items()}
+    for old in before:
+        row = now.get(old.key, old)
         same = _numbers(old) == _numbers(row)
-        for part, now in row.decided.items():
+        for part, is_now in row.decided.items():
             was = old.decided.get(part)
-            if part != OF_ONE_POINT and was not in (None, now):
-                step = (part, str(was), now)
-                good[step] = good.get(step, True) and same
-    return sorted(step for step, same in good.items() if same)
+            if part != OF_ONE_POINT and was not in (None, is_now):
+                step = (part, str(was), is_now)
+                good[step] = good.get(step, (part, was) not in lost) and same
+    return good
 
 
 def _numbers(row: MeasuredRow) -> str:
-    """What was measured, without how, when and by which code."""
-    return line_of(
-        replace(row, seconds=0.0, wall=0.0, jobs=1, commit=None, decided={}, torch=None, version="")
-    )
+    """What was measured, without how, when, by which code and how fast."""
+    told = replace(row, wall=0.0, jobs=1, commit=None, decided={}, torch=None, version="")
+    return json.dumps(_but_seconds(json.loads(line_of(told))))
+
+
+def _but_seconds(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _but_seconds(each) for key, each in value.items() if "seconds" not in key}
+    return [_but_seconds(each) for each in value] if isinstance(value, list) else value
 
 
 @cache
@@ -71,11 +78,12 @@ def is_same(part: str, was: str | None, now: str | None) -> bool:
 
 
 def main(before: str, after: str) -> None:
-    """Add what two files of rows show to what is known."""
+    """Add what two files of rows show to what is known, and strike what they contradict."""
     found = steps_between(*(list(Rows(Path(name))) for name in (before, after)))
-    known = [(part, was, now) for (part, was), nows in known_steps().items() for now in nows]
-    FILE.write_text(json.dumps(sorted({*known, *found}), indent=1) + "\n", encoding="utf-8")
-    print(*(" ".join(step) for step in found), sep="\n")
+    known = {(part, was, now): True for (part, was), nows in known_steps().items() for now in nows}
+    same = sorted(step for step, good in (known | found).items() if good)
+    FILE.write_text(json.dumps(same, indent=1) + "\n", encoding="utf-8")
+    print(*(f"{' '.join(step)} {'same' if good else 'CHANGED'}" for step, good in found.items()), sep="\n")
 
 
 if __name__ == "__main__":

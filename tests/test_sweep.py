@@ -1,12 +1,15 @@
 """Sweeps: every combination, shared work done once, finished runs kept, the same as runs by themselves."""
 
 import json
+from dataclasses import replace
 
 import pytest
+import torch
 
 import fedproof.experiment as experiment
+from fedproof import encoders
 from fedproof.config import parse_config
-from fedproof.experiment import run
+from fedproof.experiment import SharedWork, run
 from fedproof.sweep import points, sweep
 
 TINY = """
@@ -58,6 +61,17 @@ def test_first_updates_are_computed_once_and_change_nothing(config, tmp_path, mo
     together = tmp_path / "sweep" / runs[2].name
     assert (together / "scores.npy").read_bytes() == (alone.folder / "scores.npy").read_bytes()
     assert (together / "certificate.json").read_bytes() == (alone.folder / "certificate.json").read_bytes()
+
+
+@pytest.mark.parametrize("key", ["learning_rate=0.1,0.2", "shift=0,1", "stretch=0,0.2", "bend=0,1"])
+def test_another_local_training_has_first_updates_of_its_own(key, config):
+    flat = encoders.load(**config.data.model_dump())
+    rows, inputs = (each.reshape(-1, 1, 8, 8) for each in (flat.features, flat.test_features))
+    images = replace(flat, features=rows, test_features=inputs)
+    shared = SharedWork(wanted=True, federations={repr(config.data): images})
+    for point in points(config, [f"mechanism.{key}"]):
+        task = shared.task(point.config, "cpu")
+        assert torch.equal(shared.first_updates(point.config, task), experiment.first_updates(task))
 
 
 def test_a_sweep_goes_on_where_it_stopped(config, tmp_path):

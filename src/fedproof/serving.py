@@ -73,8 +73,9 @@ def _linear_scores(path: Path, inputs: NDArray[np.generic]) -> NDArray[np.floati
         raise ValueError(
             f"{path}: must hold a weight (models, classes, {inputs.shape[1]}) and at most a bias"
         )
-    layer = torch.from_numpy(np.array(weight, dtype=np.float64)).mT
-    logits = torch.from_numpy(np.array(inputs, dtype=np.float64)) @ layer
+    layers = torch.tensor(weight, dtype=torch.float64).mT
+    ready = torch.tensor(inputs, dtype=torch.float64)
+    logits = torch.stack([ready @ layer.clone() for layer in layers])  # each by itself, as in `_scores_on`
     return torch.softmax(logits + torch.from_numpy(np.array(bias))[..., None, :], dim=2).numpy()
 
 
@@ -93,5 +94,8 @@ def _scores_on(
     for part in parts:
         named = store.read_models(folder / "parts", part)
         params = torch.cat([named[name].flatten(1) for name in task.model.layout.names], dim=1)
-        scores.append(predict_scores(model, params.to(device, task.dtype), ready, cells=1 << 16))
+        # Each by itself where whoever joins moves the others by a place, which would change their last bits.
+        for some in params.split(1 if task.mechanism.apart else len(params)):
+            placed = some.to(device, task.dtype, copy=True)
+            scores.append(predict_scores(model, placed, ready, cells=1 << 16))
     return np.concatenate(scores)

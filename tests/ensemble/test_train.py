@@ -16,6 +16,7 @@ from fedproof.ensemble import (
 )
 from fedproof.mechanisms import FixedSize, InstanceFedAvg, PerLayer, Quantile
 from fedproof.models import build
+from fedproof.rounds.stacking import LANES
 
 
 def assert_same(found, expected, **tolerance):
@@ -31,6 +32,25 @@ def instance_level(task):
 
 def quantile(task):
     return replace(task, mechanism=replace(task.mechanism, clipping=Quantile()))
+
+
+@pytest.mark.parametrize("together", [1, 3, 7, 20, 42, 64, 100])
+def test_in_which_shape_a_model_is_scored_does_not_depend_on_its_place(together):
+    """Who is there decides the place in a stack of models in closed form, and shapes decide last bits."""
+    seen = []
+
+    class Watched:
+        num_classes = 2
+
+        def logits(self, params, inputs):
+            seen.append(params[:, 0].int().tolist())
+            return torch.zeros(len(params), inputs.shape[1], 2)
+
+    train.predict(Watched(), torch.arange(64.0)[:, None], torch.zeros(10, 1), cells=10 * together)
+    assert sum(map(len, seen)) == 64
+    assert len({len(places) for places in seen}) == 1
+    where = {(place % LANES, order % LANES) for places in seen for order, place in enumerate(places)}
+    assert len(where) == LANES
 
 
 KINDS = [lambda task: task, quantile, instance_level]

@@ -1,5 +1,6 @@
 """What a row says it was decided by: words change nothing, code, settings and defaults do."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,14 +137,22 @@ def test_a_change_that_a_rehearsal_shows_to_change_no_number_is_no_mark(
     now = next(iter(measured)).decided["measuring"]
     rows = [row for row in measured if row.decided["measuring"] == now]
     old = [replace(row, decided=row.decided | {"measuring": "old"}, wall=9.0, commit="x") for row in rows]
-    assert same.steps_between(old, rows) == [("measuring", "old", now)]
+    step = ("measuring", "old", now)
+    assert same.steps_between(old, rows) == {step: True}
+    slower = replace(old[0], result=replace(old[0].result, certify_seconds=9.0), seconds=9.0)
+    assert same.steps_between([slower, *old[1:]], rows) == {step: True}
     other = replace(old[0], result=replace(old[0].result, accuracy=0.123))
-    assert same.steps_between([other, *old[1:]], rows) == []  # one number is enough
+    assert same.steps_between([other, *old[1:]], rows) == {step: False}  # one number is enough
+    assert same.steps_between(old, rows[1:]) == {step: False}  # and so is a row that is not there any more
     monkeypatch.setattr(same, "FILE", tmp_path / "same.json")
-    for name, written in (("before", old), ("after", rows)):
-        (tmp_path / name).write_text("".join(map(line_of, written)))
-    same.main(str(tmp_path / "before"), str(tmp_path / "after"))
-    steps = same.known_steps.__wrapped__(tmp_path / "same.json")
+    read = same.known_steps.__wrapped__
+    monkeypatch.setattr(same, "known_steps", lambda: read(same.FILE))
+    for written, known in ((old, [list(step)]), ([other, *old[1:]], []), (old, [list(step)])):
+        for name, lines in (("before", written), ("after", rows)):
+            (tmp_path / name).write_text("".join(map(line_of, lines)))
+        same.main(str(tmp_path / "before"), str(tmp_path / "after"))
+        assert json.loads(same.FILE.read_text()) == known  # what is contradicted later is struck
+    steps = read(same.FILE)
     monkeypatch.setattr(same, "known_steps", lambda: {**steps, ("measuring", "older"): frozenset({"old"})})
     points = {
         point.key: point for study in load_studies(experiments) for point in points_of(study, experiments)

@@ -267,8 +267,6 @@ def fingerprint(task: Task) -> str:
         digest.update(b"secure noise")
     if task.own_start:
         digest.update(b"own start")
-    if task.local.stretch or task.local.bend:
-        digest.update(repr((task.local.stretch, task.local.bend)).encode())
     federation = task.federation
     arrays = (
         federation.features,

@@ -160,7 +160,7 @@ def _predict(
     width = min(cells, most, len(inputs))
     chunks = torch.split(inputs, width)
     scores = np.empty((len(params), len(inputs), model.num_classes), dtype=np.float32)
-    together = max(1, cells // width)
+    together = 1 << (cells // width).bit_length() - 1  # so that stacks are cut into pieces of one shape
 
     def score(rows: slice) -> None:
         with torch.no_grad():

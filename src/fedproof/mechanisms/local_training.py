@@ -1,10 +1,11 @@
 """What a user does with its own data."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 
 from fedproof import check
 
 SOLVERS = ("sgd", "ridge", "logistic", "gradient", "sums")
+_LATER = ("stretch", "bend")  # keys that trainings of old do not have
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +40,8 @@ class LocalTraining:
     cosine: bool = False
     shift: int = 0
     flip: bool = False
-    stretch: float = field(default=0.0, repr=False)  # not in what old parts are known by, see `fingerprint`
-    bend: float = field(default=0.0, repr=False)
+    stretch: float = 0.0
+    bend: float = 0.0
     balanced: bool = False
     solver: str = "sgd"
     penalty: float = 1.0
@@ -57,6 +58,12 @@ class LocalTraining:
             raise ValueError(f"momentum = {self.momentum!r} must be in [0, 1)")
         if self.solver not in SOLVERS:
             raise ValueError(f"solver = {self.solver!r} must be one of {', '.join(SOLVERS)}")
+
+    def __repr__(self) -> str:
+        """All fields, later ones where they do something: stored parts are known by it, old ones too."""
+        said = {field.name: getattr(self, field.name) for field in fields(self)}
+        shown = [f"{key}={value!r}" for key, value in said.items() if value or key not in _LATER]
+        return f"LocalTraining({', '.join(shown)})"
 
     @property
     def augments(self) -> bool:

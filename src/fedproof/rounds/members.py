@@ -16,7 +16,7 @@ from fedproof.rounds.instance import Draw, Tally, clipped_sums
 from fedproof.rounds.local import Augment, Batch, descend, descent, steps_of
 from fedproof.rounds.randomness import Stream
 from fedproof.rounds.stacking import on_cores, taken
-from fedproof.rounds.state import RoundReport, Setting, State, Streams, report
+from fedproof.rounds.state import RoundReport, Setting, State, Streams, Users, report
 
 _TOGETHER, _NUMBERS = 64, 1 << 25  # models in closed form that are fitted at once, and what they hold
 
@@ -55,7 +55,7 @@ def _fitted(setting: Setting, state: State, streams: Streams) -> Tensor:
     follows from that, and the lane from who the instances belong to.
     """
     chosen, local, users = streams.cohorts[:, state.round], setting.local, setting.users
-    own = [np.flatnonzero(row.repeat(users.sizes)) for row in chosen]
+    own = [_rows_of(users, np.flatnonzero(row)) for row in chosen]
     found = torch.zeros_like(state.params)
 
     def fit(places: NDArray[np.int64]) -> None:
@@ -76,6 +76,13 @@ def _fitted(setting: Setting, state: State, streams: Streams) -> Tensor:
 
     on_cores(fit, _side_by_side(own, chosen, setting), setting.cores)
     return found
+
+
+def _rows_of(users: Users, members: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The rows of some users; of few users quickly, however many there are."""
+    begins, ends = users.offsets[members], users.offsets[members + 1]
+    sizes = ends - begins
+    return np.arange(sizes.sum()) + (ends - sizes.cumsum()).repeat(sizes)
 
 
 def _side_by_side(
