@@ -8,7 +8,7 @@ import pytest
 from fedproof import encoders
 from fedproof.config import parse_config
 from fedproof.experiment import run
-from fedproof.report import gallery, run_data
+from fedproof.report import run_data, sections
 from tests.commands import fedproof
 
 EXPERIMENT = """
@@ -112,5 +112,5 @@ def test_pages_show_inputs_as_people_see_them_and_call_nobodys_function(folder):
     features = config.data.model_dump(exclude={"encoder"}) | {"project": 8}
     encoded = encoders.load(**features)
     assert encoded.encoded
-    assert gallery._shower(encoded) is None  # eight numbers are no picture
+    assert sections._shower(encoded) is None  # eight numbers are no picture
     assert run_data._load(config).test_features.shape[1:] == (64,)

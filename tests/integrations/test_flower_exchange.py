@@ -1,5 +1,9 @@
 """Replies whose insides say otherwise than their envelopes: in another name, of another kind, of no kind."""
 
+import threading
+import time
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -201,3 +205,104 @@ def test_a_reply_that_cannot_be_read_is_its_nodes_own_loss(
     assert "node 101: its reply cannot be read, and is ignored" in caplog.messages
     if name == "local":  # whom another question would cost its ε again
         assert len(asked) == len(set(asked))
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["looked for alone", "looked for together"])
+def test_a_node_that_never_ends_its_upload_holds_up_nobody_else(answers, make_grid, flower, alone):
+    """Flower hands on a reply whose numbers are still to come, and waits for them inside of its pull.
+
+    A node that answers at once and sends no numbers would keep the server there until all others were late:
+    one poisoned node would silence everybody.
+    """
+    never = threading.Event()
+
+    class HeldGrid(make_grid):
+        def push_messages(self, messages):
+            self.begin, self.to = getattr(self, "begin", time.monotonic()), getattr(self, "to", {})
+            return super().push_messages(messages)
+
+        def push(self, message):
+            name = super().push(message)
+            self.to[name] = message.metadata.dst_node_id
+            return name
+
+        def pull_messages(self, message_ids):
+            now = time.monotonic() - self.begin
+            there = [name for name in message_ids if name in self.replies]
+            held = [name for name in there if self.to[name] == 103]
+            others = super().pull_messages(set(there) - set(held)) if 0.5 < now < 4.0 else []
+            if super().pull_messages(held):  # the others train for half a second
+                never.wait(20)
+            return others
+
+    name = "local" if alone else "one-round"
+    strategy = flower.OneRoundStrategy(ONCE[name], num_users=6, delta=0.01, connect_timeout=0.0)
+    grid = HeldGrid(answers)
+    strategy.start(grid, timeout=4.0)
+    never.set()
+    assert time.monotonic() - grid.begin < 10
+    assert strategy.faults == [(1, 103, "silent")]
+    assert strategy.metrics[0]["replied"] == 5
+
+
+# --- what nobody asked for ----------------------------------------------------------------------------------
+
+
+def test_flower_lets_a_node_write_to_the_server_as_the_server(answers, make_grid, monkeypatch):
+    """The premise: a node's key is held against the request, and nobody looks at who a message is from.
+
+    What a node writes in the SuperLink's own name comes along with the next pull, whatever that was for.
+    """
+    from flwr.app import Message, RecordDict
+    from flwr.app.message.message import remove_content_from_message
+    from flwr.common.serde import message_to_proto
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+    from flwr.server.superlink.linkstate.linkstate_factory import LinkStateFactory
+    from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, TaskType
+    from flwr.supercore.inflatable.inflatable_object import get_object_tree
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.supercore.task_identity import TaskIdentity
+    from flwr.superlink.federation import NoOpFederationManager
+    from flwr.superlink.servicer.fleet import fleet_handlers
+    from flwr.superlink.servicer.runtime import runtime_handlers
+
+    state = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory()).state()
+    run = state.create_run("a/b", "1", "0" * 64, {}, "none", None, None, TaskType.SERVER_APP)
+    monkeypatch.setattr(TaskIdentity, "_run_id", run)
+    monkeypatch.setattr(fleet_handlers, "check_abort", lambda *arguments: None)  # the run has begun
+    stray = Message(RecordDict(), 1, "train", ttl=100)
+    stray.metadata.__dict__["_message_id"] = stray.object_id
+    sent = message_to_proto(remove_content_from_message(stray))
+    request = PushMessagesRequest(messages_list=[sent], message_object_trees=[get_object_tree(stray)])
+    request.node.node_id = 101
+    fleet_handlers.push_messages(request, state)
+    found = runtime_handlers.pull_messages(PullAppMessagesRequest(), state, SimpleNamespace(run_id=run))
+    assert [message.metadata.message_id for message in found.messages_list] == [stray.object_id]
+
+
+@pytest.mark.parametrize("kind", ["garbage", "never ended"])
+@pytest.mark.parametrize("name", ["local", "one-round"])
+def test_what_nobody_asked_for_takes_no_reply_along(answers, make_grid, flower, name, kind):
+    """A poisoned node writes as soon as the server has looked for something; everybody else is heard."""
+    from google.protobuf.message import DecodeError
+
+    never = threading.Event()
+
+    class StrayGrid(make_grid):
+        stray = True
+
+        def pull_messages(self, message_ids):
+            stray, self.stray = self.stray, bool(message_ids)
+            found = super().pull_messages(message_ids)
+            if stray and kind == "garbage":
+                raise DecodeError("Error parsing message")
+            if stray:
+                never.wait(20)
+            return found
+
+    strategy = flower.OneRoundStrategy(ONCE[name], num_users=6, delta=0.01, connect_timeout=0.0)
+    strategy.start(StrayGrid(answers), timeout=8.0)
+    never.set()
+    assert strategy.faults == []
+    assert strategy.metrics[0]["replied"] == 6

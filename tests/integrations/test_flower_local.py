@@ -208,6 +208,20 @@ def test_a_node_without_an_upload_is_absent_and_not_asked_again(make, make_grid,
     assert strategy.metrics[0]["epsilon-of-sum"] == sum_epsilon(local(honest=8), DELTA)["join"]
 
 
+def test_who_is_not_heard_may_have_been_honest(make, make_grid, nodes, plain):
+    """Poisoned nodes all reply, without noise; of the five honest ones two are silent."""
+    strategy, honest = make(local(honest=5)), nodes()
+    poisoned = dict.fromkeys(range(105, 109), plain(np.zeros(ROWS.shape)))
+    silent = dict.fromkeys((100, 101), lambda message: [])
+    strategy.start(make_grid(honest | poisoned | silent))
+    assert strategy.metrics[0]["replied"] == 7
+    assert strategy.executed == local(honest=3)
+    assert strategy.metrics[0]["epsilon-of-sum"] == sum_epsilon(local(honest=3), DELTA)["join"]
+    alone = make(local(honest=5))
+    alone.start(make_grid(poisoned | {100: honest[100]}))
+    assert alone.executed == local(honest=1)  # its own noise is in what it sent
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

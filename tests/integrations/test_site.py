@@ -231,8 +231,10 @@ def test_a_mistake_in_the_sites_file_is_answered_by_one_line(tmp_path, changes, 
 
 def test_a_file_that_is_none(tmp_path):
     (tmp_path / "bad.toml").write_text("= nonsense")
+    (tmp_path / "deep.toml").write_text("a = " + 5000 * "[")
     for name, message in (
         ("bad.toml", "is not a site's file"),
+        ("deep.toml", "is not a site's file: maximum recursion depth exceeded"),
         ("absent.toml", "cannot be read: No such file"),
     ):
         with pytest.raises(ValueError, match=message):

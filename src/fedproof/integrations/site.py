@@ -65,7 +65,7 @@ def load_site(path: Path) -> Site:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: is not a site's file: {error}") from error
     found = validated(Site, document, str(path))
     # A link would be replaced by what is written, and what it leads to would count too little.

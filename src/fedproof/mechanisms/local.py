@@ -73,9 +73,14 @@ class Local(UploadedOnce):
         if self.upload.kind not in self.uploads:
             raise ValueError(f"upload = '{self.upload.kind}' must be one of {', '.join(self.uploads)}")
 
-    def heard(self, replied: int) -> Self:
-        """At most so many honest users, and one at least."""
-        return replace(self, honest=max(1, min(self.honest, replied)))
+    def heard(self, replied: int, users: int) -> Self:
+        """The honest users that are left if so many of all were heard.
+
+        Guarantee: if `honest` of the `users` add their noise whenever they reply, so many are in the sum, or
+        the user in question is alone in it. Proof: whoever was not heard may have been honest, while all who
+        are not honest replied; the user in question has noise of its own.
+        """
+        return replace(self, honest=max(1, self.honest - (users - replied)))
 
     @property
     def reach(self) -> float:

@@ -48,8 +48,8 @@ class UploadedOnce(Mechanism):
         """The vectors `(units, width, classes)` that enter the sum, whatever was sent, on the grid."""
         return on_grid(self.upload.inside(sent))
 
-    def heard(self, replied: int) -> Self:
-        """What was executed if so many units were heard: of no others can there be noise."""
+    def heard(self, replied: int, users: int) -> Self:
+        """What was executed if so many of the users were heard: of no others can there be noise."""
         return self
 
     @property

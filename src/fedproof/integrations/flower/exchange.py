@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from secrets import token_hex
+from threading import Thread
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -87,23 +88,17 @@ def exchange(
     and started anew, it replies as if nothing had happened.
 
     A reply that cannot be read takes those along that were pulled with it. Their nodes are asked again, and
-    from then on, or from the beginning (`alone`), replies are pulled one at a time.
+    from then on, or from the beginning (`alone`), replies are pulled one at a time. No node holds up others,
+    see `_Looks`.
     """
-    waiting, returning = _pushed(grid, messages), _Returning(comeback)
+    waiting, returning, looks = _pushed(grid, messages), _Returning(comeback), _Looks(grid, room, alone)
     heard = time.monotonic()
-    end, asked = heard + timeout, 1 if alone else room
-    while (waiting or returning.failed) and time.monotonic() < end:
-        left, silent = list(waiting), True
-        while left:
-            some, left = left[:asked], left[asked:]
-            found, readable = _pulled(grid, some)
-            if not readable:
-                lost = [waiting.pop(identity) for identity in some if identity in waiting]
-                waiting |= _pushed(grid, _unread(lost))
-                alone = True
-            asked = 1 if alone else 2 * asked if not found else room if len(found) > room else asked
+    end = heard + timeout
+    while (waiting or looks.held or returning.failed) and time.monotonic() < end + looks.grace:
+        silent = True
+        for found in looks.over(waiting, end):
             silent = silent and not found
-            found = [
+            found[:] = [
                 reply
                 for reply in found
                 if not returning.keeps(waiting.pop(reply.metadata.reply_to_message_id, None), reply)
@@ -117,17 +112,104 @@ def exchange(
             heard = now
         else:  # a look is a request to the SuperLink: after a tenth of the silence is soon enough
             pause = min(max(_PAUSES[0], (now - heard) / 10), _PAUSES[1])
-            time.sleep(min(pause, max(0.0, end - now)))
+            time.sleep(min(pause, max(0.0, end + looks.grace - now)))
     yield from returning.given_up(math.inf)
 
 
-def _pulled(grid: Grid, identities: Sequence[str]) -> tuple[list[Message], bool]:
-    """The replies to some messages, and whether all of them could be read: nodes write what they like."""
-    try:
-        return list(grid.pull_messages(identities)), True
-    except _UNREADABLE as error:
-        _LOG.warning("a reply cannot be read: %s", one_line(error))
-        return [], False
+class _Look(Thread):
+    """A look for the replies to some messages, which nobody has to wait for."""
+
+    def __init__(self, grid: Grid, messages: dict[str, Message], patience: float) -> None:
+        super().__init__(daemon=True)
+        self.messages, self.late = messages, time.monotonic() + patience
+        self._grid = grid
+        self._found: list[Message] = []
+        self._failed: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._found = list(self._grid.pull_messages(list(self.messages)))
+        except BaseException as error:
+            self._failed = error
+
+    def result(self) -> tuple[list[Message], bool]:
+        """The replies, once, and whether all of them could be read: nodes write what they like."""
+        found, self._found = self._found, []
+        if isinstance(self._failed, _UNREADABLE):
+            _LOG.warning("a reply cannot be read: %s", one_line(self._failed))
+        elif self._failed is not None:
+            raise self._failed
+        return found, self._failed is None
+
+
+class _Looks:
+    """Looks for replies, of which none holds up another.
+
+    Flower hands on a reply before its node has sent the numbers, and waits for them within the look, hours if
+    the node likes. The server would stay there until all others are late: one poisoned node would silence
+    everybody. So a look that takes longer than one node's share of the time that is left is `held` aside.
+    It is over when it is over; those who were looked for with it, and may be behind it, are asked again in
+    the end.
+    """
+
+    def __init__(self, grid: Grid, room: int, alone: bool) -> None:
+        self.held: list[_Look] = []
+        self._grid, self._room, self._alone = grid, room, alone
+        self._asked = 1 if alone else room
+
+    @property
+    def grace(self) -> float:
+        """Seconds that a look which has begun in time may take beyond it."""
+        return _PAUSES[1] if self.held else 0.0
+
+    def over(self, waiting: dict[str, Message], end: float) -> Iterator[list[Message]]:
+        """Replies to what is `waiting`, look by look; whoever takes them removes what is answered."""
+        held, self.held = self.held, []
+        for look in held:
+            if not look.is_alive() or (len(look.messages) > 1 and time.monotonic() > look.late):
+                yield self._result(look, waiting)
+            else:
+                self.held.append(look)
+        left = list(waiting) if time.monotonic() < end else []
+        while left:
+            some, left = left[: self._asked], left[self._asked :]
+            remaining = end - time.monotonic()
+            asked = {name: waiting.pop(name) for name in some if name in waiting}
+            if len(asked) == 1:
+                self._clear()
+            look = _Look(self._grid, asked, remaining / 4)
+            look.start()
+            look.join(max(_PAUSES[0], remaining / (2 + len(waiting))))
+            if look.is_alive():
+                self.held.append(look)
+            else:
+                yield self._result(look, waiting)
+
+    def _clear(self) -> None:
+        """Take out of the way what nobody asked for, before one reply is looked for.
+
+        Flower lets nodes write to the server in the server's own name, and hands that on with the next look,
+        for whatever it is. What cannot be read, or never ends, would take the reply along that is looked for.
+        """
+        strays = _Look(self._grid, {}, 0.0)
+        strays.start()
+        strays.join(_PAUSES[0])
+
+    def _result(self, look: _Look, waiting: dict[str, Message]) -> list[Message]:
+        """What a look has found; all its messages are waited for again, or sent again if nobody knows."""
+        found, readable = look.result() if not look.is_alive() else ([], False)
+        if readable:
+            waiting |= look.messages
+        else:
+            waiting |= _pushed(self._grid, _unread(list(look.messages.values())))
+            self._alone = True
+        if self._alone:
+            self._asked = 1
+        elif not found:
+            self._asked *= 2
+        elif len(found) > self._room:
+            self._asked = self._room
+        return found
 
 
 def _unread(lost: Sequence[Message]) -> list[Message]:

@@ -49,7 +49,7 @@ class OneRoundStrategy(FederationStrategy):
     Of `Local` users add the noise (`upload_reply(..., local=...)`) and none is added here. ε is towards this
     server, so the ledger counts questions: each is counted before anybody is asked, and a server that was
     killed before it released asks, and counts, once more. A node that fails is not asked again: it may have
-    sent its upload. `executed` counts on no more honest users than have replied.
+    sent its upload. `executed` counts on fewer honest users by each one that was not heard.
 
     Assumes: one node is one user; nobody but the server knows the seed, if there is one.
     """
@@ -205,7 +205,8 @@ class OneRoundStrategy(FederationStrategy):
         if self._invited is None:
             raise ValueError(f"server_round = {server_round} has not been configured")
         total, replied, size, faults = self._sum(self._invited, replies)
-        executed = self.mechanism.heard(replied - [fault for _, fault in faults].count(Fault.NOT_FINITE))
+        noised = replied - [fault for _, fault in faults].count(Fault.NOT_FINITE)
+        executed = self.mechanism.heard(noised, self.num_users)
         sums = None if self.delta is None else sum_epsilon(executed, self.delta)
         self.metrics = [
             _epsilon(self._spent)
