@@ -2,7 +2,7 @@
 
     git checkout BEFORE && fedproof reproduce all --scale 0.02 --out before
     git checkout AFTER && fedproof reproduce all --scale 0.02 --out after
-    python -m paper.same before/rows.jsonl after/rows.jsonl
+    python -m paper before/rows.jsonl after/rows.jsonl
 
 writes `experiments/results/same.json`: for each part of the code that decides rows (see `provenance`) the
 hash before and after, if every row that was rehearsed before and depends on it is the same number for number,
@@ -11,7 +11,6 @@ rehearsal takes one value of each panel, on a CPU.
 """
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -84,7 +83,3 @@ def main(before: str, after: str) -> None:
     same = sorted(step for step, good in (known | found).items() if good)
     FILE.write_text(json.dumps(same, indent=1) + "\n", encoding="utf-8")
     print(*(f"{' '.join(step)} {'same' if good else 'CHANGED'}" for step, good in found.items()), sep="\n")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

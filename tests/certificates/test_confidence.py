@@ -177,11 +177,11 @@ def test_users_who_see_all_replicas_at_once_break_bounds_and_those_who_remember_
         assert np.mean(mean_lower(remembered, bound, FAILURE_PROBABILITY) > mean) <= MOST_FAILURES
 
 
-@pytest.mark.parametrize(("num", "successes"), [(100_000, 99_001), (1_000_000, 999_001)])
-def test_clopper_pearson_holds_where_the_inverse_of_the_incomplete_beta_has_lost_digits(num, successes):
-    for failure_probability in (0.005, 1e-4, 1e-15):
-        rate = binomial_lower(num, failure_probability)[successes]
-        assert binom.sf(successes - 1, num, rate) <= failure_probability * (1 + 1e-10)
+@pytest.mark.parametrize("failure_probability", [0.005, 1e-15])
+def test_clopper_pearson_holds_where_the_inverse_of_the_incomplete_beta_has_lost_digits(failure_probability):
+    num, successes = 100_000, 99_001
+    rate = binomial_lower(num, failure_probability)[successes]
+    assert binom.sf(successes - 1, num, rate) <= failure_probability * (1 + 1e-10)
 
 
 def test_a_failure_probability_that_no_inverse_knows_bounds_nothing():
