@@ -18,6 +18,7 @@ from fedproof.rounds.randomness import Stream
 from fedproof.rounds.stacking import on_cores, taken
 from fedproof.rounds.state import RoundReport, Setting, State, Streams, Users, report
 
+_NOTHING = np.empty(0, dtype=np.int64)  # the rows of an empty place
 _TOGETHER, _NUMBERS = 64, 1 << 25  # models in closed form that are fitted at once, and what they hold
 
 
@@ -109,14 +110,20 @@ def _rows(
     own: Sequence[NDArray[np.int64]], places: NDArray[np.int64], device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Rows `(places, width)` of the federation, and which of them are no padding."""
-    counts = taken(np.array([len(rows) for rows in own]), places)
+    held = [own[place] if place >= 0 else _NOTHING for place in places.tolist()]
+    counts = np.array([len(rows) for rows in held])
     width = _width(int(counts.max()))
-    table = np.zeros((len(places), width), dtype=np.int64)
-    for row, replica, count in zip(table, places.tolist(), counts.tolist(), strict=True):
-        if count:
-            row[:count], row[count:] = own[replica], own[replica][-1]
     inside = np.arange(width) < counts[:, None]
-    return torch.from_numpy(table).to(device), torch.from_numpy(inside).to(device)
+    return _table(held, width).to(device), torch.from_numpy(inside).to(device)
+
+
+def _table(held: Sequence[NDArray[np.int64]], width: int) -> Tensor:
+    """Rows `(models, width)`: what each holds, and behind it its last row again; anybody's if it has none."""
+    table = np.zeros((len(held), width), dtype=np.int64)
+    for row, own in zip(table, held, strict=True):
+        if len(own):
+            row[: len(own)], row[len(own) :] = own, own[-1]
+    return torch.from_numpy(table)
 
 
 def _pooled(setting: Setting, state: State, streams: Streams) -> tuple[Tensor, RoundReport]:
@@ -149,12 +156,11 @@ def _batches(
 ) -> Iterator[Batch]:
     """Batches of the pooled instances of the replicas in `places`, which hold `counts` of them."""
     size, device = setting.local.batch_size, setting.users.labels.device
-    table = np.zeros((len(places), -(-max(1, int(counts.max())) // size) * size), dtype=np.int64)
-    for row, replica in zip(table, places.tolist(), strict=True):
-        if replica >= 0 and chosen[replica].any():
-            own = np.flatnonzero(chosen[replica].repeat(setting.users.sizes))
-            row[: len(own)], row[len(own) :] = own, own[-1]
-    rows = torch.from_numpy(table).to(device)
+    held = [
+        _rows_of(setting.users, np.flatnonzero(chosen[place])) if place >= 0 else _NOTHING
+        for place in places.tolist()
+    ]
+    rows = _table(held, -(-max(1, int(counts.max())) // size) * size).to(device)
     for epoch in range(setting.local.epochs):
         keys = torch.full(rows.shape, 2.0, dtype=torch.float64, device=device)  # padding comes last
         for keys_of_one, count, replica in zip(keys, counts.tolist(), places.tolist(), strict=True):
