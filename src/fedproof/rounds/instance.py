@@ -18,7 +18,7 @@ from fedproof.mechanisms import InstanceFedAvg, InstanceFedSGD
 from fedproof.rounds.clipping import unbounded
 from fedproof.rounds.local import descend
 from fedproof.rounds.randomness import Stream, draw
-from fedproof.rounds.stacking import on_cores
+from fedproof.rounds.stacking import Stacking, on_cores
 from fedproof.rounds.state import (
     Cohort,
     RoundReport,
@@ -121,29 +121,56 @@ def clipped_sums(
         pieces: how many models there are on average, and the standard deviation.
         widths: of the first batch and of all others, public numbers.
     """
-    total, device = torch.zeros_like(params), params.device
-    counts = draw.counts.cpu().numpy()
+    total = torch.zeros_like(params)
 
-    def sum_up(first: int, width: int, left: NDArray[np.int64], places: NDArray[np.int64]) -> None:
-        models = torch.from_numpy(left[np.maximum(places, 0)]).to(device)
-        real = torch.from_numpy(np.flatnonzero(places >= 0)).to(device)
-        rows, mask = draw.batch(models, first, width)
+    def sum_up(stack: _Stack) -> None:
+        rows, mask = draw.batch(stack.models, stack.first, stack.width)
         found = setting.model.clipped_gradient(
-            params[models], setting.users.features[rows], setting.users.labels[rows], mask, clip_norm
+            params[stack.models], setting.users.features[rows], setting.users.labels[rows], mask, clip_norm
         )
-        total[models[real]] += found.total[real]
-        tally.add(models[real], mask[real], found.norms[real], found.finite[real], clip_norm)
+        models, real = stack.models[stack.real], stack.real
+        total[models] += found.total[real]
+        tally.add(models, mask[real], found.norms[real], found.finite[real], clip_norm)
 
-    first, width = 0, widths[0]
-    while (left := np.flatnonzero(counts > first)).size:
-        stacks = setting.stacking.stacks(counts[left], lane[left], *pieces)
-        on_cores(partial(sum_up, first, width, left), stacks, setting.cores)
-        if (
-            width > widths[1]
-        ):  # some models end with their first batch: smaller stacks leave fewer places empty
-            pieces = pieces[0] / 4, pieces[1]
-        first, width = first + width, widths[1]
+    for stacks in _stacks(setting.stacking, draw.counts, lane, pieces, widths):
+        on_cores(sum_up, stacks, setting.cores)
     return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stack:
+    """Models that are at the same batch: instances `first`, `first + 1`, ..., `width` of them.
+
+    Attributes:
+        models: `(places,)`; anybody in an empty place.
+        real: places that are not empty.
+    """
+
+    first: int
+    width: int
+    models: Tensor
+    real: Tensor
+
+
+def _stacks(
+    stacking: Stacking,
+    counts: Tensor,
+    lane: NDArray[np.int64],
+    pieces: tuple[float, float],
+    widths: tuple[int, int],
+) -> Iterator[Iterator[_Stack]]:
+    """The stacks of first batches, then those of second ones for models that have so many instances, ..."""
+    counted, first, width = counts.cpu().numpy(), 0, widths[0]
+    while (left := np.flatnonzero(counted > first)).size:
+        stacks = list(stacking.stacks(counted[left], lane[left], *pieces))
+        arrays = [index for places in stacks for index in (left[places], np.flatnonzero(places >= 0))]
+        # At once: a GPU is waited for whenever something is sent to it.
+        sent = torch.from_numpy(np.concatenate(arrays)).to(counts.device)
+        parts = iter(torch.split(sent, [len(array) for array in arrays]))
+        yield (_Stack(first=first, width=width, models=models, real=next(parts)) for models in parts)
+        if width > widths[1]:  # about half of the models end with their first batch
+            pieces = pieces[0] / 2, pieces[1]
+        first, width = first + width, widths[1]
 
 
 # --- the round: DP-SGD of every drawn user ------------------------------------------------------------------
