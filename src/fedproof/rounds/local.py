@@ -48,43 +48,30 @@ class Augment:
     itself. Nothing is drawn for a model or a unit, so nobody's random numbers depend on others.
 
     Attributes:
-        shift: largest number of pixels, each way.
-        flip: whether half of the steps see mirrored images.
-        stretch: largest change of each entry of the 2 by 2 matrix that maps an image's coordinates.
-        bend: largest number of pixels, each way, by which each of 4 by 4 even points is displaced; pixels in
-            between follow smoothly.
+        local: says by how much, see `shift`, `flip`, `stretch` and `bend` there.
         seed, round: of the random numbers.
     """
 
-    shift: int
-    flip: bool
-    stretch: float = 0.0
-    bend: float = 0.0
+    local: LocalTraining
     seed: int = field(repr=False)
     round: int
 
-    @staticmethod
-    def of(local: LocalTraining, seed: int, round: int) -> "Augment":
-        """What `local` asks for."""
-        asked = {key: getattr(local, key) for key in ("shift", "flip", "stretch", "bend")}
-        return Augment(**asked, seed=seed, round=round)
-
     def __call__(self, images: Tensor, epoch: int, step: int) -> Tensor:
         """`images` (models, places, ..., height, width) as seen in one step; their border is repeated."""
-        if not (self.shift or self.flip or self.stretch or self.bend):
+        if not self.local.augments:
             return images
         generator = augment_generator(self.seed, self.round, epoch, step)
-        down, right = generator.integers(-self.shift, self.shift + 1, size=2).tolist()
+        down, right = generator.integers(-self.local.shift, self.local.shift + 1, size=2).tolist()
         images = _moved(_moved(images, down, -2), right, -1)
-        images = images.flip(-1) if self.flip and generator.random() < 0.5 else images
-        return self._warped(images, generator) if self.stretch or self.bend else images
+        images = images.flip(-1) if self.local.flip and generator.random() < 0.5 else images
+        return self._warped(images, generator) if self.local.stretch or self.local.bend else images
 
     def _warped(self, images: Tensor, generator: np.random.Generator) -> Tensor:
         models, places, *_, height, width = images.shape
         # Row after row, so that a short batch is warped as the first places of a full one are.
         drawn = torch.from_numpy(generator.uniform(-1, 1, (places, 2, 2 + _POINTS**2)))
-        matrix = torch.eye(2, 3).double() + F.pad(self.stretch * drawn[..., :2], (0, 1))
-        points = self.bend * drawn[..., 2:].reshape(places, 2, _POINTS, _POINTS)
+        matrix = torch.eye(2, 3).double() + F.pad(self.local.stretch * drawn[..., :2], (0, 1))
+        points = self.local.bend * drawn[..., 2:].reshape(places, 2, _POINTS, _POINTS)
         moves = F.interpolate(points, (height, width), mode="bicubic").permute(0, 2, 3, 1)
         source = F.affine_grid(matrix, [places, 1, height, width], align_corners=False)
         source = source + moves * 2 / torch.tensor([width, height])

@@ -129,7 +129,7 @@ def _table(held: Sequence[NDArray[np.int64]], width: int) -> Tensor:
 def _pooled(setting: Setting, state: State, streams: Streams) -> tuple[Tensor, RoundReport]:
     chosen = streams.cohorts[:, state.round]
     sizes = chosen.astype(np.int64) @ setting.users.sizes
-    augment = Augment.of(setting.local, setting.seed, state.round)
+    augment = Augment(local=setting.local, seed=setting.seed, round=state.round)
     update = torch.zeros_like(state.params)
 
     def train(places: NDArray[np.int64]) -> None:

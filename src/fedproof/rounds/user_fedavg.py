@@ -138,7 +138,7 @@ def _train(
     users, local = setting.users, setting.local
     order = data_order(setting.seed, state.round, users.offsets, local.epochs, users.who)
     on_device = torch.from_numpy(order).to(device)
-    augment = Augment.of(local, setting.seed, state.round)
+    augment = Augment(local=local, seed=setting.seed, round=state.round)
 
     def train(places: NDArray[np.int64]) -> None:
         pairs, real = places[places >= 0], torch.from_numpy(places >= 0).to(device)
