@@ -100,7 +100,7 @@ def test_round_one_is_shared_by_noise_levels_and_clip_norms(task, monkeypatch):
     shared = first_updates(task)
     louder = replace(task, mechanism=replace(task.mechanism, rounds=1, noise_multiplier=3.0, clip_norm=0.2))
     expected = train_replicas(louder, range(4))
-    monkeypatch.setattr(train.user_fedavg, "_train", None)  # nobody may train again
+    monkeypatch.setattr(train.user_fedavg, "descent", None)  # nobody may train again
     found = train_replicas(louder, range(4), first_updates=shared)
     assert torch.equal(found.params, expected.params)
 

@@ -20,7 +20,7 @@ from fedproof.ensemble.task import (
 from fedproof.models import Layout, Model
 from fedproof.models.model import as_inputs
 from fedproof.models.precision import all_digits
-from fedproof.rounds import RoundReport, Setting, State, Streams, play, smoothed, user_fedavg
+from fedproof.rounds import RoundReport, Setting, State, Streams, executor_of, smoothed, user_fedavg
 from fedproof.rounds.randomness import Stream
 from fedproof.rounds.stacking import LANES, Stacking, free_cores, on_cores
 from fedproof.rounds.state import users_on
@@ -208,7 +208,7 @@ def _train_apart(task: Task, replicas: range, sizes: Sizes, cores: int) -> Repli
 def _train_block(
     task: Task, block: Sequence[int], setting: Setting, shared: Tensor | None, cells: int
 ) -> Replicas:
-    streams = _streams(task, block)
+    play, streams = executor_of(task.mechanism), _streams(task, block)
     state = State(
         round=0,
         params=_starts(task, block),
