@@ -124,11 +124,11 @@ def test_running_out_of_memory_halves_the_stack(task, monkeypatch):
     expected = train_replicas(task, range(4))
     train_block, tried = train._train_block, []
 
-    def greedy(task, block, setting, shared, cells):
+    def greedy(task, setting, *rest):
         tried.append(setting.stacking.size)
         if setting.stacking.size > 2:
             raise torch.cuda.OutOfMemoryError("no memory")
-        return train_block(task, block, setting, shared, cells)
+        return train_block(task, setting, *rest)
 
     monkeypatch.setattr(train, "_train_block", greedy)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
