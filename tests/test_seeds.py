@@ -17,7 +17,7 @@ from fedproof.config import load_config, parse_config
 from fedproof.experiment import SharedWork, make_task, run
 from fedproof.folder import UNCOVERED, RunFolder, read_config
 from fedproof.integrations import server
-from fedproof.mechanisms import FixedSize, Poisson, UserFedAvg
+from fedproof.mechanisms import FixedSize, LocalTraining, Poisson, UserFedAvg
 from fedproof.report import write_report
 from fedproof.rounds import randomness
 from fedproof.rounds.local import Augment
@@ -224,7 +224,7 @@ def test_what_holds_a_seed_does_not_show_it(tmp_path):
     task = shared.task(tiny(), "cpu", seed)
     assert shared.first_updates(tiny(), task) is not None
     shown = [repr(task), repr(shared), repr(plan)]
-    shown.append(repr(Augment(shift=1, flip=False, seed=seed, round=0)))
+    shown.append(repr(Augment(local=LocalTraining(shift=1), seed=seed, round=0)))
     shown.append(repr(RunFolder(path=tmp_path, seed=seed)))
     assert not any(leaks(text.encode(), seed) for text in shown)
 

@@ -100,7 +100,7 @@ def test_round_one_is_shared_by_noise_levels_and_clip_norms(task, monkeypatch):
     shared = first_updates(task)
     louder = replace(task, mechanism=replace(task.mechanism, rounds=1, noise_multiplier=3.0, clip_norm=0.2))
     expected = train_replicas(louder, range(4))
-    monkeypatch.setattr(train.user_fedavg, "_train", None)  # nobody may train again
+    monkeypatch.setattr(train.user_fedavg, "descent", None)  # nobody may train again
     found = train_replicas(louder, range(4), first_updates=shared)
     assert torch.equal(found.params, expected.params)
 
@@ -124,11 +124,11 @@ def test_running_out_of_memory_halves_the_stack(task, monkeypatch):
     expected = train_replicas(task, range(4))
     train_block, tried = train._train_block, []
 
-    def greedy(task, block, setting, shared, cells):
+    def greedy(task, setting, *rest):
         tried.append(setting.stacking.size)
         if setting.stacking.size > 2:
             raise torch.cuda.OutOfMemoryError("no memory")
-        return train_block(task, block, setting, shared, cells)
+        return train_block(task, setting, *rest)
 
     monkeypatch.setattr(train, "_train_block", greedy)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)

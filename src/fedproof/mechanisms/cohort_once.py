@@ -14,6 +14,7 @@ from fedproof.mechanisms.contract import (
     check_drawn_unit,
     check_pooled_noise,
     check_population,
+    executor_of_members,
     noisy_sum_in_words,
 )
 from fedproof.mechanisms.sampling import FixedSize, Poisson
@@ -44,8 +45,8 @@ class Bagging(Mechanism):
     unit: Unit = Unit.USER
     population: int | None = None
     kind: ClassVar[str] = "bagging"
-    executor: ClassVar[str] = "fedproof.rounds.members"
     once: ClassVar[bool] = True
+    divides: ClassVar[bool] = False
     step_options: ClassVar[frozenset[str]] = SOLVER_OPTIONS
     unaccounted: ClassVar[str] = (
         "Bagging has no privacy guarantee, only one against poisoning: use CohortOnce with a "
@@ -59,6 +60,11 @@ class Bagging(Mechanism):
         check_drawn_unit(self)
         check_population(self)
         check_drawn(self.sampling)
+
+    @property
+    def executor(self) -> str:  # type: ignore[override]  # a property where others have a name
+        """By what a model is trained on."""
+        return executor_of_members(pooled=self.pooled)
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -125,7 +131,6 @@ class CohortOnce(Mechanism):
     unit: Unit = Unit.USER
     population: int | None = None
     kind: ClassVar[str] = "cohort-once"
-    executor: ClassVar[str] = "fedproof.rounds.members"
     once: ClassVar[bool] = True
 
     def __new__(cls, **fields: Any) -> Any:
@@ -143,6 +148,11 @@ class CohortOnce(Mechanism):
         check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
         check_drawn(self.sampling)
         check_pooled_noise(self)
+
+    @property
+    def executor(self) -> str:  # type: ignore[override]  # a property where others have a name
+        """By what a model is trained on."""
+        return executor_of_members(pooled=self.pooled)
 
     @property
     def queries(self) -> tuple[Query, ...]:

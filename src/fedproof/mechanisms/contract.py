@@ -102,7 +102,7 @@ class Mechanism:
         rounds: of training.
         sampling: who takes part.
         once: whether they are drawn once, before the first round, and not in each.
-        divides: whether a sum is divided by the expected number of units in it.
+        divides: whether a sum is divided by the expected number of units in it, not by how many there are.
         population: declared number of units; None: however many there are.
         pooled: whether a replica trains on its members' instances as one data set.
         noise_multiplier, clip_norm, clipping: of what is summed; noise 0: nothing is clipped.
@@ -282,6 +282,11 @@ def check_drawn_unit(mechanism: Any) -> None:
             "pooled = False must be True for unit = 'instance': instances of many users are trained on "
             "together, nobody trains on one alone"
         )
+
+
+def executor_of_members(*, pooled: bool) -> str:
+    """The module that executes rounds among fixed members: on all their instances, or each on its own."""
+    return f"fedproof.rounds.{'members' if pooled else 'user_fedavg'}"
 
 
 def check_pooled_noise(mechanism: Mechanism) -> None:

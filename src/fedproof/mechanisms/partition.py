@@ -12,6 +12,7 @@ from fedproof.mechanisms.contract import (
     check_drawn_unit,
     check_pooled_noise,
     check_population,
+    executor_of_members,
     noisy_sum_in_words,
 )
 from fedproof.mechanisms.sampling import Everyone, Groups
@@ -49,8 +50,8 @@ class Partition(Mechanism):
     unit: Unit = Unit.USER
     kind: ClassVar[str] = "partition"
     releases: ClassVar[Releases] = Releases.GROUPS
-    executor: ClassVar[str] = "fedproof.rounds.members"
     once: ClassVar[bool] = True
+    divides: ClassVar[bool] = False
     step_options: ClassVar[frozenset[str]] = SOLVER_OPTIONS
     unaccounted: ClassVar[str] = (
         "Partition adds no noise and has no privacy guarantee; its certificate counts votes (method vote)"
@@ -64,6 +65,11 @@ class Partition(Mechanism):
         check_groups(self.groups)
         if self.groups is None and self.unit is Unit.INSTANCE:
             raise ValueError("groups = None must be a number for unit = 'instance': one instance is no data")
+
+    @property
+    def executor(self) -> str:  # type: ignore[override]  # a property where others have a name
+        """By what a model is trained on."""
+        return executor_of_members(pooled=self.pooled)
 
     @property
     def sampling(self) -> Groups:
@@ -141,7 +147,6 @@ class NoisyPartition(Mechanism):
     population: int | None = None
     kind: ClassVar[str] = "noisy-partition"
     releases: ClassVar[Releases] = Releases.GROUPS
-    executor: ClassVar[str] = "fedproof.rounds.members"
     once: ClassVar[bool] = True
     rule = "mean"
 
@@ -152,6 +157,11 @@ class NoisyPartition(Mechanism):
         check_groups(self.groups)
         check_population(self)
         check_pooled_noise(self)
+
+    @property
+    def executor(self) -> str:  # type: ignore[override]  # a property where others have a name
+        """By what a model is trained on."""
+        return executor_of_members(pooled=self.pooled)
 
     @property
     def queries(self) -> tuple[Query, ...]:

@@ -185,10 +185,12 @@ def play(
 ) -> tuple[State, RoundReport]:
     """The state after one round: noisy local steps, sum, divide by the expected cohort.
 
-    Guarantee: all that leaves a user has been noised there; the server's work is post-processing. After one
-    step each (InsDP-FedSGD) the sum of a cohort of m holds noise of standard deviation
-    `√m * noise_multiplier * clip_norm` (times learning rate over batch size), to which one instance adds at
-    most `clip_norm` (times the same).
+    Guarantee: given the models before it, each step is a Gaussian mechanism on a batch, a Poisson sample
+    unless `shuffled`: noise of standard deviation `noise_multiplier * clip_norm` on a sum to which one
+    instance adds at most `clip_norm`. All that leaves a user has been noised there; the server's work is
+    post-processing. After one step each (InsDP-FedSGD) the sum of a cohort of m holds noise of √m times that
+    standard deviation (times learning rate over batch size), to which one instance adds at most `clip_norm`
+    (times the same).
     """
     training = PrivateTraining(
         steps=mechanism.local_steps,
@@ -197,11 +199,39 @@ def play(
         batch_probability=mechanism.batch_probabilities(setting.users.sizes, setting.local.batch_size),
         shuffled=mechanism.shuffled,
     )
-    velocity = _velocity(setting, state) if mechanism.keep_momentum else None
-    handed_in, report = private_updates(training, setting, state, streams, velocity)
+    cohort = cohort_of(streams.cohorts[:, state.round])
+    start = state.params[torch.from_numpy(cohort.replica).to(state.params.device)]
+    kept = _velocity(setting, state) if mechanism.keep_momentum else None
+    velocity = torch.zeros_like(start) if kept is None else kept
+    params, tally = start.clone(), Tally(len(start), start)
+    rows = _Rows.of(setting.users, cohort, start.device)
+    sum_up = partial(
+        clipped_sums,
+        setting,
+        clip_norm=training.clip_norm,
+        tally=tally,
+        lane=cohort.replica + cohort.slot,
+        pieces=setting.pieces(len(state.params)),
+        widths=_widths(setting),
+    )
+    for drawn, divisors in _draws(training, setting, rows, state.round, streams.lots):
+        gradient = sum_up(params, drawn)
+        gradient.add_(_noise(cohort, streams.noise, start), alpha=training.noise_std)
+        descend(params, velocity, gradient.div_(divisors), setting.local)
+    handed_in = _handed_in(setting, state, cohort, params.sub_(start))
     total = setting.aggregation(unbounded(handed_in).contributions)
-    params = state.params + total / mechanism.divisor(setting.users.num_users)
-    return replace(state, round=state.round + 1, params=params, velocity=velocity), report
+    mean = total / mechanism.divisor(setting.users.num_users)
+    after = replace(state, round=state.round + 1, params=state.params + mean, velocity=kept)
+    return after, tally.of_replicas(cohort).report((cohort.members >= 0).sum(1), training.clip_norm)
+
+
+def _handed_in(setting: Setting, state: State, cohort: Cohort, changes: Tensor) -> Contributions:
+    """What the members of a cohort hand in, of `changes` (pairs, dim), after the attack if there is one."""
+    updates = changes.new_zeros((*cohort.members.shape, changes.shape[1]))
+    places = (torch.from_numpy(index).to(changes.device) for index in (cohort.replica, cohort.slot))
+    updates[tuple(places)] = changes
+    contributions = contributions_of(updates, cohort.members, setting.model.layout.layer_sizes)
+    return contributions if setting.attack is None else setting.attack(contributions, state)
 
 
 def _velocity(setting: Setting, state: State) -> Tensor:
@@ -228,54 +258,6 @@ class PrivateTraining:
     noise_std: float
     batch_probability: NDArray[np.float64]
     shuffled: bool = False
-
-
-def private_updates(
-    training: PrivateTraining,
-    setting: Setting,
-    state: State,
-    streams: Streams,
-    velocity: Tensor | None = None,
-) -> tuple[Contributions, RoundReport]:
-    """What the members of the round's cohorts hand in after `training.steps` noisy steps each.
-
-    Guarantee: given the models before it, each step is a Gaussian mechanism on a batch, a Poisson sample
-    unless `shuffled`: noise of standard deviation `noise_std` on a sum to which one instance adds at most
-    `clip_norm`.
-
-    Args:
-        training: what members do.
-        setting: what stays the same.
-        state: the models before the round.
-        streams: the randomness.
-        velocity: `(pairs, dim)`, momentum to begin with, changed in place; None begins at rest.
-    """
-    cohort = cohort_of(streams.cohorts[:, state.round])
-    replica = torch.from_numpy(cohort.replica).to(state.params.device)
-    start = state.params[replica]
-    velocity = torch.zeros_like(start) if velocity is None else velocity
-    params, tally = start.clone(), Tally(len(replica), start)
-    rows = _Rows.of(setting.users, cohort, start.device)
-    sum_up = partial(
-        clipped_sums,
-        setting,
-        clip_norm=training.clip_norm,
-        tally=tally,
-        lane=cohort.replica + cohort.slot,
-        pieces=setting.pieces(len(state.params)),
-        widths=_widths(setting),
-    )
-    for drawn, divisors in _draws(training, setting, rows, state.round, streams.lots):
-        gradient = sum_up(params, drawn)
-        gradient.add_(_noise(cohort, streams.noise, start), alpha=training.noise_std)
-        descend(params, velocity, gradient.div_(divisors), setting.local)
-    updates = start.new_zeros((*cohort.members.shape, start.shape[1]))
-    updates[replica, torch.from_numpy(cohort.slot).to(replica.device)] = params.sub_(start)
-    contributions = contributions_of(updates, cohort.members, setting.model.layout.layer_sizes)
-    if setting.attack is not None:
-        contributions = setting.attack(contributions, state)
-    sizes = (cohort.members >= 0).sum(1)
-    return contributions, tally.of_replicas(cohort).report(sizes, training.clip_norm)
 
 
 # --- batches ------------------------------------------------------------------------------------------------
