@@ -1,7 +1,8 @@
 """What the members of a round hand in, and rules that turn it into one update, for all replicas at once."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -132,6 +133,35 @@ class Rule:
                 updates = contributions.bounded_of(chunk, size)
                 total[chunk] = size * self.function(updates, self.num_adversaries, **dict(self.options))
         return total
+
+
+def alone(aggregation: Aggregation) -> Aggregation:
+    """A rule of the user's own as it is asked: about one replica at a time, and shown its members alone.
+
+    Guarantee: what it makes of a replica does not depend on other replicas, nor on who was not drawn, however
+    it was written: a quantile or a maximum over all that it is handed is then one over the cohort. Rules of
+    this package keep replicas apart themselves.
+    """
+    function = aggregation.function if isinstance(aggregation, Rule) else aggregation
+    own = str(getattr(function, "__module__", "")).partition(".")[0] != "fedproof"
+    return partial(_one_by_one, aggregation) if own else aggregation
+
+
+def _one_by_one(aggregation: Aggregation, contributions: Contributions) -> Tensor:
+    updates, present = contributions.updates, contributions.present
+    found = updates.new_zeros((len(present), updates.shape[2]))
+    for replica in present.any(1).nonzero().squeeze(1).tolist():
+        there, row = present[replica], replica if len(updates) > 1 else 0
+        found[replica] = aggregation(
+            replace(
+                contributions,
+                updates=updates[row, there].unsqueeze(0),
+                present=there[there].unsqueeze(0),
+                scales=contributions.scales[replica, there].unsqueeze(0),
+                members=contributions.members[row, there].unsqueeze(0),
+            )
+        ).squeeze(0)
+    return found
 
 
 def rule_of(aggregation: Aggregation) -> tuple[str, int]:
