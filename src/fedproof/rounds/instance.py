@@ -110,6 +110,9 @@ def clipped_sums(
 ) -> Tensor:
     """Sum of clipped gradients `(models, dim)` over each model's instances, `width` of them at a time.
 
+    In float64, batch after batch, see `aggregation.rule.summed`; what the instances of one batch add up to is
+    computed in the type of `params`, and errs by at most `width`² 2⁻²⁴ clip norms.
+
     Guarantee: one instance adds at most `clip_norm`, and nothing where its gradient is not finite. A model's
     sum depends on its own instances alone, bit for bit: batches have the same width for all, and one that
     holds padding only adds nothing.
@@ -124,13 +127,13 @@ def clipped_sums(
         pieces: how many models there are on average, and the standard deviation.
         width: of a batch, a public number.
     """
-    total = torch.zeros_like(params)
+    total = torch.zeros_like(params, dtype=torch.float64)
     work = draw.counts.cpu().numpy()
 
     def sum_up(places: NDArray[np.int64]) -> None:
         models = torch.from_numpy(np.maximum(places, 0)).to(params.device)
         real = torch.from_numpy(places >= 0).to(params.device)
-        own, sums = params[models], torch.zeros_like(params[models])
+        own, sums = params[models], total.new_zeros((len(models), total.shape[1]))
         for rows, mask in draw.batches(models, real, width):
             found = setting.model.clipped_gradient(
                 own, setting.users.features[rows], setting.users.labels[rows], mask, clip_norm
@@ -238,7 +241,7 @@ def private_updates(
     for drawn, divisors in _draws(training, setting, rows, state.round, streams.lots):
         gradient = sum_up(params, drawn)
         gradient.add_(_noise(cohort, streams.noise, start), alpha=training.noise_std)
-        descend(params, velocity, gradient.div_(divisors), setting.local)
+        descend(params, velocity, gradient.div_(divisors).to(params.dtype), setting.local)
     updates = start.new_zeros((*cohort.members.shape, start.shape[1]))
     updates[replica, torch.from_numpy(cohort.slot).to(replica.device)] = params.sub_(start)
     contributions = contributions_of(updates, cohort.members, setting.model.layout.layer_sizes)

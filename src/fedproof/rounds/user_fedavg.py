@@ -7,7 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.aggregation import Contributions
+from fedproof.aggregation import Contributions, mean
+from fedproof.aggregation.rule import summed
 from fedproof.mechanisms import Mechanism
 from fedproof.rounds.clipping import Bounded, add_noise, bound, next_clip_norms, unbounded
 from fedproof.rounds.local import Augment, batches_of, descent
@@ -48,12 +49,15 @@ def play(
         params = state.params + setting.aggregation(plain.contributions) / cohort
         return replace(state, round=state.round + 1, params=params), report(plain)
     bounded = bound(handed_in, mechanism.clipping, state.clip_norms)
-    total = setting.aggregation(bounded.contributions)
+    exact = setting.aggregation is mean  # the one rule whose noise is accounted
+    total = (
+        summed(bounded.contributions, torch.float64) if exact else setting.aggregation(bounded.contributions)
+    )
     noise_std = (mechanism.noise_multiplier * bounded.thresholds).to(total.dtype)
-    noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise)
+    noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise, state.params.dtype)
     clip_norms = _clip_norms(mechanism, bounded, state, streams, cohort)
-    after = State(round=state.round + 1, params=state.params + noisy / cohort, clip_norms=clip_norms)
-    return after, report(bounded)
+    params = state.params + (noisy / cohort).to(state.params.dtype)
+    return State(round=state.round + 1, params=params, clip_norms=clip_norms), report(bounded)
 
 
 def gather_updates(setting: Setting, state: State, streams: Streams, shared: Tensor | None) -> Contributions:
