@@ -35,8 +35,8 @@ class Part:
 def read(folder: Path, *, name: str, find_encoding: Callable[[], Encoding]) -> Arrays:
     """Instances of a LEAF folder with the users they come with.
 
-    Classes are the labels that occur in the test part, in increasing order. Users whose names begin with `pseudo` are
-    nobody's accounts: the name of the data then says so.
+    Classes are the labels that occur in the test part, in increasing order. Users whose names begin with
+    `pseudo` are nobody's accounts: the name of the data then says so.
 
     Args:
         folder: holds `train` and `test`.
