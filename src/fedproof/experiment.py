@@ -33,7 +33,7 @@ from fedproof.ensemble import (
     train_ensemble,
 )
 from fedproof.ensemble.engines import Ensemble, check_engine
-from fedproof.ensemble.task import caveats_of, update_bytes, uploads
+from fedproof.ensemble.task import caveats_of, fingerprint, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
 from fedproof.folder import MADE_OF, NOTICE, OBSERVED, RELEASE, ROUNDS, RunFolder, notice, secret_of
@@ -247,6 +247,7 @@ def _first(config: Config, task: Task, folder: RunFolder, shared: SharedWork, en
     """What all replicas share: the release they are drawn around, or everybody's first updates."""
     if task.mechanism.one_release:
         return torch.from_numpy(load_centre(_made_once(config, task, folder, engine)).total)
+    folder.use_noise_for(fingerprint(task) if task.mechanism.noise_multiplier else None)
     return shared.first_updates(config, task)
 
 

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproof.aggregation.rule import alone
 from fedproof.arrays import votes_of
 from fedproof.ensemble.memory import Sizes, halved, shared_fits, sizes_for
 from fedproof.ensemble.task import (
@@ -256,7 +257,7 @@ def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:
         seed=task.seed,
         stacking=Stacking(size=sizes.stack, rigid=device.type != "cpu" or not task.model.stacks),
         cores=cores,
-        aggregation=task.aggregation,
+        aggregation=alone(task.aggregation),
         population=population_of(task),
         expected_cohort=cohort_size(task),
         cohort_spread=task.mechanism.sampling.spread(population_of(task)),

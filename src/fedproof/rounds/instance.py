@@ -107,6 +107,9 @@ def clipped_sums(
 ) -> Tensor:
     """Sum of clipped gradients `(models, dim)` over each model's instances, batch after batch.
 
+    In float64, batch after batch, see `aggregation.rule.summed`; what the instances of one batch add up to is
+    computed in the type of `params`, and errs by at most the square of its width times 2⁻²⁴ clip norms.
+
     Guarantee: one instance adds at most `clip_norm`, and nothing where its gradient is not finite. A model's
     sum depends on its own instances alone, bit for bit: batches have the same width for all, and are added
     one after the other.
@@ -121,7 +124,7 @@ def clipped_sums(
         pieces: how many models there are on average, and the standard deviation.
         widths: of the first batch and of all others, public numbers.
     """
-    total = torch.zeros_like(params)
+    total = torch.zeros_like(params, dtype=torch.float64)
 
     def sum_up(stack: _Stack) -> None:
         rows, mask = draw.batch(stack.models, stack.first, stack.width)
@@ -217,7 +220,7 @@ def play(
     for drawn, divisors in _draws(training, setting, rows, state.round, streams.lots):
         gradient = sum_up(params, drawn)
         gradient.add_(_noise(cohort, streams.noise, start), alpha=training.noise_std)
-        descend(params, velocity, gradient.div_(divisors), setting.local)
+        descend(params, velocity, gradient.div_(divisors).to(params.dtype), setting.local)
     handed_in = _handed_in(setting, state, cohort, params.sub_(start))
     total = setting.aggregation(unbounded(handed_in).contributions)
     mean = total / mechanism.divisor(setting.users.num_users)
@@ -267,10 +270,10 @@ def _widths(setting: Setting) -> tuple[int, int]:
     """Instances summed at first, and at a time after that, from public numbers alone.
 
     As many as a batch has on average, then about two standard deviations: most of a wider batch would be
-    padding, and each narrower one reads all parameters of its model.
+    padding, and each narrower one reads all parameters of its model. Few enough for sums of float32.
     """
     size, most = setting.local.batch_size, setting.users.most_instances or math.inf
-    first, more = 4 * math.ceil(size / 4), 4 * math.ceil(math.sqrt(size) / 2)
+    first, more = min(4 * math.ceil(size / 4), 256), min(4 * math.ceil(math.sqrt(size) / 2), 256)
     return int(min(first, most)), int(min(more, first, most))
 
 
