@@ -1,6 +1,7 @@
 """ε under every accountant: the paper's tables, reference readings, dp_accounting's own answers."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import dp_accounting as dp
@@ -221,12 +222,17 @@ def test_without_replacement_is_the_propositions_bound():
 
 
 def test_per_user_accounts_and_parallel_composition():
-    mechanism = InstanceFedAvg(rounds=3, local_steps=10, noise_multiplier=3, batch_probability=0.1)
-    spent = user_accounts(
-        mechanism, 1e-5, user_sizes=[500, 1000, 1000, 40], batch_size=50, participation=[3, 3, 1, 0]
-    )
+    declared = InstanceFedAvg(rounds=3, local_steps=10, noise_multiplier=3, batch_probability=0.1)
+    by_size = replace(declared, by_size=True)
+    users = {"user_sizes": [500, 1000, 1000, 40], "batch_size": 50, "participation": [3, 3, 1, 0]}
+    spent = user_accounts(by_size, 1e-5, **users)
     assert spent[0] > spent[1] > spent[2] > spent[3] == 0
-    assert max(spent) == account(mechanism, 1e-5)["pld"]  # the smallest user decides: 50 / 500
+    assert max(spent) == account(declared, 1e-5)["pld"]  # the smallest user decides: 50 / 500
+    with pytest.raises(ValueError, match=r"batch_probability = 0\.1 must be at least"):
+        user_accounts(by_size, 1e-5, **users | {"user_sizes": [499, 1000, 1000, 40]})
+    # Where the chance is declared, it is everybody's: a large user is not drawn less often.
+    spent = user_accounts(declared, 1e-5, **users)
+    assert spent[0] == spent[1] == max(spent) > spent[2] > spent[3] == 0
 
 
 @pytest.mark.parametrize(

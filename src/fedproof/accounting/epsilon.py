@@ -370,10 +370,12 @@ def user_accounts(
     participation: Sequence[int],
     accountant: str = "pld",
 ) -> list[float]:
-    """ε of each user's own instances in InsDP-FedAvg, from its size and the rounds it took part in.
+    """ε of each user's own instances in InsDP-FedAvg, from its batches and the rounds it took part in.
 
     Guarantee: users hold disjoint instances, so the ε of the whole is the largest of these (parallel
-    composition; McSherry 2009). A user that never took part has spent nothing.
+    composition; McSherry 2009). A user that never took part has spent nothing. The chance of an instance to
+    enter a batch is the one that is executed: the declared one, whatever the user's size, or `by_size` the
+    batch size over that size, which is then taken to be the same with the instance and without it.
     """
     check.count(batch_size=batch_size)
     if len(user_sizes) != len(participation):
@@ -381,11 +383,14 @@ def user_accounts(
     known: dict[tuple[float, int], float] = {}
     spent = []
     for size, rounds in zip(user_sizes, participation, strict=True):
-        key = (min(1.0, batch_size / size), rounds)
-        if rounds and key not in known:
-            own = replace(mechanism, batch_probability=key[0], rounds=rounds)
-            known[key] = account(own, delta, [accountant])[accountant]
-        spent.append(known[key] if rounds else 0.0)
+        if not rounds:
+            spent.append(0.0)
+            continue
+        (chance,) = mechanism.batch_probabilities(np.array([size]), batch_size).tolist()
+        if (chance, rounds) not in known:
+            own = replace(mechanism, batch_probability=chance, rounds=rounds)
+            known[chance, rounds] = account(own, delta, [accountant])[accountant]
+        spent.append(known[chance, rounds])
     return spent
 
 
