@@ -95,7 +95,12 @@ def test_the_example_of_the_guide_on_several_cores(tmp_path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
     found = set()
-    keys = ("ensemble.replicas=180", "ensemble.part_size=90", "mechanism.rounds=2", "mechanism.local_epochs=1")
+    keys = (
+        "ensemble.replicas=180",
+        "ensemble.part_size=90",
+        "mechanism.rounds=2",
+        "mechanism.local_epochs=1",
+    )
     for number, engine in ((1, "local"), (4, "local"), (2, "ray")):
         if engine == "ray" and not find_spec("ray"):
             continue

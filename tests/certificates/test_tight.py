@@ -125,7 +125,12 @@ def test_what_is_certain_costs_one_curve_and_others_their_own():
         return GaussianTradeoff(shift=size / 4)
 
     top, rival = np.array([1.0, 0.97, 1.0, 0.5]), np.array([0.0, 0.03, 1e-9, 0.5])
-    assert mean_sizes(top, rival, curve, 1000).tolist() == [1000, 7, 52, -1]  # Φ⁻¹(1 - 1e-12) - Φ⁻¹(1e-9) = 13.03
+    assert mean_sizes(top, rival, curve, 1000).tolist() == [
+        1000,
+        7,
+        52,
+        -1,
+    ]  # Φ⁻¹(1 - 1e-12) - Φ⁻¹(1e-9) = 13.03
     assert max(set(asked) - {1000}) == 53
 
 
