@@ -40,20 +40,14 @@ class Evidence:
     """Bounds on the probabilities of events "above t", for every t in `thresholds`, on two federations.
 
     Guarantee: all bounds hold together, except with probability at most `false_alarm`.
-
-    Attributes:
-        thresholds: `(events,)`.
-        clean_lower, clean_upper: bounds on the probability on the first federation.
-        poisoned_lower, poisoned_upper: bounds on the probability on the second.
-        false_alarm: chance that any of them is wrong.
     """
 
-    thresholds: Floats
-    clean_lower: Floats
+    thresholds: Floats  # (events,)
+    clean_lower: Floats  # bounds on the probability on the first federation, and on the second
     clean_upper: Floats
     poisoned_lower: Floats
     poisoned_upper: Floats
-    false_alarm: float
+    false_alarm: float  # chance that any of them is wrong
 
     def contradictions(self, curve: Tradeoff) -> Floats:
         """Thresholds of the events that move further than `curve` allows.

@@ -39,16 +39,11 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """What is published.
+    """What is published."""
 
-    Attributes:
-        mechanism: what was executed.
-        total: `(width, classes)`, the sum and its noise in multiples of `GRID`.
-        anchors: `(anchors, features)`, the public inputs that others are compared with; None for plain heads.
-    """
-
-    mechanism: UploadedOnce
-    total: Integers
+    mechanism: UploadedOnce  # what was executed
+    total: Integers  # (width, classes), the sum and its noise in multiples of `GRID`
+    # (anchors, features), the public inputs that others are compared with; None for plain heads
     anchors: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:

@@ -27,21 +27,14 @@ _MOST_SUMMED = 1 << 23  # cells of a sum: a gigabyte while it is transformed
 
 @dataclass(frozen=True, kw_only=True)
 class DiscretePair:
-    """Masses of P and Q on losses `(first + i) * step`, and what has infinite loss.
-
-    Attributes:
-        clean: P-mass at each loss log(P/Q).
-        poisoned: Q-mass at each loss.
-        clean_only: P-mass taken to have no Q-mass.
-        poisoned_only: Q-mass taken to have no P-mass.
-    """
+    """Masses of P and Q on losses `(first + i) * step`, and what has infinite loss."""
 
     step: float
     first: int
-    clean: Floats
-    poisoned: Floats
-    clean_only: float
-    poisoned_only: float
+    clean: Floats  # P-mass at each loss log(P/Q)
+    poisoned: Floats  # Q-mass at each loss
+    clean_only: float  # P-mass taken to have no Q-mass
+    poisoned_only: float  # Q-mass taken to have no P-mass
 
     @property
     def forward(self) -> "LossDistribution":

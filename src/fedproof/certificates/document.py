@@ -34,24 +34,15 @@ Result = TypeVar("Result", Certificate, Inefficacy)
 
 @dataclass(frozen=True, kw_only=True)
 class _Kind:
-    """One kind of file.
+    """One kind of file."""
 
-    Attributes:
-        schema: what it calls itself.
-        source: what its numbers were made from.
-        settings, result: what it holds.
-        derived: fields that are written for readers though they follow from the rest, and their attributes.
-        later: fields that files of version 1 lack.
-        unusual: fields of the settings that are written only where they differ from their default.
-    """
-
-    schema: str
-    source: str
-    settings: type[Settings] | type[CostSettings]
+    schema: str  # what it calls itself
+    source: str  # what its numbers were made from
+    settings: type[Settings] | type[CostSettings]  # what it holds, with the result
     result: type[Certificate] | type[Inefficacy]
-    derived: Mapping[str, str]
-    later: frozenset[str]
-    unusual: frozenset[str] = frozenset()
+    derived: Mapping[str, str]  # fields for readers, which follow from the rest, and their attributes
+    later: frozenset[str]  # fields that files of version 1 lack
+    unusual: frozenset[str] = frozenset()  # of the settings: written where not at their default
 
     def setting_names(self, version: int) -> tuple[str, ...]:
         """Fields of the settings; the version stands at the top of the file."""

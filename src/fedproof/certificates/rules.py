@@ -331,17 +331,11 @@ def collective(
 
 
 class _Ways(NamedTuple):
-    """Ways to change labels, one for each input and rival that some choice of groups allows.
+    """Ways to change labels, one for each input and rival that some choice of groups allows."""
 
-    Attributes:
-        inputs: whose label (ways,).
-        needs: what it takes (ways,).
-        gains: what each group adds to it if it is poisoned, 0, 1 or 2 (ways, groups).
-    """
-
-    inputs: Integers
-    needs: Integers
-    gains: NDArray[np.int8]
+    inputs: Integers  # whose label (ways,)
+    needs: Integers  # what it takes (ways,)
+    gains: NDArray[np.int8]  # what each group adds to it if it is poisoned, 0, 1 or 2 (ways, groups)
 
     def within(self, size: int) -> "_Ways":
         """Those that so many groups are enough for."""

@@ -286,27 +286,18 @@ class Builder:
 
     Rates come from declared numbers; sizes only tell whether these fit, and how many units a cohort of fixed
     size is drawn from.
-
-    Attributes:
-        section: what is described.
-        unit: what one poisoned unit is.
-        rule, adversaries: of the server.
-        sizes: numbers of instances of the users.
-        num_layers: of the model.
-        num_classes, features: of the data.
-        population: declared number of units, and the key that declares it; None if nobody declared any.
     """
 
-    section: MechanismSection
-    unit: Unit
-    rule: str
+    section: MechanismSection  # what is described
+    unit: Unit  # what one poisoned unit is
+    rule: str  # of the server, and whom it withstands
     adversaries: int
-    sizes: Sequence[int]
-    num_layers: int
-    num_classes: int
+    sizes: Sequence[int]  # numbers of instances of the users
+    num_layers: int  # of the model
+    num_classes: int  # of the data
     features: int
-    population: int | None
-    declared_by: str
+    population: int | None  # declared number of units; None: nobody declared any
+    declared_by: str  # the key that does
 
     def build(self) -> Mechanism:
         """The mechanism, from the fields of its kind."""

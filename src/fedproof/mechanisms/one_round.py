@@ -22,15 +22,10 @@ _SILENT = "OneRound without noise has no privacy guarantee; its certificate is e
 
 
 class UploadedOnce(Mechanism):
-    """What is common to all that release one sum of vectors, each of which a unit sends once.
+    """What is common to all that release one sum of vectors, each of which a unit sends once."""
 
-    Attributes:
-        upload: the public set that whatever a unit sends is put into before it is added.
-        uploads: kinds of sets that there may be.
-    """
-
-    upload: AnyUpload
-    uploads: ClassVar[tuple[str, ...]] = tuple(UPLOADS)
+    upload: AnyUpload  # the public set that whatever a unit sends is put into before it is added
+    uploads: ClassVar[tuple[str, ...]] = tuple(UPLOADS)  # kinds of sets that there may be
     releases: ClassVar[Releases] = Releases.MODEL
     executor: ClassVar[str] = "fedproof.ensemble.one_round"
     once: ClassVar[bool] = True
