@@ -13,7 +13,6 @@ from fedproof.mechanisms.contract import (
     Query,
     check_drawn_unit,
     check_pooled_noise,
-    check_population,
     noisy_sum_in_words,
 )
 from fedproof.mechanisms.sampling import FixedSize, Poisson
@@ -54,10 +53,8 @@ class Bagging(Mechanism):
     noise_multiplier = 0.0
 
     def __post_init__(self) -> None:
-        check.count(rounds=self.rounds)
-        check.not_negative_count(adversaries=self.adversaries)
+        super().__post_init__()
         check_drawn_unit(self)
-        check_population(self)
         check_drawn(self.sampling)
 
     @property
@@ -136,11 +133,8 @@ class CohortOnce(Mechanism):
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        check.count(rounds=self.rounds)
-        check.not_negative_count(adversaries=self.adversaries)
+        super().__post_init__()
         check_drawn_unit(self)
-        check_population(self)
-        check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
         check_drawn(self.sampling)
         check_pooled_noise(self)
 

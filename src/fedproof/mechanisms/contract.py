@@ -130,6 +130,18 @@ class Mechanism:
     adversaries: int = 0
     honest: int | None = None
 
+    def __post_init__(self) -> None:
+        check.count(rounds=self.rounds)
+        check.not_negative_count(adversaries=self.adversaries)
+        if not self.unaccounted:
+            check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
+        if self.population is None:
+            return
+        check.count(population=self.population)
+        drawn_from = self.sampling.drawn_from
+        if drawn_from not in (None, self.population):
+            raise ValueError(f"population = {self.population} must be sampling.users = {drawn_from}")
+
     if TYPE_CHECKING:  # every kind answers these, by a field or by a property
 
         @property
@@ -261,16 +273,6 @@ def is_private(mechanism: Mechanism) -> bool:
 def is_certified(mechanism: Mechanism) -> bool:
     """Whether anything at all can be proved about poisoning."""
     return bool(mechanism.certified_queries) or mechanism.releases is not Releases.REPLICAS
-
-
-def check_population(mechanism: Mechanism) -> None:
-    """Raise ValueError if a declared population is none, or not the one that a cohort is drawn from."""
-    if mechanism.population is None:
-        return
-    check.count(population=mechanism.population)
-    drawn_from = mechanism.sampling.drawn_from
-    if drawn_from not in (None, mechanism.population):
-        raise ValueError(f"population = {mechanism.population} must be sampling.users = {drawn_from}")
 
 
 def check_drawn_unit(mechanism: Any) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, size_caveats
-from fedproof.mechanisms.contract import DIVIDED, Mechanism, Query, check_population, counted, noise_in_words
+from fedproof.mechanisms.contract import DIVIDED, Mechanism, Query, counted, noise_in_words
 from fedproof.mechanisms.sampling import Everyone, FixedSize, Poisson, Sampling, digits
 from fedproof.threat import Relation, Unit
 
@@ -45,9 +45,7 @@ class InstanceFedSGD(Mechanism):
     unit = Unit.INSTANCE
 
     def __post_init__(self) -> None:
-        check.count(rounds=self.rounds)
-        check.not_negative_count(adversaries=self.adversaries)
-        check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
+        super().__post_init__()
         check.probability(batch_probability=self.batch_probability)
         if not isinstance(self.sampling, FixedSize):
             raise ValueError(
@@ -137,10 +135,9 @@ class InstanceFedAvg(Mechanism):
     unit = Unit.INSTANCE
 
     def __post_init__(self) -> None:
-        check.count(rounds=self.rounds, local_steps=self.local_steps)
-        check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
+        super().__post_init__()
+        check.count(local_steps=self.local_steps)
         check.probability(batch_probability=self.batch_probability)
-        check_population(self)
         if self.keep_momentum and not isinstance(self.sampling, Everyone):
             raise ValueError(
                 f"keep_momentum = True needs sampling = Everyone(), not {self.sampling!r}: momentum goes on "

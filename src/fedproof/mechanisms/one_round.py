@@ -11,7 +11,6 @@ from fedproof.mechanisms.contract import (
     Mechanism,
     Query,
     Releases,
-    check_population,
     noise_in_words,
 )
 from fedproof.mechanisms.sampling import Everyone
@@ -182,10 +181,8 @@ class Smoothed(Mechanism):
     parallel = 10**9
 
     def __post_init__(self) -> None:
-        check.positive(
-            noise_multiplier=self.noise_multiplier, smoothing=self.smoothing, clip_norm=self.clip_norm
-        )
-        check_population(self)
+        super().__post_init__()
+        check.positive(smoothing=self.smoothing)
 
     @property
     def queries(self) -> tuple[Query, ...]:

@@ -11,7 +11,6 @@ from fedproof.mechanisms.contract import (
     Releases,
     check_drawn_unit,
     check_pooled_noise,
-    check_population,
     noisy_sum_in_words,
 )
 from fedproof.mechanisms.sampling import Everyone, Groups
@@ -59,7 +58,7 @@ class Partition(Mechanism):
     queries = ()
 
     def __post_init__(self) -> None:
-        check.count(rounds=self.rounds)
+        super().__post_init__()
         check_drawn_unit(self)
         check_groups(self.groups)
         if self.groups is None and self.unit is Unit.INSTANCE:
@@ -146,11 +145,9 @@ class NoisyPartition(Mechanism):
     rule = "mean"
 
     def __post_init__(self) -> None:
-        check.count(rounds=self.rounds)
-        check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
+        super().__post_init__()
         check_drawn_unit(self)
         check_groups(self.groups)
-        check_population(self)
         check_pooled_noise(self)
 
     @property
