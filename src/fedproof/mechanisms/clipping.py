@@ -51,7 +51,6 @@ class PerLayer(Bounding):
 
     @property
     def words(self) -> str:  # type: ignore[override]
-        """How updates are clipped, for a reader."""
         return f"each of the {self.num_layers} layers of an update is clipped to norm S by itself"
 
 
@@ -86,7 +85,6 @@ class PerLayerMedian(Bounding):
 
     @property
     def words(self) -> str:  # type: ignore[override]
-        """How updates are clipped, for a reader."""
         return f"each of the {self.num_layers} layers of an update is clipped to its median norm in a cohort"
 
 
@@ -112,7 +110,6 @@ class Quantile(Bounding):
 
     @property
     def bit_noise(self) -> float:  # type: ignore[override]
-        """Standard deviation of the noise on the sum of bits."""
         return self.count_noise_std
 
     def step(self, bits: Any, noise: Any, divisor: float) -> Any:

@@ -64,7 +64,6 @@ class Bagging(Mechanism):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of who takes part."""
         drawn, others = (
             ("cohort was", "nobody else took part")
             if self.unit is Unit.USER
@@ -76,7 +75,6 @@ class Bagging(Mechanism):
         )
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, the cohort, that there is no noise."""
         return (*super().in_words(), "only who was drawn is trained on, and no noise is added")
 
 
@@ -140,16 +138,13 @@ class CohortOnce(Mechanism):
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """What an observer of the whole training sees."""
         together = self.noise_multiplier / math.sqrt(self.rounds)
         return (Query(noise_multiplier=together, sampling=self.sampling, count=1),)
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
-        """A rule other than the mean may be used."""
         return rule_caveats(self.rule)
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, the cohort, clipping, noise, divisor."""
         return (*super().in_words(), *noisy_sum_in_words(self))
 
 

@@ -149,11 +149,11 @@ class Mechanism:
             """What an observer of the whole training sees; empty where nothing bounds it."""
 
         @property
-        def rounds(self) -> int: ...  # noqa: D102
+        def rounds(self) -> int: ...
         @property
-        def sampling(self) -> AnySampling: ...  # noqa: D102
+        def sampling(self) -> AnySampling: ...
         @property
-        def noise_multiplier(self) -> float: ...  # noqa: D102
+        def noise_multiplier(self) -> float: ...
 
     @property
     def certified_queries(self) -> tuple[Query, ...]:

@@ -55,7 +55,6 @@ class InstanceFedSGD(Mechanism):
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """What an observer of the whole training sees of one user's instances."""
         return (
             Query(
                 noise_multiplier=math.sqrt(self.sampling.cohort) * self.noise_multiplier,
@@ -66,7 +65,6 @@ class InstanceFedSGD(Mechanism):
         )
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
-        """A rule other than the sum may be used, and chances may follow from sizes."""
         found = size_caveats() if self.by_size and relation is Relation.JOIN else ()
         if self.rule == "mean":
             return found
@@ -80,7 +78,6 @@ class InstanceFedSGD(Mechanism):
         return (noise, *found)
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, cohorts, batches, clipping, noise of each user, what is seen."""
         noise, cohort = noise_in_words(self.noise_multiplier), self.sampling.cohort
         return (
             *super().in_words(),
@@ -146,7 +143,6 @@ class InstanceFedAvg(Mechanism):
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """What an observer of the whole training sees of one user's instances."""
         return (
             Query(
                 noise_multiplier=self.noise_multiplier,
@@ -156,12 +152,10 @@ class InstanceFedAvg(Mechanism):
         )
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
-        """Batches may be shuffled, and chances may follow from sizes."""
         by_size = self.by_size and relation is Relation.JOIN
         return (*[_SHUFFLED] * self.shuffled, *(size_caveats() if by_size else ()))
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds and steps, batches, clipping, noise, divisor; who is drawn protects no instance."""
         steps = counted(self.local_steps, "step")
         return (
             f"{counted(self.rounds, 'round')} in which a user takes {steps} on its own data",
@@ -173,7 +167,6 @@ class InstanceFedAvg(Mechanism):
         )
 
     def check_users(self, sizes: NDArray[np.int64], batch_size: int) -> None:
-        """Raise ValueError if an instance of some user enters batches more often than is accounted."""
         self.batch_probabilities(sizes, batch_size)
 
     def batch_probabilities(self, sizes: NDArray[np.int64], batch_size: int) -> NDArray[np.float64]:

@@ -48,7 +48,6 @@ class UploadedOnce(Mechanism):
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """One Gaussian query of norm one."""
         return self._query(1.0)
 
     @property
@@ -68,15 +67,12 @@ class UploadedOnce(Mechanism):
 
     @property
     def sends_labels(self) -> bool:
-        """As the set says."""
         return self.upload.labels
 
     def models(self, num_units: int) -> int:
-        """One."""
         return 1
 
     def upload_bytes(self, dim: int, bytes_each: int) -> int:
-        """Size of one upload."""
         return self.upload.bytes
 
 
@@ -120,7 +116,6 @@ class OneRound(UploadedOnce):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of the release."""
         unit = self.unit
         return (
             f"every {unit} was counted once, and what it sent was put inside the set '{self.upload.kind}'",
@@ -132,7 +127,6 @@ class OneRound(UploadedOnce):
         )
 
     def in_words(self) -> tuple[str, ...]:
-        """What is sent, summed and noised."""
         noise = noise_in_words(self.noise_multiplier) if self.noise_multiplier else "no noise"
         return (
             f"once, every {self.unit} sends {self.upload.in_words()}",
@@ -186,7 +180,6 @@ class Smoothed(Mechanism):
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """The one release."""
         return (Query(noise_multiplier=self.noise_multiplier, sampling=Everyone(), count=1),)
 
     @property
@@ -196,7 +189,6 @@ class Smoothed(Mechanism):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of the release and of the draws."""
         return (
             *super().assumptions,
             "what an honest user sent depends on its own data alone, and holds all that the model reads",
@@ -206,7 +198,6 @@ class Smoothed(Mechanism):
         )
 
     def in_words(self) -> tuple[str, ...]:
-        """What is sent, summed, noised, released and smoothed."""
         return (
             "once, every user sends one update, which is clipped to norm S as a whole",
             f"{noise_in_words(self.noise_multiplier)} is added to the SUM",

@@ -66,16 +66,13 @@ class Partition(Mechanism):
 
     @property
     def sampling(self) -> Groups:
-        """Every unit is in one group."""
         return Groups(count=self.groups)
 
     def models(self, num_units: int) -> int:
-        """One for each group."""
         return num_units if self.groups is None else self.groups
 
     @property
     def apart(self) -> bool:
-        """Whether nobody names a number of groups."""
         return self.groups is None
 
     @property
@@ -85,7 +82,6 @@ class Partition(Mechanism):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of the groups."""
         whose = "depends on no data" if self.groups else _OWN
         return (
             "every model was trained on its own group alone, and the same group gives the same model again",
@@ -93,7 +89,6 @@ class Partition(Mechanism):
         )
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, groups, that there is no noise."""
         return (*super().in_words(), "each model is trained on its own group alone, and no noise is added")
 
 
@@ -157,16 +152,13 @@ class NoisyPartition(Mechanism):
 
     @property
     def parallel(self) -> int:  # type: ignore[override]  # a property where others have a number
-        """All models of one training."""
         return self.groups
 
     @property
     def sampling(self) -> Groups:
-        """Every unit is in one group."""
         return Groups(count=self.groups)
 
     def models(self, num_units: int) -> int:
-        """One for each group."""
         return self.groups
 
     def declared_population(self, num_units: int) -> int | None:
@@ -175,7 +167,6 @@ class NoisyPartition(Mechanism):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of the groups."""
         return (
             "every model was trained on its own group alone, and the same group with the same noise gives "
             "the same model again; neither the noise nor what sums are divided by depends on who takes part",
@@ -184,6 +175,5 @@ class NoisyPartition(Mechanism):
         )
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, groups, clipping, noise, divisor."""
         alone = "each model is trained on its own group alone"
         return (*super().in_words(), alone, *noisy_sum_in_words(self))

@@ -26,12 +26,10 @@ class Queries(Mechanism):
             check.positive(noise_multiplier=query.noise_multiplier)
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
-        """As whoever described the queries says."""
         return tuple(Caveat(code="stated", sentence=sentence) for sentence in self.reasons)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of queries that others described."""
         executed, divided = super().assumptions
         noise = (
             "a noise multiplier is the noise's standard deviation over the largest norm of what one "
@@ -40,7 +38,6 @@ class Queries(Mechanism):
         return executed, noise, divided
 
     def in_words(self) -> tuple[str, ...]:
-        """Each query: how often, of whom, with how much noise."""
         told = [
             f"{counted(query.count, 'release')} of a sum to which one {self.unit} adds a vector of norm S or "
             f"less, in each of which {query.sampling.in_words(self.unit)} and "

@@ -49,16 +49,13 @@ class UserFedAvg(Mechanism):
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """What an observer of the whole training sees."""
         noise = self.effective_noise_multiplier
         return (Query(noise_multiplier=noise, sampling=self.sampling, count=self.rounds),)
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
-        """The clip norm may depend on data without noise, and a rule other than the mean be used."""
         return self.clipping.caveats + rule_caveats(self.rule)
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, cohorts, clipping, noise, divisor."""
         return (*super().in_words(), *noisy_sum_in_words(self))
 
 
@@ -87,9 +84,7 @@ class FedAvg(Mechanism):
     queries = ()
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
-        """There is no guarantee at all."""
         return (_NO_NOISE,)
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, cohorts, that there is no noise."""
         return (*super().in_words(), "updates are averaged, and no noise is added")
