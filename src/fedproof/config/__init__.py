@@ -36,15 +36,9 @@ from fedproof.mechanisms.codec import trainable_kinds
 from fedproof.threat import Relation, ThreatModel, Unit
 
 __all__ = [
-    "Config",
-    "Count",
-    "DataSection",
-    "PretrainConfig",
-    "Section",
-    "load_config",
-    "parse_config",
+    "Config", "Count", "DataSection", "PretrainConfig", "Section", "load_config", "parse_config",
     "validated",
-]
+]  # fmt: skip
 
 
 class Config(Section):
