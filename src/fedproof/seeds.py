@@ -90,20 +90,14 @@ class SecureGenerator:
     """
 
     def random(
-        self,
-        size: int | tuple[int, ...] = (),
-        dtype: DTypeLike = np.float64,
-        out: NDArray[Any] | None = None,
+        self, size: int | tuple[int, ...] = (), dtype: DTypeLike = np.float64, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
         """Uniform numbers in [0, 1), all multiples of the type's spacing below one."""
         bits = np.finfo(np.dtype(dtype)).nmant + 1  # those of float64 would round up to 1 in float32
         return _filled(size, dtype, out, lambda count: _uniform(count, bits))
 
     def standard_normal(
-        self,
-        size: int | tuple[int, ...] = (),
-        dtype: DTypeLike = np.float64,
-        out: NDArray[Any] | None = None,
+        self, size: int | tuple[int, ...] = (), dtype: DTypeLike = np.float64, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
         """Standard normal numbers: half the sum of four, each by Box and Muller's method.
 

@@ -211,10 +211,7 @@ class _Bet:
 
 
 def _holds(
-    bets: list[_Bet],
-    counts: list[Integers],
-    log: float,
-    table: Callable[[int], list[tuple[Floats, Floats]]],
+    bets: list[_Bet], counts: list[Integers], log: float, table: Callable[[int], list[tuple[Floats, Floats]]]
 ) -> Callable[[int, Integers], NDArray[np.bool_]]:
     """Whether the capital reaches 1/ψ at the end of some stage, for every rival.
 

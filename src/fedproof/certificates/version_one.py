@@ -41,11 +41,7 @@ def assumptions_of(settings: Settings, *, exact: bool) -> tuple[str, ...]:
     """What a certificate said it takes for granted."""
     if settings.mechanism is not None and settings.counted:
         alone, group = settings.mechanism.assumptions
-        return (
-            alone,
-            "the certified predictor is the class with most votes, the first of equal ones",
-            group,
-        )
+        return (alone, "the certified predictor is the class with most votes, the first of equal ones", group)
     source = (
         "the class confidences are exact expectations, without Monte-Carlo error"
         if exact

@@ -5,14 +5,7 @@ from typing import ClassVar, Self
 
 from fedproof import check
 from fedproof.arrays import Floats, Integers
-from fedproof.mechanisms.contract import (
-    DIVIDED,
-    SOLVER_OPTIONS,
-    Mechanism,
-    Query,
-    Releases,
-    noise_in_words,
-)
+from fedproof.mechanisms.contract import DIVIDED, SOLVER_OPTIONS, Mechanism, Query, Releases, noise_in_words
 from fedproof.mechanisms.sampling import Everyone
 from fedproof.mechanisms.uploads import UPLOADS, AnyUpload, Sent, on_grid
 from fedproof.threat import Unit
