@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,14 +77,7 @@ class Ledger:
         ε never falls with another replica, so this is a bisection.
         """
         check.positive(max_epsilon=max_epsilon)
-        low, high = 0, wanted + 1  # invariant: `low` is affordable, `high` is not wanted or not affordable
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.cost(middle) <= max_epsilon:
-                low = middle
-            else:
-                high = middle
-        return low
+        return bisect_right(range(1, wanted + 1), max_epsilon, key=self.cost)
 
     def cost(self, replicas: int) -> float:
         """ε of so many replicas in all, by composed loss distributions."""

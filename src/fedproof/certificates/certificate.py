@@ -375,10 +375,7 @@ _DESCRIPTIONS: dict[str, tuple[type, ...]] = {
 def _become_members(settings: Any, kinds: Mapping[str, type[StrEnum]]) -> None:
     """Replace names by members of their kinds; ValueError that lists them where there is no such name."""
     for name, kind in kinds.items():
-        value = getattr(settings, name)
-        if value not in list(kind):
-            raise ValueError(f"{name} = {value!r} must be one of {', '.join(kind)}")
-        object.__setattr__(settings, name, kind(value))
+        object.__setattr__(settings, name, check.member(kind, **{name: getattr(settings, name)}))
 
 
 def _check_types(settings: Any, **more: tuple[type, ...]) -> None:

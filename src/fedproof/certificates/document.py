@@ -259,7 +259,8 @@ def verify(
     document = parse(text)
     altered = [f"{name}: does not match its checksum, the file was altered" for name in mismatched(document)]
     name = source_of(document)
-    _check_labels_wanted(document, labels)
+    if labels is not None and document.get("labels") is None:
+        raise ValueError("labels: the certificate holds none to compare them with")
     array = load(scores, name)
     try:
         certificate = certificate_of(document)
@@ -279,7 +280,8 @@ def verify(
     except ArithmeticError as error:
         return (*altered, f"mechanism: nothing can be derived from its numbers: {check.one_line(error)}")
     sources = dict.fromkeys(whole, name) | dict.fromkeys(() if known is None else _FROM_LABELS, "labels")
-    return (*altered, *_differences(whole, again, sources))
+    differ = [field for field, value in whole.items() if not _same(value, again[field])]
+    return (*altered, *(f"{at}: {_first_difference(whole[at], again[at], sources[at])}" for at in differ))
 
 
 def unverified(text: str | bytes, labels: ArrayLike | str | Path | None = None) -> tuple[str, ...]:
@@ -305,11 +307,6 @@ def _is_counted(document: Mapping[str, Any]) -> bool:
     return mechanism is not None and mechanism.releases is not Releases.REPLICAS
 
 
-def _check_labels_wanted(document: Mapping[str, Any], labels: ArrayLike | str | Path | None) -> None:
-    if labels is not None and document.get("labels") is None:
-        raise ValueError("labels: the certificate holds none to compare them with")
-
-
 def _check(certificate: Certificate | Inefficacy, array: Array) -> None:
     if isinstance(certificate, Inefficacy):
         check_costs(array)
@@ -332,16 +329,6 @@ def _recompute(
         return bounds_of_costs(cost_settings_for(**asked), array)
     again = settings_for(**asked, exact=certificate.num_replicas is None)
     return certificate_of_scores(again, array, certificate.labels if labels is None else labels)
-
-
-def _differences(
-    document: Mapping[str, Any], again: Mapping[str, Any], sources: Mapping[str, str]
-) -> list[str]:
-    found = []
-    for name, value in document.items():
-        if not _same(value, again[name]):
-            found.append(f"{name}: {_first_difference(value, again[name], sources[name])}")
-    return found
 
 
 def _first_difference(stated: Any, derived: Any, source: str) -> str:
