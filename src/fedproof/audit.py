@@ -16,14 +16,14 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betainc
 from scipy.stats import f as f_distribution
 from torch import Tensor, nn
 
 from fedproof import check
 from fedproof.accounting import Tradeoff
-from fedproof.arrays import Floats
+from fedproof.arrays import Floats, Integers
 from fedproof.certificates.confidence import binomial_lower
 from fedproof.ensemble import Task, train_replicas
 from fedproof.federation import Federation
@@ -273,7 +273,7 @@ def _instances(side: _Side) -> Federation:
     return _federation(pulls, offsets)
 
 
-def _federation(pulls: Floats, offsets: NDArray[np.int64]) -> Federation:
+def _federation(pulls: Floats, offsets: Integers) -> Federation:
     features = np.zeros((len(pulls), _FEATURES), dtype=np.float32)
     features[:, 0] = _PULL * np.abs(pulls)
     return Federation(

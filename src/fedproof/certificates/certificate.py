@@ -9,10 +9,10 @@ from types import NoneType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedproof import check
 from fedproof.accounting.tradeoff import check_units
+from fedproof.arrays import Integers
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.paper_theorems import Group, check_tau
 from fedproof.certificates.privacy import ApproximateDP
@@ -312,7 +312,7 @@ class Certificate:
         return not self.reasons
 
     @cached_property
-    def _correct_sizes(self) -> NDArray[np.int64]:
+    def _correct_sizes(self) -> Integers:
         """Certified sizes of the correctly predicted inputs, -1 for all others."""
         if self.labels is None:
             raise ValueError("labels = None: certified accuracy needs labels")

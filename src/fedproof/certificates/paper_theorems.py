@@ -10,10 +10,10 @@ from enum import StrEnum
 from functools import cache
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedproof import check
-from fedproof.arrays import Floats, Integers
+from fedproof.arrays import Bools, Floats, Integers
 from fedproof.certificates.tight import walk
 
 _SLACK = 1e-9  # real sizes this close above an integer count as that integer: sizes are rounded down
@@ -242,7 +242,7 @@ def renyi_sizes(
         kept = orders >= 2.0 ** (count + 1) if count else orders > 1
         return orders[kept] / 2**count, 3.0**count * divergences[kept]
 
-    def holds(size: int, inputs: Integers) -> NDArray[np.bool_]:
+    def holds(size: int, inputs: Integers) -> Bools:
         high, low = top_lower[inputs], rival_upper[inputs]
         if size == 0:
             return np.asarray(high > low)

@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedproof import check
+from fedproof.arrays import Integers
 from fedproof.mechanisms.caveats import Caveat, sentences
 from fedproof.mechanisms.clipping import Clipping, Flat
 from fedproof.mechanisms.sampling import AnySampling, Everyone, FixedSize, Sampling, digits
@@ -235,7 +233,7 @@ class Mechanism:
         """Size of what one unit sends in a round, for a model of `dim` numbers of `bytes_each`."""
         return dim * bytes_each
 
-    def check_users(self, sizes: NDArray[np.int64], batch_size: int) -> None:
+    def check_users(self, sizes: Integers, batch_size: int) -> None:
         """Raise ValueError if users of these sizes, with batches of this size, cannot be trained as told."""
 
     def declared_population(self, num_units: int) -> int | None:

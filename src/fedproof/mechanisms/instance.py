@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedproof import check
+from fedproof.arrays import Floats, Integers
 from fedproof.mechanisms.caveats import Caveat, size_caveats
 from fedproof.mechanisms.contract import DIVIDED, Mechanism, Query, counted, noise_in_words
 from fedproof.mechanisms.sampling import Everyone, FixedSize, Poisson, Sampling, digits
@@ -88,7 +88,7 @@ class InstanceFedSGD(Mechanism):
             f"only the total over all {cohort} users is ever seen, divided by a number fixed beforehand",
         )
 
-    def batch_probabilities(self, sizes: NDArray[np.int64], batch_size: int) -> NDArray[np.float64]:
+    def batch_probabilities(self, sizes: Integers, batch_size: int) -> Floats:
         """Chance `(users,)` that an instance enters a batch: for all the declared one."""
         return np.full(len(sizes), self.batch_probability)
 
@@ -166,10 +166,10 @@ class InstanceFedAvg(Mechanism):
             DIVIDED,
         )
 
-    def check_users(self, sizes: NDArray[np.int64], batch_size: int) -> None:
+    def check_users(self, sizes: Integers, batch_size: int) -> None:
         self.batch_probabilities(sizes, batch_size)
 
-    def batch_probabilities(self, sizes: NDArray[np.int64], batch_size: int) -> NDArray[np.float64]:
+    def batch_probabilities(self, sizes: Integers, batch_size: int) -> Floats:
         """Chance `(users,)` that an instance enters a batch: declared, or the batch size over the user's.
 
         Guarantee: no user's chance is above the one that is accounted.
