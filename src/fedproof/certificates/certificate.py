@@ -58,17 +58,10 @@ VERSION = 2  # of the file format, and of the rules by which a certificate is co
 class Settings:
     """Everything a certificate depends on besides the scores and the labels.
 
-    `mechanism` is what was executed, `privacy` the (ε, δ) of one unit where that is all that is known or all
-    that the method uses. `spending` and `group` matter to some methods only. `sequential` says that replicas
-    were added until enough was decided. `served` is the failure probability ψ₂ of an ensemble of as many
-    replicas that is retrained under attack; None: the certificate is about expected confidences alone. `rule`
-    is how the models elect a class. `simultaneous` says that both failure probabilities are for all inputs
-    together, not for each by itself.
-
-    `caveats` and `stated_assumptions` are what whoever trained has to say: the first are reasons why nothing
-    is proved, the second are taken for granted besides what the theorem needs. Neither follows from scores.
-
-    Certificates of `version` 1 are read and derived as they were; none of the fields that came later are set.
+    As for `certify`. `privacy` is the (ε, δ) of one unit where that is all that is known or all that the
+    method uses. `spending` and `group` matter to some methods only. Without `served` the certificate is about
+    expected confidences alone. Certificates of `version` 1 are read and derived as they were; none of the
+    fields that came later are set.
     """
 
     mechanism: Mechanism | None
