@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check
-from fedproof.arrays import Integers
 from fedproof.seeds import scattered
 
 _PLACE_BITS = 24  # of an identity made from a user's and a place: more instances than one user holds
@@ -76,16 +75,16 @@ class Federation:
     """
 
     features: NDArray[np.generic]
-    labels: Integers
-    offsets: Integers
+    labels: NDArray[np.int64]
+    offsets: NDArray[np.int64]
     test_features: NDArray[np.generic]
-    test_labels: Integers
+    test_labels: NDArray[np.int64]
     class_names: tuple[str, ...]
     name: str
     vectors: NDArray[np.float32] | None = None
     test_texts: tuple[str, ...] | None = None
-    user_ids: Integers | None = None
-    instance_ids: Integers | None = None
+    user_ids: NDArray[np.int64] | None = None
+    instance_ids: NDArray[np.int64] | None = None
     most_instances: int | None = None
     public_features: NDArray[np.generic] | None = None
     encoded_by: EncodedBy | None = None
@@ -167,12 +166,12 @@ class Federation:
         return replace(self, offsets=np.arange(len(self.labels) + 1), user_ids=self.which, most_instances=1)
 
     @property
-    def who(self) -> Integers:
+    def who(self) -> NDArray[np.int64]:
         """The identity `(users,)` of each user; its position where the data tell no other."""
         return np.arange(self.num_users) if self.user_ids is None else self.user_ids
 
     @property
-    def which(self) -> Integers:
+    def which(self) -> NDArray[np.int64]:
         """The identity `(instances,)` of each instance; its user and its place there if the data tell none.
 
         What other users hold does not change the latter, but what the same user holds before it does.
@@ -200,7 +199,7 @@ class Federation:
         return len(self.class_names)
 
     @property
-    def sizes(self) -> Integers:
+    def sizes(self) -> NDArray[np.int64]:
         """Number of instances of each user."""
         return np.diff(self.offsets)
 
@@ -224,7 +223,7 @@ class Summary:
     heterogeneity: float
 
 
-def class_counts(federation: Federation) -> Integers:
+def class_counts(federation: Federation) -> NDArray[np.int64]:
     """Instances of each class that each user holds, `(users, classes)`.
 
     >>> from fedproof.data import load
@@ -278,7 +277,7 @@ def show(federation: Federation) -> list[dict[str, int]]:
     ]
 
 
-def identities(names: Iterable[str]) -> Integers:
+def identities(names: Iterable[str]) -> NDArray[np.int64]:
     """A number for each name that depends on the name alone, so that nobody's changes when somebody joins.
 
     63 bits of SHA-256: two names of a million share one with probability 1e-7, which `Federation` refuses.
@@ -290,7 +289,7 @@ def identities(names: Iterable[str]) -> Integers:
     return np.array([int.from_bytes(digest, "big") >> 1 for digest in digests], dtype=np.int64)
 
 
-def _check_ids(name: str, what: str, ids: Integers | None, count: int) -> None:
+def _check_ids(name: str, what: str, ids: NDArray[np.int64] | None, count: int) -> None:
     if ids is None:
         return
     if ids.dtype != np.int64 or ids.shape != (count,):

@@ -51,6 +51,7 @@ class PerLayer(Bounding):
 
     @property
     def words(self) -> str:  # type: ignore[override]
+        """How updates are clipped, for a reader."""
         return f"each of the {self.num_layers} layers of an update is clipped to norm S by itself"
 
 
@@ -85,6 +86,7 @@ class PerLayerMedian(Bounding):
 
     @property
     def words(self) -> str:  # type: ignore[override]
+        """How updates are clipped, for a reader."""
         return f"each of the {self.num_layers} layers of an update is clipped to its median norm in a cohort"
 
 
@@ -110,6 +112,7 @@ class Quantile(Bounding):
 
     @property
     def bit_noise(self) -> float:  # type: ignore[override]
+        """Standard deviation of the noise on the sum of bits."""
         return self.count_noise_std
 
     def step(self, bits: Any, noise: Any, divisor: float) -> Any:

@@ -138,10 +138,12 @@ class CohortOnce(Mechanism):
 
     @property
     def queries(self) -> tuple[Query, ...]:
+        """What an observer of the whole training sees."""
         together = self.noise_multiplier / math.sqrt(self.rounds)
         return (Query(noise_multiplier=together, sampling=self.sampling, count=1),)
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
+        """A rule other than the mean may be used."""
         return rule_caveats(self.rule)
 
     def in_words(self) -> tuple[str, ...]:

@@ -55,6 +55,7 @@ class InstanceFedSGD(Mechanism):
 
     @property
     def queries(self) -> tuple[Query, ...]:
+        """What an observer of the whole training sees of one user's instances."""
         return (
             Query(
                 noise_multiplier=math.sqrt(self.sampling.cohort) * self.noise_multiplier,
@@ -65,6 +66,7 @@ class InstanceFedSGD(Mechanism):
         )
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
+        """A rule other than the sum may be used, and chances may follow from sizes."""
         found = size_caveats() if self.by_size and relation is Relation.JOIN else ()
         if self.rule == "mean":
             return found
@@ -143,6 +145,7 @@ class InstanceFedAvg(Mechanism):
 
     @property
     def queries(self) -> tuple[Query, ...]:
+        """What an observer of the whole training sees of one user's instances."""
         return (
             Query(
                 noise_multiplier=self.noise_multiplier,
@@ -152,6 +155,7 @@ class InstanceFedAvg(Mechanism):
         )
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
+        """Batches may be shuffled, and chances may follow from sizes."""
         by_size = self.by_size and relation is Relation.JOIN
         return (*[_SHUFFLED] * self.shuffled, *(size_caveats() if by_size else ()))
 
@@ -167,6 +171,7 @@ class InstanceFedAvg(Mechanism):
         )
 
     def check_users(self, sizes: Integers, batch_size: int) -> None:
+        """Raise ValueError if an instance of some user enters batches more often than is accounted."""
         self.batch_probabilities(sizes, batch_size)
 
     def batch_probabilities(self, sizes: Integers, batch_size: int) -> Floats:

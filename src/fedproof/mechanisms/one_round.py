@@ -41,6 +41,7 @@ class UploadedOnce(Mechanism):
 
     @property
     def queries(self) -> tuple[Query, ...]:
+        """One Gaussian query of norm one."""
         return self._query(1.0)
 
     @property
@@ -173,6 +174,7 @@ class Smoothed(Mechanism):
 
     @property
     def queries(self) -> tuple[Query, ...]:
+        """The one release."""
         return (Query(noise_multiplier=self.noise_multiplier, sampling=Everyone(), count=1),)
 
     @property

@@ -66,6 +66,7 @@ class Partition(Mechanism):
 
     @property
     def sampling(self) -> Groups:
+        """Every unit is in one group."""
         return Groups(count=self.groups)
 
     def models(self, num_units: int) -> int:
@@ -73,6 +74,7 @@ class Partition(Mechanism):
 
     @property
     def apart(self) -> bool:
+        """Whether nobody names a number of groups."""
         return self.groups is None
 
     @property
@@ -152,10 +154,12 @@ class NoisyPartition(Mechanism):
 
     @property
     def parallel(self) -> int:  # type: ignore[override]  # a property where others have a number
+        """All models of one training."""
         return self.groups
 
     @property
     def sampling(self) -> Groups:
+        """Every unit is in one group."""
         return Groups(count=self.groups)
 
     def models(self, num_units: int) -> int:

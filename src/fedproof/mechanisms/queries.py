@@ -26,6 +26,7 @@ class Queries(Mechanism):
             check.positive(noise_multiplier=query.noise_multiplier)
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
+        """As whoever described the queries says."""
         return tuple(Caveat(code="stated", sentence=sentence) for sentence in self.reasons)
 
     @property

@@ -58,6 +58,7 @@ class Poisson(Drawing):
         return Poisson(probability=chance)
 
     def spread(self, num_units: int) -> float:
+        """Standard deviation of the number of units that are drawn."""
         return math.sqrt(self.expected(num_units) * (1 - self.probability))
 
     def in_words(self, unit: str) -> str:
@@ -86,7 +87,7 @@ class FixedSize(Drawing):
 
     @property
     def drawn_from(self) -> int:  # type: ignore[override]
-        """The units that a cohort is chosen from."""
+        """How many units there must be."""
         return self.users
 
     @property
@@ -95,6 +96,7 @@ class FixedSize(Drawing):
         return self.cohort / self.users
 
     def expected(self, num_units: int) -> float:
+        """Number of units that are drawn."""
         return float(self.cohort)
 
     def near(self, chance: float) -> "FixedSize":
@@ -102,10 +104,12 @@ class FixedSize(Drawing):
         return FixedSize(cohort=max(1, round(chance * self.users)), users=self.users)
 
     def in_words(self, unit: str) -> str:
+        """Who takes part, for a reader."""
         chosen = f"all choices of {self.cohort} being equally likely"
         return f"exactly {self.cohort} of the {self.users} {unit}s are drawn, {chosen}"
 
     def check_units(self, num_units: int) -> None:
+        """Raise ValueError if this was made for another number of units."""
         if self.users != num_units:
             raise ValueError(f"sampling.users = {self.users} must be the number of users = {num_units}")
 
@@ -118,6 +122,7 @@ class Everyone(Drawing):
     kind: ClassVar[str] = SamplingKind.NONE.value
 
     def expected(self, num_units: int) -> float:
+        """All of them."""
         return float(num_units)
 
     def near(self, chance: float) -> "Everyone":
@@ -125,6 +130,7 @@ class Everyone(Drawing):
         return self
 
     def in_words(self, unit: str) -> str:
+        """Who takes part, for a reader."""
         return f"every {unit} takes part"
 
 
@@ -143,11 +149,13 @@ class Groups(Drawing):
         return 1.0 if self.count is None else num_units / self.count
 
     def in_words(self, unit: str) -> str:
+        """Who takes part, for a reader."""
         if self.count is None:
             return f"every {unit} is a group of its own, known by its identity"
         return f"every {unit} is put into one of {self.count} groups, by its identity alone"
 
     def check_units(self, num_units: int) -> None:
+        """Raise ValueError if there are fewer units than groups, or nobody who could be outvoted."""
         if self.count is None and num_units < 2:
             raise ValueError(f"there must be at least 2 units, one model for each; found {num_units}")
         if self.count is not None and self.count > num_units:

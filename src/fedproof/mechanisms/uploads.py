@@ -80,10 +80,12 @@ class _Head(ABC):
 
     @property
     def shape(self) -> tuple[int, int]:
+        """One weight for each feature and class."""
         return self.features, self.classes
 
     @property
     def bytes(self) -> int:
+        """Numbers of four bytes."""
         return 4 * self.features * self.classes  # four for each number
 
     @property
@@ -117,6 +119,7 @@ class Ball(_Head):
         return _unit(features) / math.sqrt(2)
 
     def in_words(self) -> str:
+        """What one unit sends."""
         return "one head, its norm scaled to S"
 
 
@@ -145,6 +148,7 @@ class Rows(_Head):
         return _unit(features) / 2
 
     def in_words(self) -> str:
+        """What one unit sends."""
         return f"one head, the row of each class scaled to S/√{self.classes}"
 
 
@@ -160,6 +164,7 @@ class Pairs(_Head):
 
     @property
     def norm(self) -> float:
+        """√((C - 1)/2)."""
         return math.sqrt((self.classes - 1) / 2)
 
     def inside(self, sent: Sent, out: Floats | None = None) -> Floats:
@@ -181,6 +186,7 @@ class Pairs(_Head):
         return _unit(features)
 
     def in_words(self) -> str:
+        """What one unit sends."""
         return "one head, scaled until any two of its rows differ by at most one norm"
 
 
@@ -199,6 +205,7 @@ class _Near:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """One number for each public input and class."""
         return self.anchors, self.classes
 
     def near(self, features: Floats, anchors: Floats | None) -> Floats:
@@ -223,14 +230,17 @@ class NonNegative(_Near):
 
     @property
     def norm(self) -> float:
+        """√C: every row has norm one."""
         return math.sqrt(self.classes)
 
     @property
     def distance(self) -> float:
+        """√(2C)."""
         return math.sqrt(2 * self.classes)
 
     @property
     def bytes(self) -> int:
+        """Numbers of four bytes."""
         return 4 * self.anchors * self.classes  # four for each number
 
     def inside(self, sent: Sent, out: Floats | None = None) -> Floats:
@@ -242,6 +252,7 @@ class NonNegative(_Near):
         return _unit(self.near(features, anchors))
 
     def in_words(self) -> str:
+        """What one unit sends."""
         return f"one head without negative numbers, the row of each class scaled to S/√{self.classes}"
 
 
@@ -260,10 +271,12 @@ class Anchors(_Near):
 
     @property
     def norm(self) -> float:
+        """√(M (1 - 1/C))."""
         return math.sqrt(self.anchors * (1 - 1 / self.classes))
 
     @property
     def distance(self) -> float:
+        """√(2M)."""
         return math.sqrt(2 * self.anchors)
 
     @property
@@ -285,6 +298,7 @@ class Anchors(_Near):
         return _over(near, near.sum(axis=1, keepdims=True))
 
     def in_words(self) -> str:
+        """What one unit sends."""
         return f"the labels that a model of its own gives to {self.anchors} public inputs"
 
 

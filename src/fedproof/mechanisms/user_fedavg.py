@@ -49,10 +49,12 @@ class UserFedAvg(Mechanism):
 
     @property
     def queries(self) -> tuple[Query, ...]:
+        """What an observer of the whole training sees."""
         noise = self.effective_noise_multiplier
         return (Query(noise_multiplier=noise, sampling=self.sampling, count=self.rounds),)
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
+        """The clip norm may depend on data without noise, and a rule other than the mean be used."""
         return self.clipping.caveats + rule_caveats(self.rule)
 
     def in_words(self) -> tuple[str, ...]:
@@ -84,6 +86,7 @@ class FedAvg(Mechanism):
     queries = ()
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
+        """There is no guarantee at all."""
         return (_NO_NOISE,)
 
     def in_words(self) -> tuple[str, ...]:
