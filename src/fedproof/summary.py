@@ -113,11 +113,7 @@ def write_summary(summary: RunSummary, folder: Path) -> None:
 
 
 def read_summary(folder: Path) -> RunSummary:
-    """The summary in the directory of a finished run.
-
-    Raises:
-        ValueError: there is none, or it is none; the message names the file.
-    """
+    """The summary in the directory of a finished run; ValueError names the file if there is none."""
     path = folder / FILE
     if not path.is_file():
         raise ValueError(f"{folder}: there is no {FILE}; finish the run with --resume")

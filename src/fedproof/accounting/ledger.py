@@ -102,12 +102,9 @@ def save_ledger(ledger: Ledger, path: Path) -> None:
 
 
 def resumed_ledger(ledger: Ledger, path: Path) -> Ledger:
-    """What the file at `path` counts already of the same mechanism, or `ledger` if there is no file.
+    """What the file at `path` counts already, of the same mechanism; `ledger` if there is no file.
 
     Whoever goes on from here, and saves before each release, never counts too little.
-
-    Raises:
-        ValueError: the file counts another mechanism, or is no ledger.
     """
     if not path.exists():
         return ledger
@@ -149,11 +146,7 @@ def save_site_ledger(ledger: Ledger, path: Path) -> None:
 
 
 def load_site_ledger(path: Path) -> Ledger:
-    """What a site has sent, all runs together.
-
-    Raises:
-        ValueError: the file is missing, malformed or changed, or counts something else.
-    """
+    """What a site has sent, all runs together; ValueError where the file does not tell."""
     if not path.exists():
         raise ValueError(
             f"{path} is missing: what the site has spent is not known; a new site begins a ledger once, by "

@@ -170,9 +170,6 @@ def self_convolve(masses: Floats, count: int) -> tuple[int, Floats, float]:
 
     Guarantee: at most `_TAIL` of mass lies outside, and the masses' errors add up to no more than `rounding`.
     Reference: `self_convolve` of dp_accounting, which spends ten times as long in finding the range.
-
-    Raises:
-        ValueError: the sum spreads over more cells than memory should be asked for.
     """
     low, high = _chernoff_range(masses, count)
     _check_length(high - low + 1, f"{count} releases")

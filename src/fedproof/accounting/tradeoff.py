@@ -46,15 +46,12 @@ class Tradeoff(Protocol):
 
     def lower(self, probability: ArrayLike) -> Floats:
         """Smallest probability under poisoning of what has `probability` on clean data."""
-        ...
 
     def upper(self, probability: ArrayLike) -> Floats:
         """Largest probability under poisoning of what has `probability` on clean data."""
-        ...
 
     def tangent(self, probability: ArrayLike) -> tuple[Floats, Floats]:
         """Slopes and intercepts of lines that lie below L everywhere and touch it at `probability`."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,20 +102,12 @@ def dumps(certificate: Certificate | Inefficacy) -> str:
 
 
 def loads(text: str | bytes) -> Certificate:
-    """The certificate in a file's text.
-
-    Raises:
-        ValueError: not a certificate, of another version, or altered; the message names the field.
-    """
+    """The certificate in a file's text; ValueError names the field if it is none, or was altered."""
     return _unaltered(text, Certificate)
 
 
 def loads_inefficacy(text: str | bytes) -> Inefficacy:
-    """The bounds on an attacker's cost in a file's text.
-
-    Raises:
-        ValueError: no such bounds, of another version, or altered; the message names the field.
-    """
+    """The bounds on an attacker's cost in a file's text; ValueError as of `loads`."""
     return _unaltered(text, Inefficacy)
 
 
@@ -290,9 +282,6 @@ def unverified(text: str | bytes, labels: ArrayLike | str | Path | None = None) 
     Without `labels` these are the labels in the file and the accuracies that follow from them. A file of
     version 1 whose bets depend on the order of the replicas does not show who chose that order: certify its
     scores again.
-
-    Raises:
-        ValueError: `text` is no certificate of a known version.
     """
     document = parse(text)
     known = document.get("labels") is not None

@@ -64,15 +64,11 @@ class Bagging(Mechanism):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        drawn, others = (
-            ("cohort was", "nobody else took part")
-            if self.unit is Unit.USER
-            else ("instances were", "no other was trained on")
-        )
-        return (
-            super().assumptions[0],
-            f"each replica's {drawn} drawn at random and {others}; no privacy is claimed",
-        )
+        drawn, others = "instances were", "no other was trained on"
+        if self.unit is Unit.USER:
+            drawn, others = "cohort was", "nobody else took part"
+        alone = f"each replica's {drawn} drawn at random and {others}; no privacy is claimed"
+        return super().assumptions[0], alone
 
     def in_words(self) -> tuple[str, ...]:
         return (*super().in_words(), "only who was drawn is trained on, and no noise is added")

@@ -8,12 +8,20 @@ import numpy as np
 
 from fedproof import check
 from fedproof.arrays import Floats, Integers
-from fedproof.mechanisms.caveats import Caveat, size_caveats
+from fedproof.mechanisms.caveats import Caveat
 from fedproof.mechanisms.contract import DIVIDED, Mechanism, Query, counted, noise_in_words
 from fedproof.mechanisms.sampling import Everyone, FixedSize, Poisson, Sampling, digits
 from fedproof.threat import Relation, Unit
 
 DP_SGD_OPTIONS = frozenset(("batch_size", "learning_rate", "momentum", "weight_decay"))
+_BY_SIZE = Caveat(
+    code="chance-by-size",
+    sentence=(
+        "the chance of an instance to enter a batch follows from how many instances users hold: one that "
+        "joins changes the chances of others"
+    ),
+    remedy="Declare mechanism.batch_probability, or certify against instances that are replaced.",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +75,9 @@ class InstanceFedSGD(Mechanism):
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
         """A rule other than the sum may be used, and chances may follow from sizes."""
-        found = size_caveats() if self.by_size and relation is Relation.JOIN else ()
+        found = [_BY_SIZE] * (self.by_size and relation is Relation.JOIN)
         if self.rule == "mean":
-            return found
+            return tuple(found)
         noise = Caveat(
             code="noise-of-the-sum",
             sentence=(
@@ -157,7 +165,7 @@ class InstanceFedAvg(Mechanism):
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
         """Batches may be shuffled, and chances may follow from sizes."""
         by_size = self.by_size and relation is Relation.JOIN
-        return (*[_SHUFFLED] * self.shuffled, *(size_caveats() if by_size else ()))
+        return (*[_SHUFFLED] * self.shuffled, *[_BY_SIZE] * by_size)
 
     def in_words(self) -> tuple[str, ...]:
         steps = counted(self.local_steps, "step")
