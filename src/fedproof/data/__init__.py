@@ -143,10 +143,24 @@ def load_arrays(
 
 def _read(name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int) -> Arrays | Federation:
     if ":" in name:
-        return _custom(name)
-    arrays = _published(name, data_dir, vectors, length)
+        return _with_classes(_custom(name))
+    arrays = _with_classes(_published(name, data_dir, vectors, length))
     # What is published stays as it is: the place of an instance in its file is an identity.
     return replace(arrays, ids=np.arange(len(arrays.labels)))
+
+
+def _with_classes(source: Source) -> Source:
+    """The data, if they are of two classes at least; classes that stay empty are said."""
+    found = np.union1d(source.labels, source.test_labels)
+    if len(found) == 1:
+        raise ValueError(f"{source.name}: all labels are {found[0]}: there must be two classes at least")
+    if len(found) and found[0] > 0:
+        _LOG.warning(
+            "%s: the smallest label is %s, and classes below it stay empty: number the classes from 0",
+            source.name,
+            found[0],
+        )
+    return source
 
 
 def _published(name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int) -> Arrays:

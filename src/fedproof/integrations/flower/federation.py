@@ -69,7 +69,8 @@ class FederationStrategy(Strategy):
         self.delta = delta
         self.max_epsilon = max_epsilon
         self.folder = None if folder is None else Path(folder)
-        files.refuse_local_run(self.folder)  # before its seed is read
+        if self.folder is not None:
+            files.check_folder(self.folder)  # before its seed is read
         self.connect_timeout = connect_timeout
         self.arrayrecord_key = arrayrecord_key
         self.configrecord_key = configrecord_key

@@ -81,9 +81,12 @@ def alone_in(folder: Path | None) -> Iterator[None]:
         yield
 
 
-def refuse_local_run(folder: Path | None) -> None:
-    """Raise ValueError if `folder` is a local run's: its seed has made noise, its ledger has counted."""
-    if folder is not None and (folder / CONFIG).exists():
+def check_folder(folder: Path) -> None:
+    """Raise ValueError if a file is in the way, or a local run: its seed has made noise, its ledger counted."""
+    for part in (folder, *folder.parents):
+        if part.exists() and not part.is_dir():
+            raise ValueError(f"folder = {folder}: {part} is a file; choose another")
+    if (folder / CONFIG).exists():
         raise ValueError(
             f"folder = {folder}: holds a local run ({CONFIG}), whose seed and ledger are its own; choose "
             "another"
@@ -93,7 +96,7 @@ def refuse_local_run(folder: Path | None) -> None:
 @contextmanager
 def _deciding(folder: Path) -> Iterator[None]:
     """Keep others out while it is decided what is released: a loop of one's own holds no lock of `start`."""
-    refuse_local_run(folder)
+    check_folder(folder)
     (folder / PRIVATE).mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(folder / PRIVATE / ".lock", f"folder = {folder}"):
         yield
