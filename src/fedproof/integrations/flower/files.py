@@ -82,7 +82,7 @@ def alone_in(folder: Path | None) -> Iterator[None]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ValueError if a file is in the way, or a local run: its seed has made noise, its ledger counted."""
+    """Raise ValueError if a file is in the way, or a local run: its seed made noise, its ledger counted."""
     for part in (folder, *folder.parents):
         if part.exists() and not part.is_dir():
             raise ValueError(f"folder = {folder}: {part} is a file; choose another")
