@@ -7,6 +7,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
+from fedproof import check
 from fedproof.aggregation.krum import squared_distances
 from fedproof.attacks.attack import Attack, Coalition, Craft, check_numbers
 from fedproof.ensemble.task import Task
@@ -56,7 +57,7 @@ class Perturbed(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "direction", as_direction(self.direction))
+        object.__setattr__(self, "direction", check.member(Direction, direction=self.direction))
 
     @property
     def collusive(self) -> bool:
@@ -119,17 +120,6 @@ class MinSum(Perturbed):
         length = spread.direction.square().sum(1) * spread.present.sum(1)
         room = (spread.pairs.sum(2).amax(1) - spread.to_mean.sum(1)).clamp(min=0)
         return torch.where(length > 0, (room / length.clamp(min=torch.finfo(length.dtype).tiny)).sqrt(), 0)
-
-
-def as_direction(value: str) -> Direction:
-    """`value` as a direction.
-
-    >>> as_direction("inverse-sign")
-    <Direction.SIGN: 'inverse-sign'>
-    """
-    if value not in list(Direction):
-        raise ValueError(f"direction = {value!r} must be one of {', '.join(Direction)}")
-    return Direction(value)
 
 
 def spread_of(coalition: Coalition, direction: Direction) -> Spread:

@@ -90,14 +90,10 @@ def chosen(arrays: Arrays, *, rows: Rows = ALL, test_rows: Rows = ALL) -> Arrays
 
 
 def choose_classes(arrays: Arrays, classes: Sequence[int | str] | None) -> Arrays:
-    """The instances of `classes` alone, numbered 0, 1, ... in the order asked for.
+    """The instances of `classes` (numbers or names; None: all), numbered 0, 1, ... in the order asked for.
 
-    Users (where the data come with users) keep what is left of their instances; one who is left
-    with nothing is no user of this task.
-
-    Args:
-        arrays: the whole data set.
-        classes: numbers or names of classes; None keeps all of them.
+    Users (where the data come with users) keep what is left of their instances; one who is left with nothing
+    is no user of this task.
     """
     if classes is None:
         return arrays
@@ -124,9 +120,7 @@ def limit_test(arrays: Arrays, limit: int | None) -> Arrays:
 def encoded(arrays: Arrays, order: NDArray[np.int64] | None = None) -> Arrays:
     """Instances in their final form: float32 pixels, or token ids with their vectors.
 
-    Args:
-        arrays: instances as stored.
-        order: the training instances to keep, in this order; None: all, as they are.
+    Of the training instances those in `order` are kept, in this order; None: all, as they are.
     """
     rows = np.arange(len(arrays.labels)) if order is None else order
     test_rows = np.arange(len(arrays.test_labels))

@@ -19,14 +19,9 @@ SCALING = Scaling(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """One of the two published sets.
+    """One of the two published sets: its files with the number of images in each, in the archive's `folder`.
 
-    Attributes:
-        name: of the data set here.
-        folder: of its files, as the publishers' archive calls it.
-        train, test: files, with the number of images in each.
-        classes: names in the order of the labels.
-        label_bytes: in front of the pixels; the last one is the class.
+    So many `label_bytes` stand in front of the pixels; the last one is the class.
     """
 
     name: str

@@ -15,14 +15,10 @@ LEAF_REMEDY = "LEAF data are made by its own scripts (https://leaf.cmu.edu); put
 
 @dataclass(frozen=True, kw_only=True)
 class Download:
-    """One published file.
+    """One published file, from the first of `urls` that answers, in its `folder` below the data folder.
 
-    Attributes:
-        urls: where it can be had, the first that answers is taken.
-        sha256: of the published file.
-        folder: below the data folder, where it belongs.
-        members: of an archive, the files that are needed, with the most bytes each may have; empty:
-            the file itself is needed.
+    Of an archive, `members` are the files that are needed, with the most bytes each may have; if there are
+    none, the file itself is needed.
     """
 
     urls: tuple[str, ...]
@@ -93,13 +89,10 @@ def fetch(
     progressbar: Any = False,
     published: Mapping[str, tuple[Download, ...]] = PUBLISHED,
 ) -> tuple[Path, ...]:
-    """Files of a data set, downloaded and unpacked where they are not there yet.
+    """Files of a data set, downloaded and unpacked where they are not there yet, in the `data_folder`.
 
-    Args:
-        name: `mnist`, `cifar10`, `cifar100`, `sent140` or `glove`; nothing is to be done for `digits`.
-        data_dir: folder of all data sets; None: FEDPROOF_DATA, else the platform's cache folder.
-        progressbar: handed to `pooch.HTTPDownloader`.
-        published: what can be downloaded.
+    The `name` is `mnist`, `cifar10`, `cifar100`, `sent140` or `glove`; nothing is to be done for `digits`.
+    The `progressbar` is handed to `pooch.HTTPDownloader`.
 
     Raises:
         ValueError: no network, a wrong checksum, or a data set that cannot be downloaded. The line says

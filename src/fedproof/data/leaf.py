@@ -36,12 +36,8 @@ def read(folder: Path, *, name: str, find_encoding: Callable[[], Encoding]) -> A
     """Instances of a LEAF folder with the users they come with.
 
     Classes are the labels that occur, in increasing order. Users whose names begin with `pseudo` are
-    nobody's accounts: the name of the data then says so.
-
-    Args:
-        folder: holds `train` and `test`.
-        name: what the data are called in reports.
-        find_encoding: asked for the encoding of texts; numbers need no word vectors.
+    nobody's accounts: the name of the data then says so. `find_encoding` is asked for texts alone: numbers
+    need no word vectors.
     """
     train, test = read_part(folder / "train"), read_part(folder / "test")
     if empty := [user for user, size in zip(train.users, train.sizes, strict=True) if not size][:5]:

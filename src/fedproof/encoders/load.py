@@ -140,12 +140,9 @@ def encoded(name: str, cache: Cache, device: str, progress: Progress, source: So
 
 
 def seen(inputs: NDArray[np.generic], *, device: str = "cpu", **options: Any) -> NDArray[np.float32]:
-    """New inputs as the models of a federation see them, which was loaded with the same `options`.
+    """New inputs as the models of a federation see them, which was loaded with the same `options` of `load`.
 
-    Args:
-        inputs: `(inputs, ...)` as published: pixels from 0 to 1 or bytes, or texts.
-        device: where networks compute.
-        options: of `load`.
+    They are as published: pixels from 0 to 1 or bytes, or texts.
     """
     chosen = _one_name(options.get("features", "pixels"), options.get("encoder"))
     known = load(**options | {"project": None, "projection": "principal"}, device=device)

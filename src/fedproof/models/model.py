@@ -21,10 +21,6 @@ class Layout:
     """Names and shapes of a model's parameters, in the order in which they are flattened.
 
     A layer is one module that owns parameters, so its weight and bias are clipped together.
-
-    Attributes:
-        names: full parameter names, `module.weight`.
-        shapes: shape of each parameter.
     """
 
     names: tuple[str, ...]

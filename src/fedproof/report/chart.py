@@ -92,13 +92,9 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """One figure.
+    """One figure; the `description` is what one sees in it, for who cannot.
 
-    Attributes:
-        name: of its files.
-        description: what one sees in it, for who cannot.
-        shares: whether y is a share between 0 and 1, shown in percent.
-        logarithmic: whether x is.
+    With `shares`, y is a share between 0 and 1, shown in percent.
     """
 
     name: str

@@ -26,9 +26,7 @@ Row = dict[str, str]
 class RunData:
     """A finished run: `certificate` is None where nothing is certified, `federation` where it is not here.
 
-    Attributes:
-        metrics: rows of `metrics.csv`, the certified-accuracy curves.
-        rounds: rows of `private/rounds.csv`, which ε does not cover; empty if it is not there.
+    `metrics` are rows of the certified-accuracy curves, `rounds` those of a file that ε does not cover.
     """
 
     folder: Path

@@ -28,14 +28,10 @@ _TRAINED = ("float16", "float32", "float64")
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The arrays of a model, in the order in which the floating ones are flattened.
+    """The arrays of a model: the floating ones, which are trained, in the order in which they are flattened.
 
-    Attributes:
-        names: of the floating arrays, which are trained.
-        shapes: of the floating arrays.
-        dtypes: of the floating arrays.
-        kept: all other arrays (counters, indices); they are sent along and never taken from a node.
-        order: names of all arrays as they came.
+    All others (counters, indices) are `kept`: sent along, and never taken from a node. `order` has the names
+    of all arrays as they came.
     """
 
     names: tuple[str, ...]

@@ -42,11 +42,8 @@ Counted = Callable[[int], Ledger | None]
 class Saved:
     """What a resumed training goes on from.
 
-    Attributes:
-        state: models and clip norms.
-        users: number of the user behind each node, also of nodes that are no longer asked.
-        metrics: of each finished round.
-        named: whether somebody said these numbers; None in records of old, which do not tell.
+    `users` are the numbers of users behind nodes, also of those that are no longer asked; `named` is whether
+    somebody said these numbers, None in records of old, which do not tell.
     """
 
     state: State

@@ -142,12 +142,7 @@ def wait_for_nodes(grid: Grid, count: int, *, timeout: float) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Invitation:
-    """What was sent in a round.
-
-    Attributes:
-        names: of the message to each invited node, see `named`.
-        rows: for each invited node, the rows of the replicas whose cohort it is in.
-    """
+    """What each invited node was sent: a message of this name, see `named`, with these rows of replicas."""
 
     names: Mapping[int, str]
     rows: Mapping[int, NDArray[np.int64]]
