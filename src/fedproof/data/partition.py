@@ -30,12 +30,7 @@ def iid(labels: NDArray[np.int64], *, users: int, generator: np.random.Generator
 
 
 def dirichlet(
-    labels: NDArray[np.int64],
-    *,
-    users: int,
-    alpha: float,
-    generator: np.random.Generator,
-    minimum: int = 1,
+    labels: NDArray[np.int64], *, users: int, alpha: float, generator: np.random.Generator, minimum: int = 1
 ) -> Partition:
     """Unequal shares of each class: users' shares of a class are drawn from Dir(alpha, ..., alpha).
 

@@ -30,12 +30,7 @@ _HOME = {
     "arrays": ("stacked_arrays", "upload_reply"),
     "exchange": ("Fault",),
     "files": ("write_certificate",),
-    "nodes": (
-        "answer_partition",
-        "ask_partitions",
-        "replicas_mod",
-        "wait_for_nodes",
-    ),
+    "nodes": ("answer_partition", "ask_partitions", "replicas_mod", "wait_for_nodes"),
     "one_round": ("OneRoundStrategy",),
     "recognise": ("Recognised", "mechanism_of"),
     "site": ("SiteApp", "site_mod"),

@@ -125,11 +125,7 @@ def decode(record: ArrayRecord, layout: Layout, replicas: int, *, stacked: bool)
 
 
 def upload_reply(
-    message: Message,
-    sent: NDArray[np.generic],
-    *,
-    local: Local | None = None,
-    numbers: Numbers | None = None,
+    message: Message, sent: NDArray[np.generic], *, local: Local | None = None, numbers: Numbers | None = None
 ) -> Message:
     """A node's one upload in reply to `OneRoundStrategy`: a head `(width, classes)`, or labels `(anchors,)`.
 

@@ -20,13 +20,7 @@ from fedproof.integrations import server
 from fedproof.integrations.flower import files
 from fedproof.integrations.flower.arrays import Layout, flatten, layout_of, record_of
 from fedproof.integrations.flower.federation import LOG, FederationStrategy, needs_names, seed_once
-from fedproof.integrations.flower.nodes import (
-    REPLICAS,
-    Invitation,
-    Received,
-    receive,
-    wait_for_nodes,
-)
+from fedproof.integrations.flower.nodes import REPLICAS, Invitation, Received, receive, wait_for_nodes
 from fedproof.mechanisms import Caveat, Mechanism, Releases
 from fedproof.mechanisms.caveats import attended_caveats
 from fedproof.seeds import FRESH, KNOWN, NO_SEED, Numbers
