@@ -16,8 +16,8 @@ from fedproof.certificates import loads, verify
 from fedproof.cli.training import show
 from fedproof.config import parse_config
 from fedproof.experiment import run
-from fedproof.report import write_report
 from fedproof.report.run_data import read_run
+from fedproof.report.run_page import write_report
 from fedproof.report.words import headline
 from fedproof.serving import predict
 from fedproof.summary import read_summary

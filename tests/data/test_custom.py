@@ -3,7 +3,7 @@ import sys
 import numpy as np
 import pytest
 
-from fedproof.data import load, load_arrays
+from fedproof.data import load
 
 MODULE = """
 import numpy as np
@@ -53,7 +53,7 @@ def test_classes_that_stay_empty_are_said(module, caplog):
 
 
 def test_arrays_keep_their_names(module):
-    assert load_arrays(f"{module}:named", classes=["c", "a"]).class_names == ("c", "a")
+    assert load(f"{module}:named", users=3, classes=["c", "a"]).class_names == ("c", "a")
     assert load(f"{module}:named", users=3, partition="dirichlet").name == "my"
 
 
@@ -62,8 +62,6 @@ def test_a_federation_is_used_as_it_is(module):
     for arguments in ({"users": 8}, {"classes": [0, 1]}, {"partition": "iid"}):
         with pytest.raises(ValueError, match=r"returns a Federation of 7 users.*leave out"):
             load(f"{module}:federation", **arguments)
-    with pytest.raises(ValueError, match="returns a Federation"):
-        load_arrays(f"{module}:federation")
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def as_federation(
     return Federation(
         features=final.features[:kept],
         labels=final.labels[:kept],
-        offsets=_frozen(offsets),
+        offsets=frozen(offsets),
         test_features=final.test_features,
         test_labels=final.test_labels,
         class_names=final.class_names,
@@ -194,11 +194,11 @@ def read_only(arrays: Arrays) -> Arrays:
     """The same data in arrays that refuse to be written to."""
     return replace(
         arrays,
-        features=_frozen(arrays.features),
-        labels=_frozen(arrays.labels),
-        test_features=_frozen(arrays.test_features),
-        test_labels=_frozen(arrays.test_labels),
-        vectors=None if arrays.vectors is None else _frozen(arrays.vectors),
+        features=frozen(arrays.features),
+        labels=frozen(arrays.labels),
+        test_features=frozen(arrays.test_features),
+        test_labels=frozen(arrays.test_labels),
+        vectors=None if arrays.vectors is None else frozen(arrays.vectors),
     )
 
 
@@ -229,7 +229,8 @@ def _scaled_rows(
     return result
 
 
-def _frozen(array: NDArray[Kind]) -> NDArray[Kind]:
+def frozen(array: NDArray[Kind]) -> NDArray[Kind]:
+    """The array as one that refuses to be written to."""
     view = array.view()  # a user's own function may go on writing to her array, we do not take that away
     view.flags.writeable = False
     return view

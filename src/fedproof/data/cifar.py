@@ -19,7 +19,7 @@ SCALING = Scaling(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """One of the two published sets: its files with the number of images in each, in the archive's `folder`.
+    """One of the two published sets: files in a `folder` of the archive, with the number of images in each.
 
     So many `label_bytes` stand in front of the pixels; the last one is the class.
     """
@@ -30,6 +30,8 @@ class Version:
     test: Mapping[str, int]
     classes: tuple[str, ...]
     label_bytes: int
+    archive: str
+    sha256: str
 
     @property
     def record(self) -> int:
@@ -54,6 +56,8 @@ CIFAR10 = Version(
     test={"test_batch.bin": 10_000},
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     label_bytes=1,
+    archive="cifar-10-binary.tar.gz",
+    sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
 
 _FINE_CLASSES = """
@@ -73,6 +77,8 @@ CIFAR100 = Version(
     test={"test.bin": 10_000},
     classes=tuple(_FINE_CLASSES.split()),
     label_bytes=2,  # the first is one of twenty superclasses
+    archive="cifar-100-binary.tar.gz",
+    sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
 )
 
 VERSIONS = {version.name: version for version in (CIFAR10, CIFAR100)}

@@ -38,31 +38,14 @@ def _mnist(name: str, sha256: str) -> Download:
     return Download(urls=tuple(f"{base}/{name}" for base in bases), sha256=sha256, folder=mnist.FOLDER)
 
 
-def _cifar(version: cifar.Version, archive: str, sha256: str) -> Download:
-    return Download(
-        urls=(f"https://www.cs.toronto.edu/~kriz/{archive}",),
-        sha256=sha256,
-        folder=version.folder,
-        members=version.file_bytes,
-    )
+def _cifar(version: cifar.Version) -> Download:
+    urls = (f"https://www.cs.toronto.edu/~kriz/{version.archive}",)
+    return Download(urls=urls, sha256=version.sha256, folder=version.folder, members=version.file_bytes)
 
 
 PUBLISHED: Mapping[str, tuple[Download, ...]] = {
     "mnist": tuple(_mnist(name, sha256) for name, sha256 in mnist.FILES.items()),
-    "cifar10": (
-        _cifar(
-            cifar.CIFAR10,
-            "cifar-10-binary.tar.gz",
-            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-        ),
-    ),
-    "cifar100": (
-        _cifar(
-            cifar.CIFAR100,
-            "cifar-100-binary.tar.gz",
-            "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-        ),
-    ),
+    **{name: (_cifar(version),) for name, version in cifar.VERSIONS.items()},
     "sent140": (
         Download(
             urls=("https://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip",),

@@ -107,20 +107,16 @@ def _users_of(path: Path) -> list[tuple[str, list[Any], list[Any]]]:
 
 
 def _fields(path: Path) -> tuple[list[Any], list[Any], dict[str, Any]]:
-    data = _json(path)
+    with reading(path, REMEDY):
+        content = path.read_text(encoding="utf-8")
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError) as error:  # also numbers of more digits than Python converts
+        raise ValueError(f"{path} is no JSON file ({error}); {REMEDY}") from None
     kinds = {"users": list, "num_samples": list, "user_data": dict}
     if not isinstance(data, dict) or not all(isinstance(data.get(key), kind) for key, kind in kinds.items()):
         raise ValueError(f"{path} is no LEAF file: users, num_samples and user_data are expected; {REMEDY}")
     return data["users"], data["num_samples"], data["user_data"]
-
-
-def _json(path: Path) -> Any:
-    with reading(path, REMEDY):
-        content = path.read_text(encoding="utf-8")
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:  # also numbers of more digits than Python converts
-        raise ValueError(f"{path} is no JSON file ({error}); {REMEDY}") from None
 
 
 def _labels(labels: list[Any], folder: Path) -> NDArray[np.int64]:

@@ -7,7 +7,6 @@ is drawn in the precision of the model.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,16 +128,6 @@ def _check_among_users(mechanism: Mechanism) -> None:
         raise ValueError("pooled = True must be False: users of a federation do not pool their instances")
     if mechanism.rule not in (None, "mean"):
         raise ValueError(f"rule = {mechanism.rule!r} must be 'mean': the server adds updates up as they come")
-
-
-def layer_sizes(names: Sequence[str], sizes: Sequence[int]) -> tuple[int, ...]:
-    """Number of entries of each layer: a layer is one module, so its weight and bias are clipped together.
-
-    >>> layer_sizes(["fc0.weight", "fc0.bias", "fc1.weight"], [6, 2, 4])
-    (8, 4)
-    """
-    owners = groupby(zip(names, sizes, strict=True), key=lambda row: row[0].rpartition(".")[0])
-    return tuple(sum(size for _, size in group) for _, group in owners)
 
 
 # --- who takes part ---------------------------------------------------------------------------------------
@@ -278,14 +267,3 @@ def _noise_dtype(params: Params) -> type[np.float32] | type[np.float64]:
 
 def _generator(plan: Plan, replica: int) -> Numbers:
     return private_numbers(plan.seed or 0, Purpose.NOISE, replica, secure=plan.seed is None)
-
-
-def noise_std(plan: Plan, clip_norm: float) -> float:
-    """Standard deviation of the noise on each parameter of the new model.
-
-    >>> from fedproof.mechanisms import Poisson, UserFedAvg
-    >>> fedavg = UserFedAvg(rounds=1, noise_multiplier=2.0, sampling=Poisson(probability=0.5))
-    >>> noise_std(Plan(mechanism=fedavg, num_users=20, seed=0), clip_norm=1.0)
-    0.2
-    """
-    return plan.mechanism.noise_multiplier * clip_norm / plan.divisor

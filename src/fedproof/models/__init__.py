@@ -24,6 +24,13 @@ __all__ = ["NAMES", "Layout", "Model", "as_model", "build", "with_weights"]
 
 
 NAMES = ("linear", "logistic", "mlp", "mnist-cnn", "lenet", "cifar-cnn", "lstm")
+SHAPED = {
+    "linear": linear,
+    "logistic": logistic,
+    "mnist-cnn": mnist_cnn,
+    "lenet": lenet,
+    "cifar-cnn": cifar_cnn,
+}  # by the shape of an input and the number of classes alone
 
 
 @all_digits()
@@ -88,23 +95,14 @@ def _built_in(name: str, federation: Federation, hidden: tuple[int, ...]) -> Sta
     classes = federation.num_classes
     if hidden and name not in ("mlp", "lstm"):
         raise ValueError(f"hidden = {hidden} is not used by model = {name!r}; only mlp and lstm have it")
-    match name:
-        case "linear":
-            return linear(shape, classes)
-        case "logistic":
-            return logistic(shape, classes)
-        case "mlp":
-            return mlp(shape, classes, hidden or (64,))
-        case "mnist-cnn":
-            return mnist_cnn(shape, classes)
-        case "lenet":
-            return lenet(shape, classes)
-        case "cifar-cnn":
-            return cifar_cnn(shape, classes)
-        case "lstm":
-            if federation.vectors is None:
-                raise ValueError(f"model = 'lstm' needs word vectors, {federation.name} has none")
-            return lstm(federation.vectors, classes, *hidden[:1])
+    if name in SHAPED:
+        return SHAPED[name](shape, classes)
+    if name == "mlp":
+        return mlp(shape, classes, hidden or (64,))
+    if name == "lstm":
+        if federation.vectors is None:
+            raise ValueError(f"model = 'lstm' needs word vectors, {federation.name} has none")
+        return lstm(federation.vectors, classes, *hidden[:1])
     raise ValueError(f"model = {name!r} must be one of {', '.join(NAMES)}, or package.module:function")
 
 

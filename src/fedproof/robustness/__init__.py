@@ -4,21 +4,14 @@ One attack beside the bounds is a row, which `fedproof attack` writes. Nothing m
 are drawn from rows where there is no torch.
 """
 
-import csv
-import io
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from fedproof.files import replace_rows
 from fedproof.mechanisms import Caveat
 from fedproof.mechanisms.caveats import sentences
-
-__all__ = ["AttackRow", "read_rows", "write_rows"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,33 +92,3 @@ def write_rows(rows: Sequence[AttackRow], path: Path) -> None:
 def document(rows: Sequence[AttackRow]) -> dict[str, Any]:
     """The rows as `fedproof attack --json` prints them."""
     return {"rows": [row.values() | {"empirical": row.cost} for row in rows]}
-
-
-def read_rows(path: Path) -> list[AttackRow]:
-    """The rows of a file that `write_rows` wrote or, if its name ends in `.json`, that holds a `document`.
-
-    Raises:
-        ValueError: the file holds something else.
-    """
-    text = path.read_text(encoding="utf-8")
-    try:
-        found = (
-            json.loads(text)["rows"]
-            if path.suffix == ".json"
-            else csv.DictReader(io.StringIO(text, newline=""))
-        )
-        rows = [dict(values) for values in found]
-    except (ValueError, TypeError, KeyError, csv.Error) as error:
-        raise ValueError(f"{path} holds no rows of attacks: {error}") from error
-    return [_row(values, f"{path}: rows[{place}]") for place, values in enumerate(rows)]
-
-
-def _row(values: Mapping[str, Any], where: str) -> AttackRow:
-    given = {name: value for name, value in values.items() if value not in ("", None)}
-    why = given.pop("reasons", "").split("; ")
-    given["caveats"] = [{"code": "stated", "sentence": reason} for reason in why if reason]
-    try:
-        return TypeAdapter(AttackRow).validate_python(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{where}.{first['loc'][0]}: {first['msg']}") from error

@@ -12,8 +12,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from fedproof.arrays import Floats
-from fedproof.integrations.server import Params, layer_sizes
+from fedproof.arrays import Floats, layer_sizes
+from fedproof.integrations.server import Params
 from fedproof.mechanisms import Local
 from fedproof.mechanisms.uploads import Upload
 from fedproof.seeds import Numbers, SecureGenerator

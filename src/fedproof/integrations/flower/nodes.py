@@ -147,11 +147,6 @@ class Invitation:
     names: Mapping[int, str]
     rows: Mapping[int, NDArray[np.int64]]
 
-    @staticmethod
-    def of(group: str, rows: Mapping[int, NDArray[np.int64]]) -> "Invitation":
-        """Invitations to one round, which `group` names."""
-        return Invitation(names=named(group, rows), rows=rows)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Received:

@@ -19,6 +19,7 @@ from fedproof.accounting.ledger import Ledger
 from fedproof.integrations import server
 from fedproof.integrations.flower import files
 from fedproof.integrations.flower.arrays import Layout, flatten, layout_of, record_of
+from fedproof.integrations.flower.exchange import named
 from fedproof.integrations.flower.federation import LOG, FederationStrategy, needs_names, seed_once
 from fedproof.integrations.flower.nodes import REPLICAS, Invitation, Received, receive, wait_for_nodes
 from fedproof.mechanisms import Caveat, Mechanism, Releases
@@ -248,7 +249,7 @@ class RoundsStrategy(FederationStrategy):
         config["server-round"] = server_round
         group = f"{self.plan.replicas.start}-{server_round}"
         rows = self._invited(sorted(grid.get_node_ids()))
-        self._invitation = Invitation.of(group, rows)
+        self._invitation = Invitation(names=named(group, rows), rows=rows)
         return self._messages(self._invitation, config)
 
     def aggregate_train(
