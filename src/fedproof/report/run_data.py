@@ -136,11 +136,9 @@ class ClassRow:
 def class_rows(certificate: Certificate, names: tuple[str, ...], size: int) -> list[ClassRow]:
     """One row for each class that occurs among the labels; `certified` is the share certified for `size`."""
     labels = certificate.labels or ()
-    members: dict[int, list[int]] = {}
-    for index, label in enumerate(labels):
-        members.setdefault(label, []).append(index)
     rows = []
-    for label, inputs in sorted(members.items()):
+    for label in sorted(set(labels)):
+        inputs = [index for index, other in enumerate(labels) if other == label]
         sizes = [certificate.certified_size[index] for index in inputs]
         right = [certificate.prediction[index] == label for index in inputs]
         kept = [known for known in sizes if known is not None]

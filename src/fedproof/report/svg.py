@@ -83,12 +83,11 @@ def legend(chart: Chart) -> Markup:
     if len(chart.series) < 2:
         return Markup("")
     named = [series for series in chart.series if series.short]
-    items = (tag("li", _swatch(series), series.short or series.label) for series in named or chart.series)
+    items = []
+    for series in named or chart.series:
+        swatch = tag("i", class_=f"swatch {_kind(series)} tone-{series.tone}", aria_hidden="true")
+        items.append(tag("li", swatch, series.short or series.label))
     return tag("ul", *items, class_="legend beside" if named else "legend")
-
-
-def _swatch(series: Series) -> Markup:
-    return tag("i", class_=f"swatch {_kind(series)} tone-{series.tone}", aria_hidden="true")
 
 
 def _kind(series: Series) -> str:
