@@ -27,21 +27,9 @@ from fedproof.functions import check_options
 from fedproof.threat import Relation, Unit
 
 __all__ = [
-    "ATTACKS",
-    "Attack",
-    "Backdoor",
-    "Direction",
-    "DistributedBackdoor",
-    "Goal",
-    "Instances",
-    "Joining",
-    "LabelFlip",
-    "ModelReplacement",
-    "WorstCase",
-    "build_attack",
-    "build_series",
-    "choose_adversaries",
-]
+    "ATTACKS", "Attack", "Backdoor", "Direction", "DistributedBackdoor", "Goal", "Instances", "Joining",
+    "LabelFlip", "ModelReplacement", "WorstCase", "build_attack", "build_series", "choose_adversaries",
+]  # fmt: skip
 
 
 ATTACKS: Mapping[str, type[Attack]] = {

@@ -29,16 +29,8 @@ from fedproof.federation import EncodedBy, Federation, Summary, show, summarise
 from fedproof.functions import called, load_function
 
 __all__ = [
-    "Arrays",
-    "Summary",
-    "data_folder",
-    "default_users",
-    "even_share",
-    "fetch",
-    "load",
-    "show",
-    "summarise",
-]
+    "Arrays", "Summary", "data_folder", "default_users", "even_share", "fetch", "load", "show", "summarise",
+]  # fmt: skip
 
 
 FOLDERS = ("mnist", *cifar.VERSIONS, "leaf", "sent140", "sent140-pseudo")  # in the folder of all data

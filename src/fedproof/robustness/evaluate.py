@@ -37,16 +37,9 @@ Certifier = Callable[[NDArray[np.float32]], Certificate | None]
 
 _ROUNDING = 1e-9  # of a mean of losses
 _OPTIONS = (
-    "poison_fraction",
-    "source",
-    "target",
-    "trigger_size",
-    "direction",
-    "values",
-    "gain",
-    "spread",
+    "poison_fraction", "source", "target", "trigger_size", "direction", "values", "gain", "spread",
     "user_instances",
-)
+)  # fmt: skip
 
 
 def attack(
