@@ -93,10 +93,6 @@ class Resized(Wrapped):
     """Each adversary holds `count` instances, its own ones over again if need be, before `base` poisons them.
 
     A unit is all that a user holds: how much that is, is the adversary's choice too.
-
-    Attributes:
-        base: what they do with them.
-        count: number of instances of each.
     """
 
     count: int

@@ -12,14 +12,10 @@ from fedproof.rounds.state import State
 
 @dataclass(frozen=True, kw_only=True)
 class ModelReplacement(Wrapped):
-    """Adversaries scale what `base` makes them hand in by γ, to outweigh everybody else.
+    """Adversaries multiply what `base` makes them hand in by γ, the `scale`, to outweigh everybody else.
 
     Reference: Bagdasaryan, Veit, Hua, Estrin, Shmatikov 2020, arXiv:1807.00459v3, section 4.2; Bhagoji,
     Chakraborty, Mittal, Calo 2019, arXiv:1811.12470v4.
-
-    Attributes:
-        base: how data, or updates, are poisoned before.
-        scale: the factor γ.
     """
 
     scale: float = 50.0

@@ -25,24 +25,16 @@ class Scaling:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrays:
-    """Training and test instances of one data set; labels count the classes from 0.
+    """Training and test instances of one data set; what is not said here is as in `Federation`.
 
     Attributes:
         features: `(instances, ...)`, as stored (bytes, texts); `encoding` makes them float32 or token ids.
-        labels: `(instances,)`.
-        test_features: `(inputs, ...)`, shaped like `features`.
-        test_labels: `(inputs,)`.
-        class_names: one name for each class.
-        name: what the data are called in reports.
         owners: `(instances,)`, the user of each instance where the data come with users; else None.
         test_owners: `(inputs,)`, likewise; -1 for an input that belongs to no training user.
         ids: `(instances,)`, the identity of each instance, which stays whoever joins or leaves; None where
             the data do not tell.
         owner_ids: identity of owner 0, 1, ...; None if the numbers in `owners` are the identities.
         encoding: what makes stored features final, late, when classes and users are chosen; None: they are.
-        vectors: `(words, dimensions)` embedding of token ids; None unless the data are text.
-        test_texts: `(inputs,)`, test inputs as people read them, where an encoder made numbers of them.
-        encoded_by: which encoder; None if features are as published.
     """
 
     features: NDArray[np.generic]

@@ -7,6 +7,7 @@ is drawn in the precision of the model.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,14 +71,9 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Where the replicas stand.
+    """Where the replicas stand after so many rounds: models `(replicas, dim)`, and whether there is one.
 
-    Attributes:
-        round: rounds done.
-        params: models `(replicas, dim)`.
-        clip_norms: `(replicas,)`.
-        heard: `(replicas,)`, whether there is a model: one that no member's update is in has no vote, unless
-            noise is added whoever replies.
+    One that no member's update is in was not `heard`, and has no vote, unless noise is added whoever replies.
     """
 
     round: int
@@ -232,7 +228,8 @@ def noise_streams(plan: Plan, state: State) -> Sequence[Numbers]:
     """A generator of noise for each replica, standing where `state.round` rounds have left it."""
     if not plan.mechanism.noise_multiplier:
         return ()
-    streams = [_generator(plan, replica) for replica in plan.replicas]
+    draw = partial(private_numbers, plan.seed or 0, Purpose.NOISE, secure=plan.seed is None)
+    streams = [draw(replica) for replica in plan.replicas]
     for stream in () if plan.seed is None else streams:
         for _ in range(state.round):
             stream.standard_normal(state.params.shape[1], dtype=_noise_dtype(state.params))
@@ -263,7 +260,3 @@ def _squares(rows: Floats) -> Floats:
 
 def _noise_dtype(params: Params) -> type[np.float32] | type[np.float64]:
     return np.float64 if params.dtype == np.float64 else np.float32
-
-
-def _generator(plan: Plan, replica: int) -> Numbers:
-    return private_numbers(plan.seed or 0, Purpose.NOISE, replica, secure=plan.seed is None)
