@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from fedproof.data import cifar, files, mnist, sent140
 
@@ -69,13 +68,11 @@ def fetch(
     name: str,
     *,
     data_dir: str | os.PathLike[str] | None = None,
-    progressbar: Any = False,
     published: Mapping[str, tuple[Download, ...]] = PUBLISHED,
 ) -> tuple[Path, ...]:
     """Files of a data set, downloaded and unpacked where they are not there yet, in the `data_folder`.
 
     The `name` is `mnist`, `cifar10`, `cifar100`, `sent140` or `glove`; nothing is to be done for `digits`.
-    The `progressbar` is handed to `pooch.HTTPDownloader`.
 
     Raises:
         ValueError: no network, a wrong checksum, or a data set that cannot be downloaded. The line says
@@ -94,12 +91,10 @@ def fetch(
     key = name.removesuffix("-pseudo")
     if key not in published:
         raise ValueError(f"name = {name!r} cannot be fetched; known: digits, {', '.join(published)}")
-    return tuple(
-        path for download in published[key] for path in _fetch_one(download, folder, name, progressbar)
-    )
+    return tuple(path for download in published[key] for path in _fetch_one(download, folder, name))
 
 
-def _fetch_one(download: Download, data_folder: Path, name: str, progressbar: Any) -> list[Path]:
+def _fetch_one(download: Download, data_folder: Path, name: str) -> list[Path]:
     folder = data_folder / download.folder
     wanted = [folder / member for member in download.members]
     if wanted and all(path.is_file() for path in wanted):
@@ -109,7 +104,7 @@ def _fetch_one(download: Download, data_folder: Path, name: str, progressbar: An
     if brought:
         check_sha256(path, download.sha256)
     else:
-        _download(download, path, name, progressbar)
+        _download(download, path, name)
     if wanted:
         files.unpack(path, folder=folder, members=download.members)
         if not brought:  # what the user put there stays
@@ -124,7 +119,7 @@ def check_sha256(path: Path, expected: str) -> None:
         raise ValueError(f"{path} has sha256 {actual}, published is {expected}; remove it and fetch it again")
 
 
-def _download(download: Download, path: Path, name: str, progressbar: Any) -> None:
+def _download(download: Download, path: Path, name: str) -> None:
     """Bring one file; pooch moves it to its name only once its checksum is right."""
     remedy = (
         f"download {download.urls[0]} elsewhere, put it at {path}, and run `fedproof data fetch {name}` again"
@@ -144,7 +139,7 @@ def _download(download: Download, path: Path, name: str, progressbar: Any) -> No
                 known_hash=f"sha256:{download.sha256}",
                 fname=path.name,
                 path=path.parent,
-                downloader=pooch.HTTPDownloader(progressbar=progressbar, chunk_size=2**16),
+                downloader=pooch.HTTPDownloader(chunk_size=2**16),
             )
             return
         except requests.exceptions.RequestException as error:
