@@ -83,7 +83,7 @@ class RoundsStrategy(FederationStrategy):
         if replicas is None:
             replicas = range(mechanism.models(num_users) or 1)
         self.plan = server.Plan(mechanism=mechanism, num_users=num_users, seed=seed, replicas=replicas)
-        self._layout: Layout | None = None
+        self._layout: Layout  # from the initial model on, as the state is
         self._state: server.State | None = None
         self._invitation: Invitation | None = None
         self._cohorts = server.draw_cohorts(self.plan)
@@ -229,7 +229,7 @@ class RoundsStrategy(FederationStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:
         """The new model, noised whoever replied, and the round's metrics; saved before it is returned."""
-        if self._state is None or self._layout is None or self._invitation is None:
+        if self._state is None or self._invitation is None:
             raise ValueError(f"server_round = {server_round} has not been configured")
         received = receive(
             self.plan, self._state, self._layout, self._invitation, replies, stacked=self._stacked
@@ -307,7 +307,6 @@ class RoundsStrategy(FederationStrategy):
 
     def _arrays(self) -> ArrayRecord:
         assert self._state is not None
-        assert self._layout is not None
         params = self._state.params if self._drawn_apart else self._state.params[self._state.heard]
         return record_of(params, self._layout, stacked=len(self.plan.replicas) > 1)
 
@@ -315,14 +314,12 @@ class RoundsStrategy(FederationStrategy):
     def _room(self) -> int:
         """How many replies are held at once."""
         assert self._invitation is not None
-        assert self._layout is not None
         rows = max(map(len, self._invitation.rows.values()), default=1)
         return max(1, _ROOM // (8 * self._layout.dim * rows))
 
     def _invited(self, nodes: list[int]) -> dict[int, NDArray[np.int64]]:
         """The rows of the replicas that have drawn each connected node, for those that any has drawn."""
-        assert self._state is not None
-        now = self._state.round
+        now = self.rounds_done
         rows = {node: np.flatnonzero(self._drawn(self._users[node])[:, now]) for node in self._known(nodes)}
         return {node: drawn for node, drawn in rows.items() if len(drawn)}
 
@@ -335,7 +332,6 @@ class RoundsStrategy(FederationStrategy):
 
     def _messages(self, invitation: Invitation, config: ConfigRecord) -> list[Message]:
         assert self._state is not None
-        assert self._layout is not None
         arrays, own = ArrayRecord(), config
         common = len(self.plan.replicas) == 1 or (not self._state.round and not self._stacked)
         if common:  # the same for everybody
@@ -353,8 +349,7 @@ class RoundsStrategy(FederationStrategy):
         return messages
 
     def _report(self, received: Received, invitation: Invitation, clip_norm: float) -> None:
-        assert self._state is not None
-        done, replicas = self._state.round, len(self.plan.replicas)
+        done, replicas = self.rounds_done, len(self.plan.replicas)
         spent = {
             "epsilon": self._cost(done, 1),
             "ensemble-epsilon": self._cost(done, replicas),
