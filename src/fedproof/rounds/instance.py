@@ -50,19 +50,16 @@ class Draw:
         """Of rows without the one more."""
         return Draw(rows=torch.cat([rows, rows.new_zeros(1)]), counts=counts)
 
-    def batches(self, models: Tensor, real: Tensor, width: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Rows `(len(models), width)` and mask of what is no padding, batch after batch.
+    def batch(self, models: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
+        """Rows `(len(models), width)` of each model from its row `first` on, and mask of what is no padding.
 
-        Padding repeats a model's own last row; a model without rows, or in an empty place, gets anybody's.
-        What is masked adds zero whatever it holds: a gradient that is not finite does so too.
+        Padding repeats a model's own last row; a model without rows gets anybody's. What is masked adds zero
+        whatever it holds: a gradient that is not finite does so too.
         """
-        counts = torch.where(real, self.counts[models], 0).unsqueeze(1)
+        counts = self.counts[models].unsqueeze(1)
         begin = (self.counts.cumsum(0) - self.counts)[models].unsqueeze(1)
-        places = torch.arange(width, device=self.rows.device)
-        for first in range(0, max(1, int(counts.max())), width):
-            place = first + places
-            own = torch.minimum(place, (counts - 1).clamp(min=0))
-            yield self.rows[begin + own], place < counts
+        place = torch.arange(first, first + width, device=self.rows.device)
+        return self.rows[begin + torch.minimum(place, (counts - 1).clamp(min=0))], place < counts
 
 
 class Tally:
@@ -106,13 +103,13 @@ def clipped_sums(
     tally: Tally,
     lane: NDArray[np.int64],
     pieces: tuple[float, float],
-    width: int,
+    widths: tuple[int, int],
 ) -> Tensor:
-    """Sum of clipped gradients `(models, dim)` over each model's instances, `width` of them at a time.
+    """Sum of clipped gradients `(models, dim)` over each model's instances, batch after batch.
 
     Guarantee: one instance adds at most `clip_norm`, and nothing where its gradient is not finite. A model's
-    sum depends on its own instances alone, bit for bit: batches have the same width for all, and one that
-    holds padding only adds nothing.
+    sum depends on its own instances alone, bit for bit: batches have the same width for all, and are added
+    one after the other.
 
     Args:
         setting: model, users, how many are summed at once.
@@ -122,24 +119,30 @@ def clipped_sums(
         tally: counts what was clipped.
         lane: `(models,)`, public numbers.
         pieces: how many models there are on average, and the standard deviation.
-        width: of a batch, a public number.
+        widths: of the first batch and of all others, public numbers.
     """
-    total = torch.zeros_like(params)
-    work = draw.counts.cpu().numpy()
+    total, device = torch.zeros_like(params), params.device
+    counts = draw.counts.cpu().numpy()
 
-    def sum_up(places: NDArray[np.int64]) -> None:
-        models = torch.from_numpy(np.maximum(places, 0)).to(params.device)
-        real = torch.from_numpy(places >= 0).to(params.device)
-        own, sums = params[models], torch.zeros_like(params[models])
-        for rows, mask in draw.batches(models, real, width):
-            found = setting.model.clipped_gradient(
-                own, setting.users.features[rows], setting.users.labels[rows], mask, clip_norm
-            )
-            sums += found.total
-            tally.add(models[real], mask[real], found.norms[real], found.finite[real], clip_norm)
-        total[models[real]] = sums[real]
+    def sum_up(first: int, width: int, left: NDArray[np.int64], places: NDArray[np.int64]) -> None:
+        models = torch.from_numpy(left[np.maximum(places, 0)]).to(device)
+        real = torch.from_numpy(np.flatnonzero(places >= 0)).to(device)
+        rows, mask = draw.batch(models, first, width)
+        found = setting.model.clipped_gradient(
+            params[models], setting.users.features[rows], setting.users.labels[rows], mask, clip_norm
+        )
+        total[models[real]] += found.total[real]
+        tally.add(models[real], mask[real], found.norms[real], found.finite[real], clip_norm)
 
-    on_cores(sum_up, setting.stacking.stacks(work, lane, *pieces), setting.cores)
+    first, width = 0, widths[0]
+    while (left := np.flatnonzero(counts > first)).size:
+        stacks = setting.stacking.stacks(counts[left], lane[left], *pieces)
+        on_cores(partial(sum_up, first, width, left), stacks, setting.cores)
+        if (
+            width > widths[1]
+        ):  # some models end with their first batch: smaller stacks leave fewer places empty
+            pieces = pieces[0] / 4, pieces[1]
+        first, width = first + width, widths[1]
     return total
 
 
@@ -233,7 +236,7 @@ def private_updates(
         tally=tally,
         lane=cohort.replica + cohort.slot,
         pieces=setting.pieces(len(state.params)),
-        width=_width(setting),
+        widths=_widths(setting),
     )
     for drawn, divisors in _draws(training, setting, rows, state.round, streams.lots):
         gradient = sum_up(params, drawn)
@@ -251,11 +254,15 @@ def private_updates(
 # --- batches ------------------------------------------------------------------------------------------------
 
 
-def _width(setting: Setting) -> int:
-    """Instances summed at a time: few batches are larger than two standard deviations above the mean."""
-    size, most = setting.local.batch_size, setting.users.most_instances
-    width = 4 * math.ceil((size + 2 * math.sqrt(size)) / 4)
-    return width if most is None else min(width, most)
+def _widths(setting: Setting) -> tuple[int, int]:
+    """Instances summed at first, and at a time after that, from public numbers alone.
+
+    As many as a batch has on average, then about two standard deviations: most of a wider batch would be
+    padding, and each narrower one reads all parameters of its model.
+    """
+    size, most = setting.local.batch_size, setting.users.most_instances or math.inf
+    first, more = 4 * math.ceil(size / 4), 4 * math.ceil(math.sqrt(size) / 2)
+    return int(min(first, most)), int(min(more, first, most))
 
 
 @dataclass(frozen=True, kw_only=True)

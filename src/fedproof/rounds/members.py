@@ -213,7 +213,7 @@ def _noisy_step(
         tally=tally,
         lane=np.arange(len(chosen)),
         pieces=(len(chosen), 0.0),
-        width=setting.local.batch_size,
+        widths=(setting.local.batch_size, setting.local.batch_size),
     )
     noise_std = (mechanism.noise_multiplier * state.clip_norms).to(total.dtype).unsqueeze(1)
     noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise)
