@@ -73,8 +73,10 @@ class Perturbed(Attack):
         check_numbers(task, self)
 
         def craft(coalition: Coalition, state: State) -> Tensor:
-            spread = spread_of(coalition, self.direction)
-            return handed_in(coalition, spread, self.gamma(spread))
+            spread, updates = spread_of(coalition, self.direction), coalition.updates
+            crafted = spread.mean + self.gamma(spread).unsqueeze(1) * spread.direction
+            everybody: Tensor = crafted.unsqueeze(1).expand_as(updates).to(updates.dtype)
+            return everybody
 
         return craft
 
@@ -138,13 +140,6 @@ def spread_of(coalition: Coalition, direction: Direction) -> Spread:
         pairs=torch.where(both, pairs, 0),
         present=present,
     )
-
-
-def handed_in(coalition: Coalition, spread: Spread, gamma: Tensor) -> Tensor:
-    """Everybody of the coalition hands in mean + γ · direction, γ `(replicas,)`."""
-    crafted = spread.mean + gamma.unsqueeze(1) * spread.direction
-    everybody = crafted.unsqueeze(1).expand_as(coalition.updates)
-    return everybody.to(coalition.updates.dtype)
 
 
 def _direction(mean: Tensor, away: Tensor, present: Tensor, direction: Direction) -> Tensor:

@@ -129,7 +129,6 @@ class StackedModel:
     Attributes:
         factory: makes the equivalent ordinary module.
         forward: `(weights, inputs, tape) -> logits`; every map with parameters leaves a trace on the tape.
-        num_classes: number of classes.
         start: parameters to start from, `(dim,)`; None draws those of a fresh module.
         drawn: parameters that are drawn anew although there is a `start`.
         frozen: tensors that are not trained, given to `forward` among the weights.

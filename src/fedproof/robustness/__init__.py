@@ -19,11 +19,11 @@ class AttackRow:
     """One attack beside the bounds; what belongs to a certificate is None where there is none.
 
     Attributes:
-        adversaries: number of poisoned units, users or instances.
-        clean_replica_accuracy, replica_accuracy: of one replica without and with the attack, on average.
-        clean_accuracy, accuracy: of the ensemble predictor without and with the attack, as in `summary.json`.
-        clean_success, success: share of the attacker's inputs, those with a trigger where there is one, that
-            the ensemble answers as the attacker wants; None where it was not measured.
+        adversaries: number of poisoned units, users or instances; what is clean is without them.
+        replica_accuracy: of one replica, on average.
+        accuracy: of the ensemble predictor, as in `summary.json`.
+        success: share of the attacker's inputs, those with a trigger where there is one, that the ensemble
+            answers as the attacker wants; None where it was not measured.
         clean_cost, cost: the attacker's cost J(D) and J(D').
         clipped_share: share of the attacked losses that were clipped to the cost bound.
         certified_accuracy: share of inputs that are predicted correctly and certified for this size.
@@ -33,8 +33,7 @@ class AttackRow:
         certified_lower, certified_upper: tight bounds on J(D').
         paper_lower, paper_upper: the paper's.
         holds_on_cost: J(D') is within the tight bounds up to Monte-Carlo error.
-        sound: the certificate covers this attack and all conditions of its theorem are met.
-        caveats: why not.
+        sound: the certificate covers this attack and all conditions of its theorem are met, else `caveats`.
     """
 
     attack: str
