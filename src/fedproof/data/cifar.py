@@ -39,11 +39,6 @@ class Version:
         return self.label_bytes + PIXELS
 
     @property
-    def file_bytes(self) -> dict[str, int]:
-        """All files with their published sizes."""
-        return {name: images * self.record for name, images in {**self.train, **self.test}.items()}
-
-    @property
     def remedy(self) -> str:
         """What to do about a file that is not as published."""
         return f"remove it and run `fedproof data fetch {self.name}`"

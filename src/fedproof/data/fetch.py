@@ -39,7 +39,8 @@ def _mnist(name: str, sha256: str) -> Download:
 
 def _cifar(version: cifar.Version) -> Download:
     urls = (f"https://www.cs.toronto.edu/~kriz/{version.archive}",)
-    return Download(urls=urls, sha256=version.sha256, folder=version.folder, members=version.file_bytes)
+    members = {name: images * version.record for name, images in {**version.train, **version.test}.items()}
+    return Download(urls=urls, sha256=version.sha256, folder=version.folder, members=members)
 
 
 PUBLISHED: Mapping[str, tuple[Download, ...]] = {

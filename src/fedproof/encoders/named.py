@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproof.data.files import sha256_of
 from fedproof.data.text import PADDING, UNKNOWN, Encoding, read_vectors, said, tokens
 from fedproof.encoders.encoder import Encoder, Function, Inputs, digest_of
 
@@ -184,14 +185,12 @@ def _mean_of_words(name: str, inputs: Inputs, vectors: Encoding | NDArray[np.flo
             version="1",
             weights_sha256=digest_of(vectors),
         )
-    with vectors.vectors.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
     return Encoder(
         name=name,
         prepare=partial(of_texts, inputs, vectors),
         batch=_AT_ONCE,
         version=f"1, {vectors.length} words",
-        weights_sha256=digest,
+        weights_sha256=sha256_of(vectors.vectors),
     )
 
 

@@ -203,9 +203,6 @@ def planner_section(plan: Plan | None, run: RunData) -> Markup:
     return section("planner", "What would certify more?", gains, *sliders)
 
 
-# --- gains --------------------------------------------------------------------------------------------------
-
-
 def improvements(run: RunData, plan: Plan | None) -> tuple[str, ...]:
     """Sentences, the most useful first; each states a gain that was computed."""
     curve = run.summary.certified_accuracy
@@ -275,9 +272,6 @@ def _at(run: RunData, method: str, relation: str, *, sure: bool, size: int) -> f
     ]
     found = (float(row["certified_accuracy"]) for row in rows if int(row["size"]) == size)
     return next(found, 0.0) if rows else None
-
-
-# --- sliders ------------------------------------------------------------------------------------------------
 
 
 def _planner(plan: Plan, run: RunData) -> tuple[Markup, Markup]:

@@ -188,9 +188,6 @@ def run_charts(run: RunData) -> Iterator[Chart]:
         yield rounds
 
 
-# --- certified accuracy -------------------------------------------------------------------------------------
-
-
 def accuracy_chart(certificate: Certificate, metrics: tuple[Row, ...] = ()) -> Chart:
     """Certified accuracy over the number of poisoned units, for every way of certifying in `metrics`."""
     curve, unit = certificate.curve or (), certificate.threat.unit
@@ -276,9 +273,6 @@ def _grouped(metrics: tuple[Row, ...]) -> dict[_Key, list[Row]]:
     return dict(sorted(groups.items(), key=lambda group: not group[0][2]))
 
 
-# --- certified sizes ----------------------------------------------------------------------------------------
-
-
 def sizes_chart(certificate: Certificate) -> Chart:
     """How many inputs are certified for each size, right and wrong predictions apart."""
     unit = certificate.threat.unit
@@ -308,9 +302,6 @@ def sizes_chart(certificate: Certificate) -> Chart:
 
 def _bars(label: str, counts: Counter[int], sizes: range, tone: Tone) -> Bars:
     return Bars(label=label, xs=sizes, ys=[counts[size] for size in sizes], tone=tone)
-
-
-# --- round by round -----------------------------------------------------------------------------------------
 
 
 def spent_after(run: RunData, certificate: Certificate) -> dict[int, dict[str, float]]:

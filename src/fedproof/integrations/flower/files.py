@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedproof.accounting.ledger import Ledger, load_ledger, resumed_ledger, save_ledger
 from fedproof.arrays import Floats
 from fedproof.certificates import Certificate, dumps
+from fedproof.data.files import sha256_of
 from fedproof.files import locked, replace_file, replacing
 from fedproof.folder import CERTIFICATE, CONFIG, MODELS, NOTICE, PRIVATE, RELEASE
 from fedproof.integrations.server import Params, State
@@ -313,7 +314,7 @@ def _write_record(
         "training": mark,
         "round": round,
         "models": models.name,
-        "sha256": _digest(models),
+        "sha256": sha256_of(models),
         "users": {str(node): number for node, number in users.items()},
         "named": named,
         "metrics": metrics,
@@ -354,9 +355,4 @@ def _put_in_place(public: Path, record: Mapping[str, Any], ledger: Ledger | None
 
 
 def _is_whole(path: Path, record: Mapping[str, Any]) -> bool:
-    return path.exists() and _digest(path) == record["sha256"]
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return path.exists() and sha256_of(path) == record["sha256"]
