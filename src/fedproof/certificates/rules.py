@@ -23,7 +23,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import block_array, csr_array, diags_array
 
 from fedproof import check
-from fedproof.arrays import Floats, Integers, votes_of
+from fedproof.arrays import Bools, Floats, Integers, votes_of
 from fedproof.certificates.confidence import Bets, Bound, Spending, mean_lower, mean_upper, share
 from fedproof.certificates.scores import Array, input_parts
 from fedproof.certificates.tight import (
@@ -60,7 +60,7 @@ def duels(part: Floats) -> Integers:
     return np.stack(columns, axis=1).astype(np.int64)
 
 
-def elected(rule: Rule, first: Array, fought: Integers) -> tuple[Integers, NDArray[np.bool_]]:
+def elected(rule: Rule, first: Array, fought: Integers) -> tuple[Integers, Bools]:
     """The class elected, and whether only its low number decided.
 
     `first` are the votes or mean confidences (inputs, classes), `fought` the duels (inputs, A, B).
@@ -163,7 +163,7 @@ def run_off_sizes(
     third = others[:, None, :] & (classes != classes[:, None])
     worth, spare = (1, 0) if own_vote else (2, 1)
 
-    def holds(size: int, inputs: Integers) -> NDArray[np.bool_]:
+    def holds(size: int, inputs: Integers) -> Bools:
         near = easiest[inputs]
         overtaken = (near[:, 1] <= worth * size) & ((near.sum(axis=1) <= 3 * size) | own_vote)
         asked = np.where(third[inputs], np.maximum(behind[inputs] - size, 0), 0).sum(axis=2)
@@ -270,7 +270,7 @@ def _run_off_walk(
     classes = np.arange(low.shape[1])
     others = classes != top[:, None]
 
-    def holds(size: int, inputs: Integers) -> NDArray[np.bool_]:
+    def holds(size: int, inputs: Integers) -> Bools:
         tradeoff, rivals = curve(size), others[inputs]
         least, most = tradeoff.lower(low[inputs]), tradeoff.upper(high[inputs])
         own = least[~rivals][:, None]
@@ -331,17 +331,11 @@ def collective(
 
 
 class _Ways(NamedTuple):
-    """Ways to change labels, one for each input and rival that some choice of groups allows.
+    """Ways to change labels, one for each input and rival that some choice of groups allows."""
 
-    Attributes:
-        inputs: whose label (ways,).
-        needs: what it takes (ways,).
-        gains: what each group adds to it if it is poisoned, 0, 1 or 2 (ways, groups).
-    """
-
-    inputs: Integers
-    needs: Integers
-    gains: NDArray[np.int8]
+    inputs: Integers  # whose label (ways,)
+    needs: Integers  # what it takes (ways,)
+    gains: NDArray[np.int8]  # what each group adds to it if it is poisoned, 0, 1 or 2 (ways, groups)
 
     def within(self, size: int) -> "_Ways":
         """Those that so many groups are enough for."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -99,7 +100,7 @@ def train_ensemble(
         num_replicas: how many replicas.
         folder: where the parts are kept.
         engine: `local`, or `ray` for a cluster.
-        first_updates: from `first_updates(task)`, to share round one between the ensembles of a sweep.
+        first_updates: see `train_replicas`, to share round one between the ensembles of a sweep.
         part_size: replicas in a part; None takes that of the stored parts, or chooses from the memory.
         progress: told after every part.
         address: of a running cluster, `host:port`; None uses the one this process is connected to, else
@@ -112,7 +113,7 @@ def train_ensemble(
     done = num_replicas - sum(len(part.replicas) for part in missing)
     tell(done, num_replicas)
     if missing and first_updates is None:
-        first_updates = shared_by_replicas(task)
+        first_updates = shared_by_replicas(task, chain.from_iterable(part.replicas for part in missing))
     if engine != "local" and first_updates is not None:
         first_updates = first_updates.cpu()
     train = partial(train_replicas, task, first_updates=first_updates)

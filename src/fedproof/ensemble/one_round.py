@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -146,8 +147,10 @@ def _honest(task: Task, asked: range) -> Iterator[Sent]:
     for begin in range(asked.start, asked.stop, step):
         ends = units.offsets[begin : min(begin + step, asked.stop) + 1]
         own = slice(int(ends[0]), int(ends[-1]))
+        # Each unit's rows by themselves: how many others hold decides the last bits of a common product.
+        each = [_seen(mechanism, units.features[a:b], anchors) for a, b in pairwise(ends.tolist())]
         found = heads(
-            _seen(mechanism, units.features[own], anchors),
+            np.concatenate(each),
             units.labels[own],
             ends - ends[0],
             units.num_classes,

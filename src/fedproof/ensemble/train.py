@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import islice
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproof.aggregation.rule import alone
 from fedproof.arrays import votes_of
 from fedproof.ensemble.memory import Sizes, halved, shared_fits, sizes_for
 from fedproof.ensemble.task import (
@@ -29,6 +31,7 @@ from fedproof.seeds import Lots, Purpose, cohorts_of, private_numbers
 
 _WIDTH = 512  # test inputs at once, for as many replicas as fit
 _TOGETHER = 64  # replicas in closed form, each for itself, that are computed by the same operations
+_DRAWN = 16  # replicas whose cohorts are looked at together
 _PROBES = 256  # test inputs on which the accuracy after each round is watched
 
 
@@ -72,9 +75,10 @@ def train_replicas(
     Args:
         task: what is trained.
         replicas: indices, `range(0, 100)`.
-        first_updates: result of `first_updates(task)` for this federation, model, local training and seed;
-            saves the first round in every part and every noise level. Computed here if None. Of a mechanism
-            with one release it may be that, from `released(task)`.
+        first_updates: result of `first_updates(task)` for this federation, model, local training and seed,
+            or of `drawn_updates` for these replicas; saves the first round in every part and every noise
+            level. Computed here if None. Of a mechanism with one release it may be that, from
+            `released(task)`.
         sizes: how much is trained at once; None chooses from the memory of the device.
     """
     if not replicas or replicas.start < 0 or replicas.step != 1:
@@ -87,7 +91,8 @@ def train_replicas(
             train = partial(_train_block, task, setting, None, sizes.cells, found)
             on_cores(train, _apart(task, replicas, setting.stacking), cores)
             return found
-        shared, setting = shared_by_replicas(task, first_updates, sizes), _setting(task, sizes, cores)
+        shared = shared_by_replicas(task, replicas, first_updates, sizes)
+        setting = _setting(task, sizes, cores)
         begin = 0
         while begin < len(replicas):
             block = np.arange(begin, min(begin + sizes.block, len(replicas)))
@@ -119,6 +124,32 @@ def first_updates(task: Task, sizes: Sizes | None = None, users: NDArray[np.int6
             except torch.cuda.OutOfMemoryError:
                 sizes = halved(sizes)
                 torch.cuda.empty_cache()
+
+
+def drawn_updates(
+    task: Task, replicas: Iterable[int], known: Tensor | None = None, sizes: Sizes | None = None
+) -> Tensor:
+    """Round-one updates `(users, dim)` of all whom round one of `replicas` needs; nan for others.
+
+    Few replicas draw few of many users, and nobody else has to train. Rows that are `known`, the result for
+    other replicas, are kept, and rows that are missing are written there.
+
+    Guarantee: a row has the bits that `first_updates(task)` gives it, whoever else is drawn.
+    """
+    needed = np.full(task.units.num_users, task.secure_noise)  # then only the training itself draws
+    needed[[0, *getattr(task.attack, "adversaries", ())]] = True  # the first stands in for an empty cohort
+    ahead = iter(replicas)
+    while not needed.all() and (some := list(islice(ahead, _DRAWN))):
+        needed |= cohorts_of(task.mechanism, task.units.who, task.seed, some)[:, 0].any(axis=0)
+    if known is None and needed.all():
+        return first_updates(task, sizes)
+    if known is None:
+        shape, home = (len(needed), task.model.layout.dim), task.device if shared_fits(task) else "cpu"
+        known = torch.full(shape, torch.nan, dtype=task.dtype, device=home)
+    missing = np.flatnonzero(needed & known[:, 0].isnan().cpu().numpy())
+    if len(missing):
+        known[torch.from_numpy(missing).to(known.device)] = first_updates(task, sizes, missing)
+    return known
 
 
 @all_digits()
@@ -256,7 +287,7 @@ def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:
         seed=task.seed,
         stacking=Stacking(size=sizes.stack, rigid=device.type != "cpu" or not task.model.stacks),
         cores=cores,
-        aggregation=task.aggregation,
+        aggregation=alone(task.aggregation),
         population=population_of(task),
         expected_cohort=cohort_size(task),
         cohort_spread=task.mechanism.sampling.spread(population_of(task)),
@@ -293,8 +324,10 @@ def _starts(task: Task, block: Sequence[int]) -> Tensor:
     return torch.stack([start_of(task, name) for name in _names(task, block)])
 
 
-def shared_by_replicas(task: Task, given: Tensor | None = None, sizes: Sizes | None = None) -> Tensor | None:
-    """What all replicas start from: first updates (users, dim), or one release (dim,); None: nothing."""
+def shared_by_replicas(
+    task: Task, replicas: Iterable[int], given: Tensor | None = None, sizes: Sizes | None = None
+) -> Tensor | None:
+    """What all `replicas` start from: first updates (users, dim), or one release (dim,); None: nothing."""
     if not shares_first_round(task):
         return None
     if task.mechanism.one_release and (given is None or given.ndim == 2):
@@ -305,7 +338,7 @@ def shared_by_replicas(task: Task, given: Tensor | None = None, sizes: Sizes | N
             )
         return released(task, given, sizes)
     if given is None:
-        return first_updates(task, sizes)
+        return drawn_updates(task, replicas, sizes=sizes)
     if given.ndim == 1 and task.mechanism.one_release and len(given) == task.model.layout.dim:
         return given.double()
     expected = (task.federation.num_users, task.model.layout.dim)

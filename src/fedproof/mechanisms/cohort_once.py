@@ -13,7 +13,6 @@ from fedproof.mechanisms.contract import (
     Query,
     check_drawn_unit,
     check_pooled_noise,
-    check_population,
     executor_of_members,
     noisy_sum_in_words,
 )
@@ -55,10 +54,8 @@ class Bagging(Mechanism):
     noise_multiplier = 0.0
 
     def __post_init__(self) -> None:
-        check.count(rounds=self.rounds)
-        check.not_negative_count(adversaries=self.adversaries)
+        super().__post_init__()
         check_drawn_unit(self)
-        check_population(self)
         check_drawn(self.sampling)
 
     @property
@@ -73,19 +70,13 @@ class Bagging(Mechanism):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of who takes part."""
-        drawn, others = (
-            ("cohort was", "nobody else took part")
-            if self.unit is Unit.USER
-            else ("instances were", "no other was trained on")
-        )
-        return (
-            super().assumptions[0],
-            f"each replica's {drawn} drawn at random and {others}; no privacy is claimed",
-        )
+        drawn, others = "instances were", "no other was trained on"
+        if self.unit is Unit.USER:
+            drawn, others = "cohort was", "nobody else took part"
+        alone = f"each replica's {drawn} drawn at random and {others}; no privacy is claimed"
+        return super().assumptions[0], alone
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, the cohort, that there is no noise."""
         return (*super().in_words(), "only who was drawn is trained on, and no noise is added")
 
 
@@ -141,11 +132,8 @@ class CohortOnce(Mechanism):
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        check.count(rounds=self.rounds)
-        check.not_negative_count(adversaries=self.adversaries)
+        super().__post_init__()
         check_drawn_unit(self)
-        check_population(self)
-        check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
         check_drawn(self.sampling)
         check_pooled_noise(self)
 
@@ -165,7 +153,6 @@ class CohortOnce(Mechanism):
         return rule_caveats(self.rule)
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, the cohort, clipping, noise, divisor."""
         return (*super().in_words(), *noisy_sum_in_words(self))
 
 

@@ -51,12 +51,12 @@ def play(
         tally=tally,
         lane=np.arange(len(chosen)),
         pieces=(len(chosen), 0.0),
-        width=setting.local.batch_size,
+        widths=(setting.local.batch_size, setting.local.batch_size),
     )
-    noise_std = (mechanism.noise_multiplier * state.clip_norms).to(total.dtype).unsqueeze(1)
-    noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise)
-    gradient = noisy / mechanism.divisor(setting.users.num_users)  # which nobody's draw changes
+    noise_std = (mechanism.noise_multiplier * state.clip_norms).unsqueeze(1)
+    noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise, state.params.dtype)
     params = state.params.clone()
+    gradient = (noisy / mechanism.divisor(setting.users.num_users)).to(params.dtype)  # no draw changes it
     descend(params, torch.zeros_like(params), gradient, setting.local)
     after = replace(state, round=state.round + 1, params=params)
     return after, tally.report(chosen.sum(axis=1), mechanism.clip_norm)

@@ -8,7 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.aggregation import Contributions
+from fedproof.aggregation import Contributions, mean
+from fedproof.aggregation.rule import summed
 from fedproof.mechanisms import Mechanism
 from fedproof.rounds.clipping import Bounded, add_noise, bound, next_clip_norms, unbounded
 from fedproof.rounds.local import Work, batches_of, descent
@@ -57,15 +58,18 @@ def play(
     if not mechanism.noise_multiplier:
         plain = unbounded(handed_in)
         members = plain.contributions.present.sum(1).clamp(min=1).unsqueeze(1)
-        mean = setting.aggregation(plain.contributions) / (expected if mechanism.divides else members)
-        return replace(state, round=state.round + 1, params=state.params + mean), report(plain)
+        change = setting.aggregation(plain.contributions) / (expected if mechanism.divides else members)
+        return replace(state, round=state.round + 1, params=state.params + change), report(plain)
     bounded = bound(handed_in, mechanism.clipping, state.clip_norms)
-    total = setting.aggregation(bounded.contributions)
+    exact = setting.aggregation is mean  # the one rule whose noise is accounted
+    total = (
+        summed(bounded.contributions, torch.float64) if exact else setting.aggregation(bounded.contributions)
+    )
     noise_std = (mechanism.noise_multiplier * bounded.thresholds).to(total.dtype)
-    noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise)
+    noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise, state.params.dtype)
     clip_norms = _clip_norms(mechanism, bounded, state, streams, expected)
-    after = State(round=state.round + 1, params=state.params + noisy / expected, clip_norms=clip_norms)
-    return after, report(bounded)
+    params = state.params + (noisy / expected).to(state.params.dtype)
+    return State(round=state.round + 1, params=params, clip_norms=clip_norms), report(bounded)
 
 
 def _pairs(
