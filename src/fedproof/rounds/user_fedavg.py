@@ -1,4 +1,4 @@
-"""User-level DP-FedAvg, and federated averaging without privacy: the same round, without bound and noise."""
+"""User-level DP-FedAvg of cohorts or groups, and averaging without privacy: no bound and no noise."""
 
 from dataclasses import replace
 from functools import partial
