@@ -15,6 +15,7 @@ def named(): return Arrays(features=X, labels=Y, test_features=X, test_labels=Y,
 def federation(): return load("digits", users=7)
 def float_labels(): return X, Y + 0.5, X, Y
 def negative_labels(): return X, Y - 1, X, Y
+def poisoned(): return X, np.r_[57, Y[1:]], X, Y
 def huge_labels(): return X, Y + 10**12, X, Y
 def short(): return X, Y[:5], X, Y
 def text(): return ["a"] * 12, Y, X, Y
@@ -44,6 +45,14 @@ def test_plain_arrays_are_partitioned(module):
 def test_arrays_keep_their_names(module):
     assert load_arrays(f"{module}:named", classes=["c", "a"]).class_names == ("c", "a")
     assert load(f"{module}:named", users=3, partition="dirichlet").name == "my"
+
+
+def test_one_poisoned_label_makes_no_class(module, caplog):
+    # It made 58 of three: other models, started otherwise, for everybody.
+    honest, poisoned = (load(f"{module}:{name}", users=3) for name in ("arrays", "poisoned"))
+    assert poisoned.class_names == honest.class_names
+    assert len(poisoned.labels) == len(honest.labels) - 1
+    assert "1 training instances are left out, no test input has a label like theirs" in caplog.text
 
 
 def test_a_federation_is_used_as_it_is(module):

@@ -64,8 +64,9 @@ def compare(
     if mechanism.releases is Releases.GROUPS:
         # units that come or go matter less than those that are replaced only where each is a group
         relations = (Relation.REPLACE, Relation.JOIN)[: 1 + mechanism.apart]
-        counted = partial(counted_sizes, rule, scores, max_size)
-        return tuple(drawn("vote", each, *counted(own_vote=each is Relation.JOIN)) for each in relations)
+        own_votes = [each is Relation.JOIN for each in relations]
+        top, *counted = counted_sizes(rule, scores, max_size, own_votes=own_votes)
+        return tuple(drawn("vote", each, top, sizes) for each, sizes in zip(relations, counted, strict=True))
     if mechanism.releases is Releases.MODEL:
         both = (Relation.REPLACE, Relation.JOIN)
         return tuple(drawn("exact", each, *exact_sizes(scores[0], each, max_size)) for each in both)

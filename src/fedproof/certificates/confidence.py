@@ -25,7 +25,7 @@ from enum import StrEnum
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import betainc, betaincinv
+from scipy.special import betainc, betaincinv, gammaln, xlog1py
 
 from fedproof import check
 from fedproof.arrays import Bools, Floats, Integers
@@ -37,6 +37,7 @@ _FACTORS = 16  # factors multiplied before a logarithm is taken; each lies in [1
 _BLOCK = 2**16  # values worked on at once: they fit in a processor's cache
 _SMALLEST = 1e-12  # means below are not told from zero
 _STEPS = 12  # of a search that doubles the digits from step to step
+_FAR = 1e-200  # chances below are compared by their logarithms
 SLACK = 1e-9  # the logarithm of the capital must exceed its threshold by more than float error
 
 
@@ -228,10 +229,31 @@ def binomial_lower(num_trials: int, failure_probability: float) -> Floats:
     bounds = np.nan_to_num(betaincinv(successes, failures, failure_probability))
     down = 1e-12  # against ourselves, and ten times more where the inverse has lost more than that
     bounds *= 1 - down
-    while (false := betainc(successes, failures, bounds) > failure_probability).any():
+    exceeds = _tail_exceeds if failure_probability < _FAR else _beta_exceeds
+    while (false := exceeds(successes, failures, bounds, failure_probability)).any():
         down *= 10
-        bounds[false] *= 1 - down
+        bounds[false] *= max(0.0, 1 - down)
     return np.concatenate([[0.0], bounds])
+
+
+def _beta_exceeds(successes: Floats, failures: Floats, rates: Floats, failure_probability: float) -> Bools:
+    """Whether so many successes, or more, have a larger chance than that at these rates."""
+    return np.asarray(betainc(successes, failures, rates) > failure_probability)
+
+
+def _tail_exceeds(successes: Floats, failures: Floats, rates: Floats, failure_probability: float) -> Bools:
+    """The same or true, by logarithms: `betainc` becomes zero far too early where chances are so small.
+
+    Of c successes or more in n the terms fall by r = (n - c) p / ((c + 1)(1 - p)) or faster, so that their
+    sum is at most that of c alone over 1 - r, where r is below one.
+    """
+    others = failures - 1  # n - c
+    ways = gammaln(successes + failures) - gammaln(successes + 1) - gammaln(failures)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        first = ways + successes * np.log(rates) + xlog1py(others, -rates)
+        rest = np.log1p(-(others * rates) / ((successes + 1) * (1 - rates)))
+    lost = 1e-9 * (1 + np.abs(ways))  # far more than these sums round
+    return np.asarray((rates > 0) & ~(first - rest + lost <= np.log(failure_probability)))
 
 
 def mean_lower(

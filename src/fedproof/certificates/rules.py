@@ -9,12 +9,11 @@ neither), A beats B if s_AB > 0, or s_AB = 0 and A is the lower class.
 * run-off: the two classes with most votes, the lower of equal ones first; of these the one that beats the
   other (Rezaei, Banihashem, Chegini, Feizi 2023, arXiv:2302.02300v3).
 
-Over replicas the same is meant of expectations: E sign(f_A - f_B) in place of s_AB, and the expected vote, or
-the expected confidence, in place of votes.
+Over replicas expectations are meant: E sign(f_A - f_B) for s_AB, the expected vote or confidence for votes.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -90,12 +89,12 @@ def _against_others(values: Integers, first: Integers, classes: Integers) -> Int
 
 
 def counted_sizes(
-    rule: Rule, scores: Array, max_size: int, *, own_vote: bool = False
-) -> tuple[Integers, Integers]:
+    rule: Rule, scores: Array, max_size: int, *, own_votes: Sequence[bool] = (False,)
+) -> tuple[Integers, ...]:
     """The class that the groups of a partition elect, and how many units cannot change it, with certainty.
 
-    Assumes: a poisoned unit changes the scores of one group, in any way; with `own_vote` units are groups of
-    their own that come or go (see `partition_sizes`).
+    Assumes: a poisoned unit changes the scores of one group, in any way; where `own_votes` is true units are
+    groups of their own that come or go (`partition_sizes`). Votes are counted once for all of `own_votes`.
     Reference: theory.md, section 3, "Rules".
 
     >>> orders = [[0.5, 0.3, 0.2]] * 5 + [[0.3, 0.5, 0.2]] * 2 + [[0.3, 0.2, 0.5]] * 2
@@ -103,17 +102,19 @@ def counted_sizes(
     [1, 2, 2]
     """
     if rule is Rule.PLURALITY:
-        top, sizes = partition_sizes(vote_counts(scores), own_vote=own_vote)
-        return top, np.minimum(sizes, max_size)
+        votes = vote_counts(scores)
+        both = [partition_sizes(votes, own_vote=own) for own in own_votes]
+        return both[0][0], *(np.minimum(sizes, max_size) for _, sizes in both)
     found = []
     for _, part in input_parts(scores, votes=True):
         votes, fought = votes_of(part).sum(axis=0).astype(np.int64), duels(part)
         top, _ = elected(rule, votes, fought)
         if rule is Rule.PAIRWISE:
-            found.append((top, np.minimum(pairwise_sizes(top, fought, own_vote=own_vote), max_size)))
+            sizes = [np.minimum(pairwise_sizes(top, fought, own_vote=own), max_size) for own in own_votes]
         else:
-            found.append((top, run_off_sizes(top, votes, fought, max_size, own_vote=own_vote)))
-    return np.concatenate([top for top, _ in found]), np.concatenate([sizes for _, sizes in found])
+            sizes = [run_off_sizes(top, votes, fought, max_size, own_vote=own) for own in own_votes]
+        found.append((top, *sizes))
+    return tuple(np.concatenate(column) for column in zip(*found, strict=True))
 
 
 def pairwise_sizes(top: Integers, fought: Integers, *, own_vote: bool = False) -> Integers:
@@ -186,8 +187,7 @@ def rule_share(rule: Rule, failure_probability: float, num_classes: int, spendin
     """
     if rule is Rule.PLURALITY or spending is Spending.PAPER:
         return share(failure_probability, num_classes, spending)
-    each = 3 if rule is Rule.RUN_OFF and num_classes > 2 else 1
-    return failure_probability / (each * num_classes)
+    return failure_probability / (num_classes * (3 if rule is Rule.RUN_OFF and num_classes > 2 else 1))
 
 
 def preferred_lower(

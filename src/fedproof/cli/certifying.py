@@ -245,8 +245,11 @@ def show(certificate: Certificate, words: str) -> None:
 def _confidence(certificate: Certificate) -> str:
     if certificate.settings.bound is Bound.NONE:
         return ""
+    from fedproof.report.words import SPACE, confidence
+
     whom = "all inputs together" if certificate.settings.simultaneous else "each input"
-    return f"; {100 * (1 - certificate.failure_probability):.4g}% confidence for {whom}"
+    sure = confidence(certificate.failure_probability).replace(SPACE, "")
+    return f"; {sure} confidence for {whom}"
 
 
 @unfolded

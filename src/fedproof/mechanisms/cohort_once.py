@@ -9,7 +9,7 @@ from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, rule_caveats
 from fedproof.mechanisms.contract import (
     SOLVER_OPTIONS,
-    Mechanism,
+    Members,
     Query,
     check_drawn_unit,
     check_pooled_noise,
@@ -20,7 +20,7 @@ from fedproof.threat import Relation, Unit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bagging(Mechanism):
+class Bagging(Members):
     """A cohort drawn once, then `rounds` rounds of training in which exactly its members take part.
 
     Nothing is clipped and there is no privacy; the model is robust because adversaries matter only when they
@@ -43,8 +43,7 @@ class Bagging(Mechanism):
     unit: Unit = Unit.USER
     population: int | None = None
     kind: ClassVar[str] = "bagging"
-    executor: ClassVar[str] = "fedproof.rounds.members"
-    once: ClassVar[bool] = True
+    divides: ClassVar[bool] = False
     step_options: ClassVar[frozenset[str]] = SOLVER_OPTIONS
     unaccounted: ClassVar[str] = (
         "Bagging has no privacy guarantee, only one against poisoning: use CohortOnce with a "
@@ -83,7 +82,7 @@ def check_drawn(sampling: object) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CohortOnce(Mechanism):
+class CohortOnce(Members):
     """A cohort drawn once, then `rounds` rounds of its clipped, noised sums: all on one and the same sample.
 
     Users' updates are summed as in `UserFedAvg`. With `unit` instance it is instances that are drawn, each by
@@ -116,8 +115,6 @@ class CohortOnce(Mechanism):
     unit: Unit = Unit.USER
     population: int | None = None
     kind: ClassVar[str] = "cohort-once"
-    executor: ClassVar[str] = "fedproof.rounds.members"
-    once: ClassVar[bool] = True
 
     def __new__(cls, **fields: Any) -> Any:
         """`Bagging` was this with noise 0 before it had a name; copies come here without fields."""

@@ -87,9 +87,7 @@ class Mechanism:
     unit: Unit = Unit.USER  # whose poisoning, and whose privacy, it is about
     unaccounted: ClassVar[str] = ""  # why there is no finite ε; empty where there is one
     parallel: int = 1  # how many models cost together what one costs: those of disjoint units, or one release
-    one_release: ClassVar[bool] = (
-        False  # whether all replicas are draws around one release, which is made once
-    )
+    one_release: ClassVar[bool] = False  # whether all replicas are draws around one release, made once
     honest: int | None = None  # users, at least, who add noise to what they send; None: the server adds it
 
     # What the engine asks:
@@ -217,6 +215,17 @@ class Mechanism:
     def declared_population(self, num_units: int) -> int | None:
         """The declared number of units; how many there are, where cohorts or groups are made of just them."""
         return num_units if self.sampling.closed else self.population
+
+
+class Members(Mechanism):
+    """Who takes part is decided once: rounds are on all members' instances, or of each member on its own."""
+
+    once: ClassVar[bool] = True
+
+    @property
+    def executor(self) -> str:  # type: ignore[override]  # a property where others have a name
+        """By what a model is trained on."""
+        return f"fedproof.rounds.{'members' if self.pooled else 'user_fedavg'}"
 
 
 def counted(number: int, what: str) -> str:

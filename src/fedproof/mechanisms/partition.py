@@ -6,7 +6,7 @@ from typing import ClassVar
 from fedproof import check
 from fedproof.mechanisms.contract import (
     SOLVER_OPTIONS,
-    Mechanism,
+    Members,
     Query,
     Releases,
     check_drawn_unit,
@@ -19,13 +19,11 @@ from fedproof.threat import Unit
 _OWN = "is its own: no user has two identities, and whoever takes no part has no vote"
 
 
-class Grouped(Mechanism):
+class Grouped(Members):
     """What is common to all that split units once into disjoint groups, each with a model of its own."""
 
     groups: int | None
     releases: ClassVar[Releases] = Releases.GROUPS
-    executor: ClassVar[str] = "fedproof.rounds.members"
-    once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,6 +71,7 @@ class Partition(Grouped):
     pooled: bool = False
     unit: Unit = Unit.USER
     kind: ClassVar[str] = "partition"
+    divides: ClassVar[bool] = False
     step_options: ClassVar[frozenset[str]] = SOLVER_OPTIONS
     unaccounted: ClassVar[str] = (
         "Partition adds no noise and has no privacy guarantee; its certificate counts votes (method vote)"
