@@ -20,9 +20,8 @@ from pydantic.fields import FieldInfo
 
 import fedproof as fp
 from fedproof.config import Config, Section
-from fedproof.report import compare_charts
 from fedproof.report.chart import draw, new_axes, save_figure
-from fedproof.report.comparisons import certified_at, label_of
+from fedproof.report.comparisons import certified_at, compare_charts, label_of
 from fedproof.report.words import SPACE, data_size, duration, percent, rounded_up
 from fedproof.summary import ComparedRun
 

@@ -19,7 +19,7 @@ from fedproof.experiment import SharedWork, make_task, run
 from fedproof.folder import UNCOVERED, RunFolder, read_config
 from fedproof.integrations import server
 from fedproof.mechanisms import FixedSize, LocalTraining, Poisson, UserFedAvg
-from fedproof.report import write_report
+from fedproof.report.run_page import write_report
 from fedproof.rounds import randomness
 from fedproof.rounds.local import Augment
 from fedproof.seeds import Purpose, draw_cohorts

@@ -23,7 +23,7 @@ from fedproof.integrations.site import begin, load_site
 from fedproof.mechanisms import LocalTraining, Poisson, UserFedAvg
 from fedproof.mechanisms.caveats import attended_caveats, sentences
 from fedproof.models.networks import linear
-from fedproof.report import write_certificate_report
+from fedproof.report.certificate_page import write_certificate_report
 from fedproof.serving import predict
 from tests.integrations.conftest import use_example
 from tests.patience import finished

@@ -173,7 +173,7 @@ def _written(
     if out is not None:
         replace_file(out, dumps(certificate).encode())
     if page is not None:
-        from fedproof.report import write_certificate_page
+        from fedproof.report.certificate_page import write_certificate_page
 
         write_certificate_page(certificate, page, command=command)
     return command
@@ -310,7 +310,7 @@ def inefficacy(
     if out is not None:
         replace_file(out, dumps(result).encode())
     if page is not None:
-        from fedproof.report import write_inefficacy_page
+        from fedproof.report.attack_page import write_inefficacy_page
 
         write_inefficacy_page(result, page)
     if json:

@@ -265,22 +265,22 @@ def report(
     json: Json = False,
 ) -> None:
     """Write the page of a run or a certificate, and its figures."""
-    from fedproof import report as pages
-    from fedproof.report.run_data import read_certificate
+    from fedproof.report.certificate_page import certificate_charts, certificate_in, write_certificate_report
+    from fedproof.report.chart import write_charts
+    from fedproof.report.run_data import read_certificate, write_figures
+    from fedproof.report.run_page import write_report
 
     if not folder.exists():
         raise ValueError(f"{folder}: there is no such file or folder")
-    alone = pages.certificate_in(folder)
+    alone = certificate_in(folder)
     if alone is not None and private:
         raise ValueError(f"--private: {alone} is a certificate alone, it holds no norms or clipped shares")
     if alone is None:
-        page = pages.write_report(folder, private=private)
-        drawn = pages.write_figures(folder, figures) if figures else ()
+        page = write_report(folder, private=private)
+        drawn = write_figures(folder, figures) if figures else ()
     else:
-        page = pages.write_certificate_report(folder)
-        drawn = (
-            pages.write_charts(pages.certificate_charts(read_certificate(alone)), figures) if figures else ()
-        )
+        page = write_certificate_report(folder)
+        drawn = write_charts(certificate_charts(read_certificate(alone)), figures) if figures else ()
     answer({"report": str(page), "figures": list(map(str, drawn))}, page, *drawn, json=json)
 
 

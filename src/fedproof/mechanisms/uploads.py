@@ -204,6 +204,8 @@ class _Near:
 
     def __post_init__(self) -> None:
         check.count(anchors=self.anchors, classes=self.classes)
+        if self.classes < 2:
+            raise ValueError(f"classes = {self.classes} must be at least 2: one leaves nothing to decide")
         check.positive(sharpness=self.sharpness)
 
     @property

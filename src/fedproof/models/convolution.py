@@ -181,14 +181,7 @@ class _Convolution(torch.autograd.Function):
 
 @dataclass(frozen=True, kw_only=True)
 class _ConvolutionTrace:
-    """A convolution by the kernels, with the gradients of its outputs.
-
-    Attributes:
-        names: of the map's weight and bias.
-        images: `(stack, batch, height, width, channels)`, or `(1, batch, ...)`.
-        gradients: `(stack, batch, rows, columns, out)`, of the loss with respect to the outputs.
-        windows: of the images.
-    """
+    """A convolution by the kernels, with gradients `(stack, batch, rows, columns, out)` of its outputs."""
 
     names: tuple[str, str]
     images: Tensor
