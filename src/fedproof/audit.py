@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fedproof import check
 from fedproof.accounting import Tradeoff
-from fedproof.arrays import Floats, Integers
+from fedproof.arrays import Floats
 from fedproof.certificates.confidence import binomial_lower
 from fedproof.ensemble import Task, train_replicas
 from fedproof.federation import Federation
@@ -243,7 +243,7 @@ class _Side:
 
 def _task(mechanism: Mechanism, side: _Side, seed: int) -> Task:
     return Task(
-        federation=_users(side) if _draws_units(mechanism) else _instances(side),
+        federation=_federation(side, alone=_draws_units(mechanism)),
         model=_model(mechanism.clipping.num_layers or 1),
         mechanism=_declared(mechanism, side),
         local=LocalTraining(batch_size=1, learning_rate=1.0),
@@ -259,27 +259,20 @@ def _declared(mechanism: Mechanism, side: _Side) -> Mechanism:
     return mechanism.altered(population=mechanism.population or side.num_users + canaries)
 
 
-def _users(side: _Side) -> Federation:
-    """Every user owns one instance; absent canaries are not there at all."""
-    pulls = np.concatenate([np.full(side.num_users, side.crowd), np.full(side.canaries, side.pull)])
-    return _federation(pulls, np.arange(len(pulls) + 1))
+def _federation(side: _Side, *, alone: bool) -> Federation:
+    """Canaries are users of one instance, as all are, or the last of users with four has them besides.
 
-
-def _instances(side: _Side) -> Federation:
-    """Every user owns four instances, the last one the canaries too; absent ones are not there at all."""
-    pulls = np.concatenate([np.full(4 * side.num_users, side.crowd), np.full(side.canaries, side.pull)])
-    offsets = np.arange(side.num_users + 1) * 4
-    offsets[-1] += side.canaries
-    return _federation(pulls, offsets)
-
-
-def _federation(pulls: Floats, offsets: Integers) -> Federation:
+    Absent ones are not there at all.
+    """
+    crowd = side.num_users * (1 if alone else 4)
+    pulls = np.concatenate([np.full(crowd, side.crowd), np.full(side.canaries, side.pull)])
+    starts = np.arange(len(pulls)) if alone else 4 * np.arange(side.num_users)
     features = np.zeros((len(pulls), _FEATURES), dtype=np.float32)
     features[:, 0] = _PULL * np.abs(pulls)
     return Federation(
         features=features,
         labels=(pulls > 0).astype(np.int64),
-        offsets=offsets.astype(np.int64),
+        offsets=np.append(starts, len(pulls)),
         test_features=np.zeros((1, _FEATURES), dtype=np.float32),
         test_labels=np.zeros(1, dtype=np.int64),
         class_names=("against", "with"),

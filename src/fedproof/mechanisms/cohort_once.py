@@ -9,11 +9,10 @@ from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, rule_caveats
 from fedproof.mechanisms.contract import (
     SOLVER_OPTIONS,
-    Mechanism,
+    Members,
     Query,
     check_drawn_unit,
     check_pooled_noise,
-    executor_of_members,
     noisy_sum_in_words,
 )
 from fedproof.mechanisms.sampling import FixedSize, Poisson
@@ -21,7 +20,7 @@ from fedproof.threat import Relation, Unit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bagging(Mechanism):
+class Bagging(Members):
     """A cohort drawn once, then `rounds` rounds of training in which exactly its members take part.
 
     Nothing is clipped and there is no privacy; the model is robust because adversaries matter only when they
@@ -44,7 +43,6 @@ class Bagging(Mechanism):
     unit: Unit = Unit.USER
     population: int | None = None
     kind: ClassVar[str] = "bagging"
-    once: ClassVar[bool] = True
     divides: ClassVar[bool] = False
     step_options: ClassVar[frozenset[str]] = SOLVER_OPTIONS
     unaccounted: ClassVar[str] = (
@@ -57,11 +55,6 @@ class Bagging(Mechanism):
         super().__post_init__()
         check_drawn_unit(self)
         check_drawn(self.sampling)
-
-    @property
-    def executor(self) -> str:  # type: ignore[override]  # a property where others have a name
-        """By what a model is trained on."""
-        return executor_of_members(pooled=self.pooled)
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -89,7 +82,7 @@ def check_drawn(sampling: object) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CohortOnce(Mechanism):
+class CohortOnce(Members):
     """A cohort drawn once, then `rounds` rounds of its clipped, noised sums: all on one and the same sample.
 
     Users' updates are summed as in `UserFedAvg`. With `unit` instance it is instances that are drawn, each by
@@ -122,7 +115,6 @@ class CohortOnce(Mechanism):
     unit: Unit = Unit.USER
     population: int | None = None
     kind: ClassVar[str] = "cohort-once"
-    once: ClassVar[bool] = True
 
     def __new__(cls, **fields: Any) -> Any:
         """`Bagging` was this with noise 0 before it had a name; copies come here without fields."""
@@ -136,11 +128,6 @@ class CohortOnce(Mechanism):
         check_drawn_unit(self)
         check_drawn(self.sampling)
         check_pooled_noise(self)
-
-    @property
-    def executor(self) -> str:  # type: ignore[override]  # a property where others have a name
-        """By what a model is trained on."""
-        return executor_of_members(pooled=self.pooled)
 
     @property
     def queries(self) -> tuple[Query, ...]:

@@ -217,6 +217,17 @@ class Mechanism:
         return num_units if self.sampling.closed else self.population
 
 
+class Members(Mechanism):
+    """Who takes part is decided once: rounds are on all members' instances, or of each member on its own."""
+
+    once: ClassVar[bool] = True
+
+    @property
+    def executor(self) -> str:  # type: ignore[override]  # a property where others have a name
+        """By what a model is trained on."""
+        return f"fedproof.rounds.{'members' if self.pooled else 'user_fedavg'}"
+
+
 def counted(number: int, what: str) -> str:
     """So many of something, for a reader.
 
@@ -258,11 +269,6 @@ def check_drawn_unit(mechanism: Any) -> None:
             "pooled = False must be True for unit = 'instance': instances of many users are trained on "
             "together, nobody trains on one alone"
         )
-
-
-def executor_of_members(*, pooled: bool) -> str:
-    """The module that executes rounds among fixed members: on all their instances, or each on its own."""
-    return f"fedproof.rounds.{'members' if pooled else 'user_fedavg'}"
 
 
 def check_pooled_noise(mechanism: Mechanism) -> None:
