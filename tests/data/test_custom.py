@@ -15,6 +15,7 @@ def named(): return Arrays(features=X, labels=Y, test_features=X, test_labels=Y,
 def federation(): return load("digits", users=7)
 def float_labels(): return X, Y + 0.5, X, Y
 def negative_labels(): return X, Y - 1, X, Y
+def poisoned(): return X, np.r_[57, Y[1:]], X, Y
 def huge_labels(): return X, Y + 10**12, X, Y
 def one_class(): return X, Y * 0, X[:3], Y[:3] * 0
 def from_one(): return X, Y + 1, X[:3], Y[:3] + 1
@@ -57,6 +58,14 @@ def test_arrays_keep_their_names(module):
     assert load(f"{module}:named", users=3, partition="dirichlet").name == "my"
 
 
+def test_one_poisoned_label_makes_no_class(module, caplog):
+    # It made 58 of three: other models, started otherwise, for everybody.
+    honest, poisoned = (load(f"{module}:{name}", users=3) for name in ("arrays", "poisoned"))
+    assert poisoned.class_names == honest.class_names
+    assert len(poisoned.labels) == len(honest.labels) - 1
+    assert "1 training instances are left out, no test input has a label like theirs" in caplog.text
+
+
 def test_a_federation_is_used_as_it_is(module):
     assert load(f"{module}:federation").num_users == 7
     for arguments in ({"users": 8}, {"classes": [0, 1]}, {"partition": "iid"}):
@@ -70,7 +79,7 @@ def test_a_federation_is_used_as_it_is(module):
         ("float_labels", "labels must be one row of integers from 0, found float64"),
         ("negative_labels", "labels must be integers from 0, the smallest is -1"),
         ("huge_labels", "label 1000000000002 is no class"),
-        ("one_class", "all labels are 0: there must be two classes at least"),
+        ("one_class", "all labels of classes that are tested are 0: there must be two classes"),
         ("short", "12 features but 5 labels"),
         ("text", "features must be an array of numbers"),
         ("ragged", "features must be an array of numbers"),

@@ -206,8 +206,8 @@ def test_settings_are_those_of_the_project_file(example_path):
 # --- one real deployment, to which everything happens ----------------------------------------------------
 
 NODES = 2  # one that is killed, and one that goes on
-# The first of three parts loses a node; in the middle of the second, which has it back, dies the SuperLink.
-PARTS, PART, ROUNDS = 3, 8, 2  # with so many replicas and rounds each
+# The first of two parts loses a node; in the middle of the second, which has it back, dies the SuperLink.
+PARTS, PART, ROUNDS = 2, 8, 2  # with so many replicas and rounds each
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from fedproof.data.arrays import (
     encoded,
     limit_test,
     read_only,
+    tested_classes,
 )
 from fedproof.data.fetch import fetch
 from fedproof.data.files import data_folder
@@ -129,7 +130,9 @@ def _check_classes(source: Arrays | Federation) -> None:
     """Raise ValueError unless there are two classes at least; say which stay empty."""
     found = np.union1d(source.labels, source.test_labels)
     if len(found) == 1:
-        raise ValueError(f"{source.name}: all labels are {found[0]}: there must be two classes at least")
+        raise ValueError(
+            f"{source.name}: all labels of classes that are tested are {found[0]}: there must be two classes"
+        )
     if len(found) and found[0] > 0:
         _LOG.warning(
             "%s: the smallest label is %s, and classes below it stay empty: number the classes from 0",
@@ -285,7 +288,7 @@ def _custom(name: str) -> Arrays | Federation:
     """What the function of this name returns when it is called without arguments.
 
     It may return a Federation (used as it is), `Arrays`, or `(features, labels, test_features,
-    test_labels)`, whose classes are the labels 0 to the largest one.
+    test_labels)`, whose classes are the labels 0 to the largest one of the test inputs.
     """
     result = called(name, load_function("name", name))
     if isinstance(result, Federation | Arrays):
@@ -300,9 +303,10 @@ def _custom(name: str) -> Arrays | Federation:
 
 def _from_arrays(name: str, features: Any, labels: Any, test_features: Any, test_labels: Any) -> Arrays:
     numbers, test_numbers = _own_labels(name, labels), _own_labels(name, test_labels)
-    classes = 1 + int(max(numbers.max(initial=0), test_numbers.max(initial=0)))
-    if classes > MAX_CLASSES:
-        raise ValueError(f"{name}: label {classes - 1} is no class; number the classes from 0")
+    largest = int(max(numbers.max(initial=0), test_numbers.max(initial=0)))
+    if largest >= MAX_CLASSES:
+        raise ValueError(f"{name}: label {largest} is no class; number the classes from 0")
+    classes = 1 + int((test_numbers if len(test_numbers) else numbers).max(initial=0))
     inputs, test_inputs = _own_features(name, features), _own_features(name, test_features)
     if inputs.dtype != test_inputs.dtype:
         raise ValueError(
@@ -312,15 +316,16 @@ def _from_arrays(name: str, features: Any, labels: Any, test_features: Any, test
     pixels = inputs.dtype == np.uint8
     if pixels:
         _LOG.warning("%s: uint8 features are read as pixels, and divided by 255", name)
-    return Arrays(
+    arrays = Arrays(
         features=inputs,
-        labels=numbers,
+        labels=np.where(numbers < classes, numbers, -1),
         test_features=test_inputs,
         test_labels=test_numbers,
         class_names=tuple(str(label) for label in range(classes)),
         name=name,
         encoding=Scaling() if pixels else None,
     )
+    return tested_classes(arrays)
 
 
 def _own_features(name: str, values: Any) -> NDArray[np.float32] | NDArray[np.uint8]:

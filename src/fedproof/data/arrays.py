@@ -1,5 +1,6 @@
 """The instances of one data set before users hold them: choose classes, scale, give to users."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -11,6 +12,7 @@ from fedproof.data import text
 from fedproof.federation import EncodedBy, Federation
 
 Kind = TypeVar("Kind", bound=np.generic)
+_LOG = logging.getLogger("fedproof")
 ROWS_AT_ONCE = 256  # scaled block by block: a block stays in the cache, and no second copy is made
 
 
@@ -99,6 +101,24 @@ def choose_classes(arrays: Arrays, classes: Sequence[int | str] | None) -> Array
     names = tuple(arrays.class_names[index] for index in wanted)
     renamed = replace(arrays, labels=labels, test_labels=test_labels, class_names=names)
     return chosen(renamed, rows=kept, test_rows=test_kept)
+
+
+def tested_classes(arrays: Arrays) -> Arrays:
+    """The data without training instances of no class, whose label is -1; a line says how many there were.
+
+    Where data come without a list of classes, those of the test inputs are the classes: users must not decide
+    how many there are. One poisoned label that nobody else has would change the shape of every model.
+    """
+    known = arrays.labels >= 0
+    if known.all():
+        return arrays
+    _LOG.warning(
+        "%s: %d training instances are left out, no test input has a label like theirs; classes are those of "
+        "the test inputs",
+        arrays.name,
+        len(known) - int(known.sum()),
+    )
+    return chosen(arrays, rows=known)
 
 
 def limit_test(arrays: Arrays, limit: int | None) -> Arrays:
