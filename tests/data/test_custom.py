@@ -79,7 +79,7 @@ def test_a_federation_is_used_as_it_is(module):
         ("float_labels", "labels must be one row of integers from 0, found float64"),
         ("negative_labels", "labels must be integers from 0, the smallest is -1"),
         ("huge_labels", "label 1000000000002 is no class"),
-        ("one_class", "all labels are 0: there must be two classes at least"),
+        ("one_class", "all labels of classes that are tested are 0: there must be two classes"),
         ("short", "12 features but 5 labels"),
         ("text", "features must be an array of numbers"),
         ("ragged", "features must be an array of numbers"),

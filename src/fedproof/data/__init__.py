@@ -130,7 +130,9 @@ def _check_classes(source: Arrays | Federation) -> None:
     """Raise ValueError unless there are two classes at least; say which stay empty."""
     found = np.union1d(source.labels, source.test_labels)
     if len(found) == 1:
-        raise ValueError(f"{source.name}: all labels are {found[0]}: there must be two classes at least")
+        raise ValueError(
+            f"{source.name}: all labels of classes that are tested are {found[0]}: there must be two classes"
+        )
     if len(found) and found[0] > 0:
         _LOG.warning(
             "%s: the smallest label is %s, and classes below it stay empty: number the classes from 0",
