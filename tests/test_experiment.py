@@ -108,12 +108,13 @@ def test_predict_refuses_inputs_of_another_shape(finished):
 # --- directories --------------------------------------------------------------------------------------------
 
 
-def test_a_finished_run_is_not_done_again_unless_resumed(finished):
-    before = outputs(finished.folder)
+def test_a_finished_run_is_not_done_again_unless_resumed(finished, tmp_path):
+    folder = shutil.copytree(finished.folder, tmp_path / "finished")
+    before = outputs(folder)
     with pytest.raises(ValueError, match="continue with --resume"):
-        run(tiny(), finished.folder)
-    run(tiny(), finished.folder, resume=True)
-    assert outputs(finished.folder) == before
+        run(tiny(), folder)
+    run(tiny(), folder, resume=True)
+    assert outputs(folder) == before
 
 
 def test_a_directory_of_another_configuration_is_left_alone(finished):
@@ -180,7 +181,8 @@ def test_scores_that_the_disk_cannot_hold_are_refused_before_training(finished, 
         ValueError, match=r"scores of .* need .* GB, the disk has 0\.0 GB: set data\.test_limit"
     ):
         run(tiny(), tmp_path / "run")
-    run(finished.config, finished.folder, resume=True)  # which holds its scores already
+    folder = shutil.copytree(finished.folder, tmp_path / "finished")
+    run(finished.config, folder, resume=True)  # which holds its scores already
 
 
 def test_a_second_process_is_refused(tmp_path):

@@ -25,11 +25,13 @@ from fedproof.certificates.soundness import caveats_of as certificate_caveats
 from fedproof.config import Config, load_config
 from fedproof.ensemble import (
     Task,
-    drawn_updates,
+    drawn_users,
     ensemble_accuracy,
+    first_updates,
     one_round,
     replica_accuracies,
     shares_first_round,
+    table_of,
     train_ensemble,
 )
 from fedproof.ensemble.engines import Ensemble, check_engine
@@ -146,12 +148,15 @@ class SharedWork:
         return make_task(config, device, self.federations[key], seed=seed)
 
     def first_updates(self, config: Config, task: Task) -> Tensor | None:
-        """Updates in round one, kept for the runs that share them, see `drawn_updates`; None: no sharing."""
+        """Updates in round one of who is drawn, kept for the runs that share them; None: no sharing."""
         if not self.wanted or not shares_first_round(task) or task.mechanism.one_release:
             return None
         key = repr((config.data, config.model, task.local, common_half(task.seed), task.device))
         count = task.mechanism.models(task.units.num_users) or config.ensemble.replicas
-        self.updates = {key: drawn_updates(task, range(count), self.updates.get(key))}  # others may be large
+        known = self.updates.get(key)
+        users = drawn_users(task, range(count), known)
+        if len(users):  # one table at a time: they can be large
+            self.updates = {key: table_of(task, users, first_updates(task, users=users), known)}
         return self.updates[key]
 
 

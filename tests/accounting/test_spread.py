@@ -282,3 +282,16 @@ def test_selection_of_users_goes_with_independent_instances_only():
             count=1,
             selection_probability=0.5,
         )
+
+
+@pytest.mark.parametrize("relation", Relation)
+def test_instances_that_are_hardly_ever_drawn_have_a_curve(relation):
+    """Every loss is zero as computed, and so is how far it reaches; it ended with a domain error."""
+    mechanism = InstanceFedSGD(
+        rounds=500,
+        noise_multiplier=1e5,
+        sampling=FixedSize(cohort=45, users=53),
+        batch_probability=1e-15,
+    )
+    curve = tradeoff(mechanism, ThreatModel(unit="instance", relation=relation), 5)
+    assert 0.5 - 1e-6 < float(curve.lower(0.5)) <= 0.5

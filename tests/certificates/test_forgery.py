@@ -367,6 +367,20 @@ def test_settings_of_another_version_do_not_mix(scores):
     assert verify(text, scores) == ("privacy.relation must not be in a file of version 1",)
 
 
+def test_means_under_old_rules_are_reported():
+    """A mean that float16 rounds to one withstands everything by the rules of version 1."""
+    means = np.array([[1.0, 0.0]], dtype=np.float16)
+    certificate = certify_means(means, mechanism=MECHANISM)
+    assert unverified(dumps(certificate)) == ()
+    old = json.loads(forged(certificate, version=1, certified_size=[100], top_lower=[1.0], rival_upper=[0.0]))
+    del old["served"], old["caveats"], old["stated_assumptions"]
+    old |= {"assumptions": version_one.assumptions_of(certificate.settings, exact=True)}
+    body = {name: value for name, value in old.items() if name != "checksums"}
+    text = json.dumps(body | {"checksums": {name: checksum(value) for name, value in body.items()}})
+    assert verify(text, means) == ()  # as it was derived then
+    assert unverified(text) == ("rounding of the means",)
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_old_files_say_that_the_order_of_their_replicas_is_not_verified(path):
     document = json.loads(path.read_text())

@@ -6,7 +6,7 @@ import torch
 
 from fedproof.ensemble import (
     Sizes,
-    drawn_updates,
+    drawn_users,
     first_updates,
     memory,
     sizes_for,
@@ -125,12 +125,14 @@ def test_only_who_is_drawn_trains_in_round_one(sampling, task, monkeypatch):
         assert len(trained) < 6
         assert set(trained) == {0, *drawn}  # the first, in case nobody is drawn
         assert torch.equal(found.params, train_replicas(task, replicas, first_updates=every).params)
-    known = drawn_updates(task, range(2))
-    trained.clear()
-    more = drawn_updates(task, range(5), known)
-    assert 0 not in trained
+    few = drawn_users(task, range(2))
+    known = table_of(task, few, original(task, users=few))
+    others = drawn_users(task, range(5), known)
+    assert len(others)
+    assert not set(few) & set(others)
+    more = table_of(task, others, original(task, users=others), known)
     there = ~more[:, 0].isnan()
-    assert set(trained) < set(np.flatnonzero(there.numpy()))
+    assert set(np.flatnonzero(there.numpy())) == {*few, *others}
     assert torch.equal(more[there], every[there])
 
 
@@ -142,7 +144,7 @@ def test_where_nobody_is_drawn_or_nobody_knows_who_will_be(task, monkeypatch):
     )
     assert alone.params.isfinite().all()
     assert not alone.diagnostics["cohort_size"].any()
-    assert torch.equal(drawn_updates(replace(rarely, secure_noise=True), range(2)), first_updates(task))
+    assert drawn_users(replace(rarely, secure_noise=True), range(2)).tolist() == list(range(6))
 
 
 def test_first_updates_of_another_task_are_refused(task):

@@ -118,8 +118,9 @@ class MonotonePair:
     def discretise(self, step: float) -> DiscretePair:
         """The pair on a grid of losses, dominating the true one."""
         points, losses = self.scan
-        high = int(np.ceil(min(losses.max(), LARGEST_LOSS) / step))
-        low = int(np.floor(max(losses.min(), -LARGEST_LOSS) / step))
+        # A level on either side of zero, also where all losses are zero as computed.
+        high = max(1, int(np.ceil(min(losses.max(), LARGEST_LOSS) / step)))
+        low = min(-1, int(np.floor(max(losses.min(), -LARGEST_LOSS) / step)))
         levels = np.arange(low, high + 1, dtype=np.float64) * step
         edges, error = self._where(levels, points, losses)
         walls = np.concatenate(([np.inf], edges, [-np.inf]))[::-1]  # losses fall along the line

@@ -53,7 +53,7 @@ class SpreadPair:
         for power in range((self.size - 1).bit_length() + 1):
             pair = self._of(min(self.size, 1 << power))
             spread, reach = pair.spread_and_reach()
-            found.append((1 << power, max(spread, 1e-12), reach))
+            found.append((1 << power, max(spread, 1e-12), max(reach, 1e-12)))  # all losses may be 0
             if pair.told_apart() > 1 - _CERTAIN:
                 break
         return found

@@ -280,14 +280,16 @@ def unverified(text: str | bytes, labels: ArrayLike | str | Path | None = None) 
     """What `verify` takes from a certificate file as it is, though it could be checked; empty if nothing.
 
     Without `labels` these are the labels in the file and the accuracies that follow from them. A file of
-    version 1 whose bets depend on the order of the replicas does not show who chose that order: certify its
-    scores again.
+    version 1 whose bets depend on the order of the replicas does not show who chose that order, and one from
+    means took what rounding made one of them for certainty: certify the scores, or the means, again.
     """
     document = parse(text)
     known = document.get("labels") is not None
     taken = [name for name in _FROM_LABELS if known and labels is None]
     if document["version"] == 1 and document["bound"] == Bound.BETTING and not _is_counted(document):
         taken.append("order of the replicas")
+    if document["version"] == 1 and document.get("num_replicas", 0) is None:
+        taken.append("rounding of the means")
     return tuple(taken)
 
 

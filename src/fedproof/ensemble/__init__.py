@@ -5,12 +5,13 @@ from fedproof.ensemble.memory import Sizes, sizes_for
 from fedproof.ensemble.task import Task, fingerprint, shares_first_round
 from fedproof.ensemble.train import (
     Replicas,
-    drawn_updates,
+    drawn_users,
     ensemble_accuracy,
     first_updates,
     predict,
     released,
     replica_accuracies,
+    table_of,
     train_replicas,
 )
 
@@ -19,7 +20,7 @@ __all__ = [
     "Replicas",
     "Sizes",
     "Task",
-    "drawn_updates",
+    "drawn_users",
     "ensemble_accuracy",
     "fingerprint",
     "first_updates",
@@ -28,6 +29,7 @@ __all__ = [
     "replica_accuracies",
     "shares_first_round",
     "sizes_for",
+    "table_of",
     "train_ensemble",
     "train_replicas",
 ]

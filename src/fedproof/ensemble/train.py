@@ -76,7 +76,7 @@ def train_replicas(
         task: what is trained.
         replicas: indices, `range(0, 100)`.
         first_updates: result of `first_updates(task)` for this federation, model, local training and seed,
-            or of `drawn_updates` for these replicas; saves the first round in every part and every noise
+            or `table_of` those who are drawn; saves the first round in every part and every noise
             level. Computed here if None. Of a mechanism with one release it may be that, from
             `released(task)`.
         sizes: how much is trained at once; None chooses from the memory of the device.
@@ -111,8 +111,8 @@ def train_replicas(
 def first_updates(task: Task, sizes: Sizes | None = None, users: NDArray[np.int64] | None = None) -> Tensor:
     """Round-one update `(users, dim)` of every user, or the given ones, the same for all replicas.
 
-    It is also the same for all noise levels and clip norms. Kept in the host's memory if the device could
-    not hold it beside the training.
+    It is also the same for all noise levels and clip norms, and has the same bits whoever else is asked for.
+    Kept in the host's memory if the device could not hold it beside the training.
     """
     sizes = sizes or sizes_for(task)
     home = torch.device(task.device if shared_fits(task) else "cpu")
@@ -126,29 +126,26 @@ def first_updates(task: Task, sizes: Sizes | None = None, users: NDArray[np.int6
                 torch.cuda.empty_cache()
 
 
-def drawn_updates(
-    task: Task, replicas: Iterable[int], known: Tensor | None = None, sizes: Sizes | None = None
-) -> Tensor:
-    """Round-one updates `(users, dim)` of all whom round one of `replicas` needs; nan for others.
+def drawn_users(task: Task, replicas: Iterable[int], known: Tensor | None = None) -> NDArray[np.int64]:
+    """The users whose update round one of `replicas` needs and a `known` table (users, dim) does not have.
 
-    Few replicas draw few of many users, and nobody else has to train. Rows that are `known`, the result for
-    other replicas, are kept, and rows that are missing are written there.
-
-    Guarantee: a row has the bits that `first_updates(task)` gives it, whoever else is drawn.
+    Few replicas draw few of many users, and nobody else has to train.
     """
     needed = np.full(task.units.num_users, task.secure_noise)  # then only the training itself draws
     needed[[0, *getattr(task.attack, "adversaries", ())]] = True  # the first stands in for an empty cohort
     ahead = iter(replicas)
     while not needed.all() and (some := list(islice(ahead, _DRAWN))):
         needed |= cohorts_of(task.mechanism, task.units.who, task.seed, some)[:, 0].any(axis=0)
-    if known is None and needed.all():
-        return first_updates(task, sizes)
+    return np.flatnonzero(needed if known is None else needed & known[:, 0].isnan().cpu().numpy())
+
+
+def table_of(task: Task, users: NDArray[np.int64], updates: Tensor, known: Tensor | None = None) -> Tensor:
+    """First `updates` of some `users` as a table (users, dim), nan for others; written into a `known` one."""
+    if len(users) == task.units.num_users:
+        return updates
     if known is None:
-        shape, home = (len(needed), task.model.layout.dim), task.device if shared_fits(task) else "cpu"
-        known = torch.full(shape, torch.nan, dtype=task.dtype, device=home)
-    missing = np.flatnonzero(needed & known[:, 0].isnan().cpu().numpy())
-    if len(missing):
-        known[torch.from_numpy(missing).to(known.device)] = first_updates(task, sizes, missing)
+        known = updates.new_full((task.units.num_users, updates.shape[1]), torch.nan)
+    known[torch.from_numpy(users).to(known.device)] = updates
     return known
 
 
@@ -338,7 +335,8 @@ def shared_by_replicas(
             )
         return released(task, given, sizes)
     if given is None:
-        return drawn_updates(task, replicas, sizes=sizes)
+        users = drawn_users(task, replicas)
+        return table_of(task, users, first_updates(task, sizes, users))
     if given.ndim == 1 and task.mechanism.one_release and len(given) == task.model.layout.dim:
         return given.double()
     expected = (task.federation.num_users, task.model.layout.dim)
