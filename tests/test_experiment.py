@@ -19,8 +19,8 @@ from fedproof.cli.training import show
 from fedproof.config import parse_config
 from fedproof.experiment import run
 from fedproof.federation import Federation
-from fedproof.report import write_report
 from fedproof.report.run_data import read_run
+from fedproof.report.run_page import write_report
 from fedproof.report.words import headline
 from fedproof.serving import predict
 from fedproof.summary import read_summary

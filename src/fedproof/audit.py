@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betainc
 from scipy.stats import f as f_distribution
 from torch import Tensor, nn
@@ -40,20 +40,14 @@ class Evidence:
     """Bounds on the probabilities of events "above t", for every t in `thresholds`, on two federations.
 
     Guarantee: all bounds hold together, except with probability at most `false_alarm`.
-
-    Attributes:
-        thresholds: `(events,)`.
-        clean_lower, clean_upper: bounds on the probability on the first federation.
-        poisoned_lower, poisoned_upper: bounds on the probability on the second.
-        false_alarm: chance that any of them is wrong.
     """
 
-    thresholds: Floats
-    clean_lower: Floats
+    thresholds: Floats  # (events,)
+    clean_lower: Floats  # bounds on the probability on the first federation, and on the second
     clean_upper: Floats
     poisoned_lower: Floats
     poisoned_upper: Floats
-    false_alarm: float
+    false_alarm: float  # chance that any of them is wrong
 
     def contradictions(self, curve: Tradeoff) -> Floats:
         """Thresholds of the events that move further than `curve` allows.
@@ -249,7 +243,7 @@ class _Side:
 
 def _task(mechanism: Mechanism, side: _Side, seed: int) -> Task:
     return Task(
-        federation=_users(side) if _draws_units(mechanism) else _instances(side),
+        federation=_federation(side, alone=_draws_units(mechanism)),
         model=_model(mechanism.clipping.num_layers or 1),
         mechanism=_declared(mechanism, side),
         local=LocalTraining(batch_size=1, learning_rate=1.0),
@@ -265,27 +259,20 @@ def _declared(mechanism: Mechanism, side: _Side) -> Mechanism:
     return mechanism.altered(population=mechanism.population or side.num_users + canaries)
 
 
-def _users(side: _Side) -> Federation:
-    """Every user owns one instance; absent canaries are not there at all."""
-    pulls = np.concatenate([np.full(side.num_users, side.crowd), np.full(side.canaries, side.pull)])
-    return _federation(pulls, np.arange(len(pulls) + 1))
+def _federation(side: _Side, *, alone: bool) -> Federation:
+    """Canaries are users of one instance, as all are, or the last of users with four has them besides.
 
-
-def _instances(side: _Side) -> Federation:
-    """Every user owns four instances, the last one the canaries too; absent ones are not there at all."""
-    pulls = np.concatenate([np.full(4 * side.num_users, side.crowd), np.full(side.canaries, side.pull)])
-    offsets = np.arange(side.num_users + 1) * 4
-    offsets[-1] += side.canaries
-    return _federation(pulls, offsets)
-
-
-def _federation(pulls: Floats, offsets: NDArray[np.int64]) -> Federation:
+    Absent ones are not there at all.
+    """
+    crowd = side.num_users * (1 if alone else 4)
+    pulls = np.concatenate([np.full(crowd, side.crowd), np.full(side.canaries, side.pull)])
+    starts = np.arange(len(pulls)) if alone else 4 * np.arange(side.num_users)
     features = np.zeros((len(pulls), _FEATURES), dtype=np.float32)
     features[:, 0] = _PULL * np.abs(pulls)
     return Federation(
         features=features,
         labels=(pulls > 0).astype(np.int64),
-        offsets=offsets.astype(np.int64),
+        offsets=np.append(starts, len(pulls)),
         test_features=np.zeros((1, _FEATURES), dtype=np.float32),
         test_labels=np.zeros(1, dtype=np.int64),
         class_names=("against", "with"),

@@ -165,18 +165,12 @@ def _check(path: Path, config: Config, *, resume: bool) -> None:
 
 
 def seed_of(folder: Path, config: Config) -> int:
-    """The seed of the run of `config` in `folder`.
-
-    Raises:
-        ValueError: it is not there, or is no seed; the message does not repeat what was found.
-    """
-    if config.ensemble.seed is not None:
-        return config.ensemble.seed
-    return kept_seed(folder)
+    """The seed of the run of `config` in `folder`."""
+    return kept_seed(folder) if config.ensemble.seed is None else config.ensemble.seed
 
 
 def kept_seed(folder: Path) -> int:
-    """The seed that is kept in a directory."""
+    """The seed that is kept in a directory; ValueError if none is, which does not repeat what was found."""
     try:
         text = (folder / SEED).read_bytes()
     except FileNotFoundError:

@@ -1,6 +1,7 @@
 """ε under every accountant: the paper's tables, reference readings, dp_accounting's own answers."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import dp_accounting as dp
@@ -83,6 +84,47 @@ def test_renyi_divergences_are_rounded_up(probability, noise):
             )
             exact = 1000 * mpmath.log(moment) / (order - 1)
             assert exact <= divergence <= exact * (1 + mpmath.mpf(1e-10)) + 1e-10
+
+
+@pytest.mark.parametrize("order", [1.5, 2, 9, 40])
+@pytest.mark.parametrize(("noise", "probability"), [(0.4, 0.5), (1.0, 0.99), (2.0, 0.1), (20.0, 0.01)])
+def test_the_renyi_divergence_of_a_replaced_unit_is_the_integral(order, noise, probability):
+    q, variance = mpmath.mpf(probability), mpmath.mpf(noise) ** 2
+
+    def density(z):
+        def mixed(x):
+            return (1 - q) + q * mpmath.exp((2 * x - 1) / (2 * variance))
+
+        return mixed(z) ** order * mixed(-z) ** (1 - order) * mpmath.exp(-(z**2) / (2 * variance))
+
+    with mpmath.workdps(30):
+        far = [-14 * noise, *(place / 4 * (2 * order + 14 * noise) for place in range(5))]
+        moment = mpmath.quad(density, far, maxdegree=10) / mpmath.sqrt(2 * mpmath.pi * variance)
+        exact = float(mpmath.log(moment) / (order - 1))
+    assert poisson_rdp(probability, noise, order, replaced=True) == pytest.approx(exact, rel=1e-8)
+
+
+@pytest.mark.parametrize("probability", [0.01, 0.5, 1.0])
+def test_beside_cohorts_of_fixed_size_a_unit_is_replaced_in_every_query(probability):
+    """Adding a unit to a Poisson sample, and replacing it in the other query, is the ε of nothing."""
+    drawn = dp.PoissonSampledDpEvent(probability, dp.GaussianDpEvent(1.0))
+    hardly = dp.SampledWithoutReplacementDpEvent(10**6, 1, dp.GaussianDpEvent(100.0))
+    mixed = dp.ComposedDpEvent([dp.SelfComposedDpEvent(drawn, 3), hardly])
+    spent = account(mixed, 1e-5, ["rdp", "pld"])
+    assert spent["pld"] <= spent["rdp"] <= 4 * spent["pld"]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_divergences_of_little_noise_are_bounded_without_an_integral(replaced, monkeypatch):
+    """The bound lies above the integral, and close to it where it takes its place."""
+    asked = [(q, 0.3, order) for q in (1e-6, 0.1, 0.9) for order in (1.5, 20.0, 500.0)]
+    exact = [poisson_rdp(*each, replaced) for each in asked]
+    monkeypatch.setattr("fedproof.accounting.epsilon._MOST_STEPS", 0)
+    bounds = [poisson_rdp.__wrapped__(*each, replaced) for each in asked]
+    assert all(bound >= divergence * (1 - 1e-12) for bound, divergence in zip(bounds, exact, strict=True))
+    assert bounds[-1] <= 1.01 * exact[-1]
+    monkeypatch.undo()
+    assert math.isfinite(poisson_rdp(0.1, 1e-3, 8192.0, replaced))
 
 
 def test_the_papers_orders():
@@ -180,12 +222,17 @@ def test_without_replacement_is_the_propositions_bound():
 
 
 def test_per_user_accounts_and_parallel_composition():
-    mechanism = InstanceFedAvg(rounds=3, local_steps=10, noise_multiplier=3, batch_probability=0.1)
-    spent = user_accounts(
-        mechanism, 1e-5, user_sizes=[500, 1000, 1000, 40], batch_size=50, participation=[3, 3, 1, 0]
-    )
+    declared = InstanceFedAvg(rounds=3, local_steps=10, noise_multiplier=3, batch_probability=0.1)
+    by_size = replace(declared, by_size=True)
+    users = {"user_sizes": [500, 1000, 1000, 40], "batch_size": 50, "participation": [3, 3, 1, 0]}
+    spent = user_accounts(by_size, 1e-5, **users)
     assert spent[0] > spent[1] > spent[2] > spent[3] == 0
-    assert max(spent) == account(mechanism, 1e-5)["pld"]  # the smallest user decides: 50 / 500
+    assert max(spent) == account(declared, 1e-5)["pld"]  # the smallest user decides: 50 / 500
+    with pytest.raises(ValueError, match=r"batch_probability = 0\.1 must be at least"):
+        user_accounts(by_size, 1e-5, **users | {"user_sizes": [499, 1000, 1000, 40]})
+    # Where the chance is declared, it is everybody's: a large user is not drawn less often.
+    spent = user_accounts(declared, 1e-5, **users)
+    assert spent[0] == spent[1] == max(spent) > spent[2] > spent[3] == 0
 
 
 @pytest.mark.parametrize(

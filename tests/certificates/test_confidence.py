@@ -1,5 +1,6 @@
 """Coverage and width of every bound; a wrong bound must be caught by the same test."""
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -182,6 +183,18 @@ def test_clopper_pearson_holds_where_the_inverse_of_the_incomplete_beta_has_lost
     num, successes = 100_000, 99_001
     rate = binomial_lower(num, failure_probability)[successes]
     assert binom.sf(successes - 1, num, rate) <= failure_probability * (1 + 1e-10)
+
+
+@pytest.mark.parametrize("failure_probability", [1e-150, 1e-250, 1e-300, 1e-307])
+@pytest.mark.parametrize(("num", "successes"), [(100, 63), (100, 100), (1000, 966), (1000, 1000), (5000, 1)])
+def test_clopper_pearson_holds_where_chances_leave_the_incomplete_beta(num, successes, failure_probability):
+    """It is zero from about 1e-270 on, where the chance was larger than allowed by a factor of 1e33."""
+    rate = mpmath.mpf(float(binomial_lower(num, failure_probability)[successes]))
+    with mpmath.workdps(30):
+        chance = mpmath.fsum(
+            mpmath.binomial(num, j) * rate**j * (1 - rate) ** (num - j) for j in range(successes, num + 1)
+        )
+        assert chance <= mpmath.mpf(failure_probability) * (1 + mpmath.mpf(1e-9))
 
 
 def test_a_failure_probability_that_no_inverse_knows_bounds_nothing():

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from fedproof.data import load, load_arrays
+from fedproof.data import load
 from fedproof.data.text import Encoding, encode, read_vectors, tokens
 
 TRAIN = {
@@ -211,6 +211,6 @@ def test_missing_leaf_folder_and_vectors_say_what_to_do(write_leaf):
         load("leaf/tweets", data_dir=folder, vectors="mine.txt")
 
 
-def test_length_must_be_a_count(write_leaf, glove_folder):
+def test_length_must_be_a_count(load_arrays, write_leaf, glove_folder):
     with pytest.raises(ValueError, match="length = 0"):
         load_arrays("leaf/tweets", data_dir=write_leaf("tweets", TRAIN, TEST), length=0)

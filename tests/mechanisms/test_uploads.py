@@ -61,6 +61,24 @@ def test_a_vector_moves_a_lead_by_one_at_most_and_two_vectors_differ_by_no_more_
     assert np.abs(leads).max() <= 1 + 1e-12
 
 
+@pytest.mark.parametrize("kind", [kind for kind in SETS if not SETS[kind].labels])
+def test_what_all_classes_have_in_common_hides_no_difference_however_small(kind):
+    """Numbers common to all classes, beside others of any size: what a mean rounds is larger than those."""
+    rng = np.random.default_rng(3)
+    for classes in (2, 3, 7, 10):
+        upload = type(SETS[kind])(**(vars(SETS[kind]) | {"classes": classes}))
+        width = upload.shape[0]
+        sent = rng.normal(size=(4000, width, classes)) * 10.0 ** rng.uniform(-40, -10, size=(4000, 1, 1))
+        sent[::2, :, 2:] = 0
+        sent[:, : width - 1] = rng.random((4000, width - 1, 1))
+        vectors = on_grid(upload.inside(sent)) * GRID
+        assert np.linalg.norm(vectors.reshape(4000, -1), axis=1).max() <= upload.norm
+        weights = upload.weights(rng.normal(size=(1, FEATURES)), places() if upload.bumps else None)[0]
+        longest = np.linalg.norm(weights)  # in the direction in which most is moved
+        apart = np.linalg.norm(vectors[:, :, :, None] - vectors[:, :, None], axis=1)
+        assert longest * apart.max() <= (1 + 1e-12) * (np.sqrt(2) if upload.bumps else 1)
+
+
 @pytest.mark.parametrize("kind", SETS)
 def test_influence_norm_and_distance_are_attained(kind):
     """No smaller number would do: the worst vectors for one input and one pair of classes."""
@@ -184,6 +202,12 @@ def test_releases_that_cannot_be(change, message):
     }
     with pytest.raises(ValueError, match=message):
         Release(**fields | change)
+
+
+@pytest.mark.parametrize("kind", [Anchors, NonNegative])
+def test_one_class_is_nothing_to_vote_on(kind):
+    with pytest.raises(ValueError, match="classes = 1 must be at least 2"):
+        kind(anchors=ANCHORS, classes=1)
 
 
 def test_what_cannot_be_computed_exactly_is_refused():

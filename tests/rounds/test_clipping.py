@@ -29,7 +29,7 @@ from fedproof.mechanisms import (
     UserFedAvg,
 )
 from fedproof.models.model import ClippedGradient
-from fedproof.rounds import play
+from fedproof.rounds import executor_of
 from fedproof.rounds.clipping import Bounded, add_noise, bound, next_clip_norms, unbounded
 from fedproof.rounds.instance import Draw, Tally, clipped_sums
 from fedproof.rounds.randomness import Purpose, Stream
@@ -167,7 +167,7 @@ def test_a_round_adds_noise_of_the_stated_scale(setting, begin, clipping, sampli
     mechanism = user_fedavg(clipping, sampling)
     state, streams = begin(mechanism, range(40))
     still = torch.zeros(10, setting.model.layout.dim)
-    after, _ = play(mechanism, setting, state, streams, still)
+    after, _ = executor_of(mechanism)(mechanism, setting, state, streams, still)
     # Users that change nothing leave σS · noise, divided by the expected cohort.
     cohort = 10.0 if isinstance(sampling, Everyone) else 3.0
     assert_unit_variance(after.params * cohort / (1.7 * 0.3))
@@ -198,7 +198,7 @@ def test_a_round_adds_noise_of_the_stated_scale(setting, begin, clipping, sampli
 def test_users_add_noise_of_the_stated_scale(setting, begin, mechanism, members):
     state, streams = begin(mechanism, range(40))
     still = replace(setting, model=_Silent(setting.model))
-    after, _ = play(mechanism, still, state, streams)
+    after, _ = executor_of(mechanism)(mechanism, still, state, streams)
     # A member's step is -η/L · σS · noise; the mean of m members has standard deviation that over √m.
     step = setting.local.learning_rate / setting.local.batch_size * 1.7 * 1e-6
     assert_unit_variance(after.params * members**0.5 / step)
@@ -298,7 +298,7 @@ def test_an_instance_moves_a_sum_of_thousands_by_its_clip_norm_and_no_more(setti
             tally=Tally(1, params),
             lane=np.zeros(1, dtype=np.int64),
             pieces=(1, 0.0),
-            width=1,
+            widths=(1, 1),
         )[0, 0]
 
     assert float(total(1.0) - total(0.0)) == pytest.approx(1, abs=1e-6)

@@ -19,15 +19,7 @@ from fedproof import check
 from fedproof.accounting.events import queries_of
 from fedproof.accounting.tradeoff import composed_losses
 from fedproof.arrays import Floats
-from fedproof.mechanisms import (
-    Everyone,
-    FixedSize,
-    InstanceFedAvg,
-    Mechanism,
-    Poisson,
-    Queries,
-    Query,
-)
+from fedproof.mechanisms import Everyone, FixedSize, InstanceFedAvg, Mechanism, Poisson, Queries, Query
 from fedproof.threat import Relation
 
 # The orders of the paper's implementation: 1.1, 1.2, …, 10.9 and 12, 13, …, 63.
@@ -38,25 +30,29 @@ WIDE_ORDERS: tuple[float, ...] = (
     + tuple(map(float, range(34, 129, 2)))
     + tuple(float(round(2**i)) for i in np.linspace(7.125, 13, 48))
 )
+_MOST_STEPS = 1 << 20  # of an integral over which a Rényi divergence is computed
 
 
 def rdp(source: Mechanism | DpEvent, orders: Sequence[float]) -> Floats:
     """Rényi divergence of one unit (add or remove; replace for cohorts of fixed size) at each order.
 
-    Guarantee: rounded up, by more than the logarithm of a moment near one and the sums may have lost. It
+    Guarantee: rounded up, by more than the logarithm of a moment near one and the sums may have lost. All
+    queries are for one relation: beside cohorts of fixed size a unit is replaced in every other query too. It
     holds for any unit of any owner, so k units are k steps of it however they are spread over owners.
     """
     lost = 1e-14 / (np.asarray(orders, dtype=np.float64) - 1)
-    curves = [query.count * (_rdp_once(query, tuple(orders)) + lost) for query in queries_of(source)]
+    replaced, queries = natural_relation(source) is Relation.REPLACE, queries_of(source)
+    curves = [query.count * (_rdp_once(query, tuple(orders), replaced) + lost) for query in queries]
     return np.asarray(np.sum(curves, axis=0)) * (1 + 1e-12)
 
 
-def _rdp_once(query: Query, orders: tuple[float, ...]) -> Floats:
+def _rdp_once(query: Query, orders: tuple[float, ...], replaced: bool = False) -> Floats:
+    noise = query.noise_multiplier
     match query.sampling:
         case Everyone():
-            curve = np.asarray(orders) / (2 * query.noise_multiplier**2)
+            curve = np.asarray(orders) / (2 * (noise / (1 + replaced)) ** 2)
         case Poisson(probability=probability):
-            curve = np.array([poisson_rdp(probability, query.noise_multiplier, order) for order in orders])
+            curve = np.array([poisson_rdp(probability, noise, order, replaced) for order in orders])
         case FixedSize(cohort=cohort, users=users):
             # Replacing one member moves the sum by twice the clip norm.
             halved = dp.GaussianDpEvent(query.noise_multiplier / 2)
@@ -66,23 +62,36 @@ def _rdp_once(query: Query, orders: tuple[float, ...]) -> Floats:
 
 
 @lru_cache(maxsize=1 << 16)
-def poisson_rdp(probability: float, noise_multiplier: float, order: float) -> float:
+def poisson_rdp(probability: float, noise_multiplier: float, order: float, replaced: bool = False) -> float:
     """Rényi divergence of the Poisson-sampled Gaussian mechanism at any order above one.
 
-    The divergence is log E[((1-q) + q exp((2z-1)/(2σ²)))^α] / (α-1) over z ~ N(0, σ²). The trapezoidal rule
-    converges exponentially on this analytic integrand once the step resolves both its bumps and its nearest
-    singularity, at distance πσ² from the real line. (`dp_accounting` has a series for it, which gives up at
-    fractional orders when the noise is small.)
+    With r(z) = (1-q) + q exp((2z-1)/(2σ²)) the divergence is log E[r(z)^α] / (α-1) over z ~ N(0, σ²), and for
+    a unit that is replaced log E[r(z)^α r(-z)^(1-α)] / (α-1). The trapezoidal rule converges exponentially on
+    these analytic integrands once the step resolves their bumps and their nearest singularities, at distance
+    πσ² from the real line. (`dp_accounting` has a series, which gives up at fractional orders when the noise
+    is small.) Where that takes too many steps, an upper bound is given: by Minkowski's inequality the norm of
+    r in L^α is at most (1-q) + q exp((α-1)/(2σ²)); r(-z) is at least 1-q, and a divergence no larger than if
+    units are drawn for certain.
 
-    Reference: Mironov, Talwar, Zhang 2019, arXiv:1908.10530v1, Theorem 5 and equation (3).
+    Reference: Mironov, Talwar, Zhang 2019, arXiv:1908.10530v1, Theorem 5 and equation (3); pairs: `pairs`.
     """
     variance = noise_multiplier**2
     if probability == 1:
-        return order / (2 * variance)
+        return order * (1 + 3 * replaced) / (2 * variance)
     step = min(noise_multiplier / 8, math.pi * variance / 6)
-    z = np.arange(-13 * noise_multiplier, order + 13 * noise_multiplier, step)
-    ratio = np.logaddexp(np.log1p(-probability), np.log(probability) + (2 * z - 1) / (2 * variance))
-    moment = logsumexp(order * ratio - z**2 / (2 * variance)) + math.log(
+    begin, end = -13 * noise_multiplier, order * (1 + replaced) + 13 * noise_multiplier
+    if (end - begin) / step > _MOST_STEPS:
+        drawn = math.log(probability) + (order - 1) / (2 * variance)
+        added = float(order / (order - 1) * np.logaddexp(math.log1p(-probability), drawn))
+        return min(2 * order / variance, added - math.log1p(-probability)) if replaced else added
+
+    def log_ratio(x: Floats) -> Floats:
+        drawn = np.log(probability) + (2 * x - 1) / (2 * variance)
+        return np.asarray(np.logaddexp(np.log1p(-probability), drawn))
+
+    z = np.arange(begin, end, step)
+    powers = order * log_ratio(z) + ((1 - order) * log_ratio(-z) if replaced else 0.0)
+    moment = logsumexp(powers - z**2 / (2 * variance)) + math.log(
         step / (noise_multiplier * math.sqrt(2 * math.pi))
     )
     return max(0.0, float(moment) / (order - 1))
@@ -353,10 +362,12 @@ def user_accounts(
     participation: Sequence[int],
     accountant: str = "pld",
 ) -> list[float]:
-    """ε of each user's own instances in InsDP-FedAvg, from its size and the rounds it took part in.
+    """ε of each user's own instances in InsDP-FedAvg, from its batches and the rounds it took part in.
 
     Guarantee: users hold disjoint instances, so the ε of the whole is the largest of these (parallel
-    composition; McSherry 2009). A user that never took part has spent nothing.
+    composition; McSherry 2009). A user that never took part has spent nothing. The chance of an instance to
+    enter a batch is the one that is executed: the declared one, whatever the user's size, or `by_size` the
+    batch size over that size, which is then taken to be the same with the instance and without it.
     """
     check.count(batch_size=batch_size)
     if len(user_sizes) != len(participation):
@@ -364,11 +375,14 @@ def user_accounts(
     known: dict[tuple[float, int], float] = {}
     spent = []
     for size, rounds in zip(user_sizes, participation, strict=True):
-        key = (min(1.0, batch_size / size), rounds)
-        if rounds and key not in known:
-            own = replace(mechanism, batch_probability=key[0], rounds=rounds)
-            known[key] = account(own, delta, [accountant])[accountant]
-        spent.append(known[key] if rounds else 0.0)
+        if not rounds:
+            spent.append(0.0)
+            continue
+        (chance,) = mechanism.batch_probabilities(np.array([size]), batch_size).tolist()
+        if (chance, rounds) not in known:
+            own = replace(mechanism, batch_probability=chance, rounds=rounds)
+            known[chance, rounds] = account(own, delta, [accountant])[accountant]
+        spent.append(known[chance, rounds])
     return spent
 
 

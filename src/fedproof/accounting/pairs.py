@@ -45,9 +45,12 @@ class Mixture:
     def log_density(self, points: Floats) -> tuple[Floats, Floats]:
         """Logarithm of the density up to the constant that all mixtures share, and its derivative."""
         distances = self.means - points[:, None]
-        exponents = np.log(self.weights) - 0.5 * distances**2
-        largest = exponents.max(axis=1)
-        shares = np.exp(exponents - largest[:, None])
+        shares = np.square(distances)  # in place from here on: memory is what takes the time
+        shares *= 0.5
+        np.subtract(np.log(self.weights), shares, out=shares)
+        largest = shares.max(axis=1)
+        shares -= largest[:, None]
+        np.exp(shares, out=shares)
         total = shares.sum(axis=1)
         return largest + np.log(total), np.einsum("ij,ij->i", shares, distances) / total
 
@@ -60,9 +63,12 @@ _STILL = Mixture(weights=np.ones(1), means=np.zeros(1))
 
 
 def _normal_cells(edges: Floats) -> Floats:
-    """Standard normal masses between consecutive rows of `edges`, from the tail that keeps digits."""
-    left, right = ndtr(edges), ndtr(-edges)
-    return np.asarray(np.where(edges[:-1] > 0, right[:-1] - right[1:], left[1:] - left[:-1]))
+    """Standard normal masses between increasing rows of `edges`, from the tail that keeps digits."""
+    tail, left, right = ndtr(-np.abs(edges)), edges[:-1], edges[1:]
+    masses = np.where(left > 0, tail[:-1] - tail[1:], tail[1:] - tail[:-1])
+    around = (left <= 0) & (right > 0)  # the one cell with zero inside
+    masses[around] = ndtr(right[around]) - tail[:-1][around]
+    return np.asarray(masses)
 
 
 # --- one pair -----------------------------------------------------------------------------------------------
@@ -210,14 +216,12 @@ class FixedSizePair:
 
     def spread_and_reach(self) -> tuple[float, float]:
         """A lower estimate of the loss's standard deviation, and the largest absolute loss that matters."""
-        reach = min(LARGEST_LOSS, float(np.log1p(self.any_drawn * np.expm1(self._largest_ratio()))))
+        largest = min(600.0, float(np.max(self.shifts * (self.shifts / 2 + _REACH))))  # log-ratio
+        reach = min(LARGEST_LOSS, float(np.log1p(self.any_drawn * np.expm1(largest))))
         losses = np.linspace(0.0, reach, _SCAN_POINTS)
         clean, _ = self._cells(losses)
         middle = np.concatenate(((losses[1:] + losses[:-1]) / 2, [reach]))
         return float(np.sqrt(clean @ middle**2)), reach
-
-    def _largest_ratio(self) -> float:
-        return min(600.0, float(np.max(self.shifts * (self.shifts / 2 + _REACH))))
 
     def _cells(self, losses: Floats) -> tuple[Floats, Floats]:
         """Masses of ((1-w_0) P₁ + w_0 Q₁, Q₁) between increasing non-negative losses and beyond the last."""

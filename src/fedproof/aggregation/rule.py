@@ -119,11 +119,7 @@ _ENTRIES = {"cpu": 1 << 24, "cuda": 1 << 27}  # numbers gathered at once
 class Rule:
     """A rule as the server applies it; its result times the cohort's size takes the place of the sum.
 
-    Attributes:
-        num_adversaries: f, how many of a cohort the rule shall withstand.
-        function: the rule for cohorts of equal size.
-        least: smallest cohort for a given f.
-        options: further arguments of `function`.
+    Of a cohort it shall withstand f = `num_adversaries`; the smallest cohort for an f is `least(f)`.
     """
 
     name: str

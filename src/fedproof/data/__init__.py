@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -30,17 +30,8 @@ from fedproof.federation import EncodedBy, Federation, Summary, show, summarise
 from fedproof.functions import called, load_function
 
 __all__ = [
-    "Arrays",
-    "Summary",
-    "data_folder",
-    "default_users",
-    "even_share",
-    "fetch",
-    "load",
-    "load_arrays",
-    "show",
-    "summarise",
-]
+    "Arrays", "Summary", "data_folder", "default_users", "even_share", "fetch", "load", "show", "summarise",
+]  # fmt: skip
 
 
 FOLDERS = ("mnist", *cifar.VERSIONS, "leaf", "sent140", "sent140-pseudo")  # in the folder of all data
@@ -91,13 +82,15 @@ def load(
     check.not_negative_count(seed=seed)
     if test_limit is not None:
         check.count(test_limit=test_limit)
-    source = _read(name, data_dir, vectors, length)
+    read = partial(_read, data_dir=data_dir, vectors=vectors, length=length)
+    source = read(name)
     if isinstance(source, Federation):
-        own = _as_it_is(source, name, classes, users, partition, most_instances, public)
+        same = classes is None and users in (None, source.num_users) and partition in (None, "natural")
+        own = _as_it_is(source, name, same, most_instances, public)
         return own if encode is None else encode(own)
     elsewhere = None
     if isinstance(public, str):
-        elsewhere, public = _elsewhere(public, name, data_dir, vectors, length, encode), None
+        elsewhere, public = _elsewhere(public, name, read, encode), None
     arrays = choose_classes(source, classes)
     if partition is None:
         partition = "iid" if arrays.owners is None else "natural"
@@ -123,31 +116,29 @@ def load(
     return federation if elsewhere is None else _with_public(federation, elsewhere)
 
 
-def load_arrays(
-    name: str,
-    *,
-    classes: Sequence[int | str] | None = None,
-    data_dir: PathLike | None = None,
-    vectors: PathLike | None = None,
-    length: int = text.LENGTH,
-) -> Arrays:
-    """Training and test arrays without a partition, for ordinary training on public data.
-
-    >>> load_arrays("digits", classes=[2, 3]).class_names
-    ('2', '3')
-    """
-    source = _read(name, data_dir, vectors, length)
-    if isinstance(source, Federation):
-        raise ValueError(f"{name} returns a Federation; for plain arrays it must return fedproof.data.Arrays")
-    return read_only(encoded(choose_classes(source, classes)))
-
-
 def _read(name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int) -> Arrays | Federation:
-    if ":" in name:
-        return _custom(name)
-    arrays = _published(name, data_dir, vectors, length)
+    own = ":" in name
+    source = _custom(name) if own else _published(name, data_dir, vectors, length)
+    _check_classes(source)
+    if own or isinstance(source, Federation):
+        return source
     # What is published stays as it is: the place of an instance in its file is an identity.
-    return replace(arrays, ids=np.arange(len(arrays.labels)))
+    return replace(source, ids=np.arange(len(source.labels)))
+
+
+def _check_classes(source: Arrays | Federation) -> None:
+    """Raise ValueError unless there are two classes at least; say which stay empty."""
+    found = np.union1d(source.labels, source.test_labels)
+    if len(found) == 1:
+        raise ValueError(
+            f"{source.name}: all labels of classes that are tested are {found[0]}: there must be two classes"
+        )
+    if len(found) and found[0] > 0:
+        _LOG.warning(
+            "%s: the smallest label is %s, and classes below it stay empty: number the classes from 0",
+            source.name,
+            found[0],
+        )
 
 
 def _published(name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int) -> Arrays:
@@ -170,16 +161,10 @@ def _published(name: str, data_dir: PathLike | None, vectors: PathLike | None, l
 
 
 def _as_it_is(
-    federation: Federation,
-    name: str,
-    classes: Sequence[int | str] | None,
-    users: int | None,
-    partition: str | None,
-    most_instances: int | None,
-    public: int | str | None,
+    federation: Federation, name: str, same: bool, most_instances: int | None, public: int | str | None
 ) -> Federation:
     """A Federation made by a user's function, unless the caller asks for something else."""
-    if classes is not None or users not in (None, federation.num_users) or partition not in (None, "natural"):
+    if not same:
         raise ValueError(
             f"{name} returns a Federation of {federation.num_users} users, which is used as it is; "
             "leave out classes, users and partition"
@@ -189,9 +174,7 @@ def _as_it_is(
             f"public = {public}: {name} returns a Federation, which is used as it is; leave out public, and "
             "give the Federation public_features"
         )
-    if most_instances is None:
-        return federation
-    return replace(federation, most_instances=most_instances)
+    return federation if most_instances is None else replace(federation, most_instances=most_instances)
 
 
 def even_share(federation: Federation, name: str, partition: str | None) -> int | None:
@@ -236,17 +219,12 @@ def _check_enough(public: int, left: int, users: int | None, minimum: int) -> No
 
 
 def _elsewhere(
-    public: str,
-    name: str,
-    data_dir: PathLike | None,
-    vectors: PathLike | None,
-    length: int,
-    encode: Encode | None,
+    public: str, name: str, read: Callable[[str], Arrays | Federation], encode: Encode | None
 ) -> Arrays:
     """All training instances of another data set, as the users' become, but with nobody's data."""
     if public == name:
         raise ValueError(f"public = {public!r} is what users hold: name other data, or a number to set aside")
-    other = _read(public, data_dir, vectors, length)
+    other = read(public)
     if isinstance(other, Federation):
         raise ValueError(f"public = {public!r} returns a Federation; it must return fedproof.data.Arrays")
     if encode is None and isinstance(other.encoding, text.Encoding):

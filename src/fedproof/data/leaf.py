@@ -36,12 +36,8 @@ def read(folder: Path, *, name: str, find_encoding: Callable[[], Encoding]) -> A
     """Instances of a LEAF folder with the users they come with.
 
     Classes are the labels that occur in the test part, in increasing order. Users whose names begin with
-    `pseudo` are nobody's accounts: the name of the data then says so.
-
-    Args:
-        folder: holds `train` and `test`.
-        name: what the data are called in reports.
-        find_encoding: asked for the encoding of texts; numbers need no word vectors.
+    `pseudo` are nobody's accounts: the name of the data then says so. `find_encoding` is asked for texts
+    alone: numbers need no word vectors.
     """
     train, test = read_part(folder / "train"), read_part(folder / "test")
     if empty := [user for user, size in zip(train.users, train.sizes, strict=True) if not size][:5]:
@@ -112,20 +108,16 @@ def _users_of(path: Path) -> list[tuple[str, list[Any], list[Any]]]:
 
 
 def _fields(path: Path) -> tuple[list[Any], list[Any], dict[str, Any]]:
-    data = _json(path)
+    with reading(path, REMEDY):
+        content = path.read_text(encoding="utf-8")
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError) as error:  # also numbers of more digits than Python converts
+        raise ValueError(f"{path} is no JSON file ({error}); {REMEDY}") from None
     kinds = {"users": list, "num_samples": list, "user_data": dict}
     if not isinstance(data, dict) or not all(isinstance(data.get(key), kind) for key, kind in kinds.items()):
         raise ValueError(f"{path} is no LEAF file: users, num_samples and user_data are expected; {REMEDY}")
     return data["users"], data["num_samples"], data["user_data"]
-
-
-def _json(path: Path) -> Any:
-    with reading(path, REMEDY):
-        content = path.read_text(encoding="utf-8")
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:  # also numbers of more digits than Python converts
-        raise ValueError(f"{path} is no JSON file ({error}); {REMEDY}") from None
 
 
 def _labels(labels: list[Any], folder: Path) -> NDArray[np.int64]:

@@ -9,11 +9,10 @@ from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, rule_caveats
 from fedproof.mechanisms.contract import (
     SOLVER_OPTIONS,
-    Mechanism,
+    Members,
     Query,
     check_drawn_unit,
     check_pooled_noise,
-    check_population,
     noisy_sum_in_words,
 )
 from fedproof.mechanisms.sampling import FixedSize, Poisson
@@ -21,7 +20,7 @@ from fedproof.threat import Relation, Unit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bagging(Mechanism):
+class Bagging(Members):
     """A cohort drawn once, then `rounds` rounds of training in which exactly its members take part.
 
     Nothing is clipped and there is no privacy; the model is robust because adversaries matter only when they
@@ -44,8 +43,7 @@ class Bagging(Mechanism):
     unit: Unit = Unit.USER
     population: int | None = None
     kind: ClassVar[str] = "bagging"
-    executor: ClassVar[str] = "fedproof.rounds.members"
-    once: ClassVar[bool] = True
+    divides: ClassVar[bool] = False
     step_options: ClassVar[frozenset[str]] = SOLVER_OPTIONS
     unaccounted: ClassVar[str] = (
         "Bagging has no privacy guarantee, only one against poisoning: use CohortOnce with a "
@@ -54,10 +52,8 @@ class Bagging(Mechanism):
     noise_multiplier = 0.0
 
     def __post_init__(self) -> None:
-        check.count(rounds=self.rounds)
-        check.not_negative_count(adversaries=self.adversaries)
+        super().__post_init__()
         check_drawn_unit(self)
-        check_population(self)
         check_drawn(self.sampling)
 
     @property
@@ -67,19 +63,13 @@ class Bagging(Mechanism):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of who takes part."""
-        drawn, others = (
-            ("cohort was", "nobody else took part")
-            if self.unit is Unit.USER
-            else ("instances were", "no other was trained on")
-        )
-        return (
-            super().assumptions[0],
-            f"each replica's {drawn} drawn at random and {others}; no privacy is claimed",
-        )
+        drawn, others = "instances were", "no other was trained on"
+        if self.unit is Unit.USER:
+            drawn, others = "cohort was", "nobody else took part"
+        alone = f"each replica's {drawn} drawn at random and {others}; no privacy is claimed"
+        return super().assumptions[0], alone
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, the cohort, that there is no noise."""
         return (*super().in_words(), "only who was drawn is trained on, and no noise is added")
 
 
@@ -92,7 +82,7 @@ def check_drawn(sampling: object) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CohortOnce(Mechanism):
+class CohortOnce(Members):
     """A cohort drawn once, then `rounds` rounds of its clipped, noised sums: all on one and the same sample.
 
     Users' updates are summed as in `UserFedAvg`. With `unit` instance it is instances that are drawn, each by
@@ -125,8 +115,6 @@ class CohortOnce(Mechanism):
     unit: Unit = Unit.USER
     population: int | None = None
     kind: ClassVar[str] = "cohort-once"
-    executor: ClassVar[str] = "fedproof.rounds.members"
-    once: ClassVar[bool] = True
 
     def __new__(cls, **fields: Any) -> Any:
         """`Bagging` was this with noise 0 before it had a name; copies come here without fields."""
@@ -136,11 +124,8 @@ class CohortOnce(Mechanism):
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        check.count(rounds=self.rounds)
-        check.not_negative_count(adversaries=self.adversaries)
+        super().__post_init__()
         check_drawn_unit(self)
-        check_population(self)
-        check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
         check_drawn(self.sampling)
         check_pooled_noise(self)
 
@@ -155,7 +140,6 @@ class CohortOnce(Mechanism):
         return rule_caveats(self.rule)
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, the cohort, clipping, noise, divisor."""
         return (*super().in_words(), *noisy_sum_in_words(self))
 
 

@@ -6,12 +6,11 @@ from typing import ClassVar
 from fedproof import check
 from fedproof.mechanisms.contract import (
     SOLVER_OPTIONS,
-    Mechanism,
+    Members,
     Query,
     Releases,
     check_drawn_unit,
     check_pooled_noise,
-    check_population,
     noisy_sum_in_words,
 )
 from fedproof.mechanisms.sampling import Everyone, Groups
@@ -20,8 +19,32 @@ from fedproof.threat import Unit
 _OWN = "is its own: no user has two identities, and whoever takes no part has no vote"
 
 
+class Grouped(Members):
+    """What is common to all that split units once into disjoint groups, each with a model of its own."""
+
+    groups: int | None
+    releases: ClassVar[Releases] = Releases.GROUPS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_drawn_unit(self)
+        if self.groups is None:
+            return
+        check.count(groups=self.groups)
+        if self.groups < 2:
+            raise ValueError(f"groups = {self.groups} must be at least 2: one model has nobody to outvote it")
+
+    @property
+    def sampling(self) -> Groups:
+        """Every unit is in one group."""
+        return Groups(count=self.groups)
+
+    def models(self, num_units: int) -> int:
+        return num_units if self.groups is None else self.groups
+
+
 @dataclass(frozen=True, kw_only=True)
-class Partition(Mechanism):
+class Partition(Grouped):
     """Users split once into `groups` disjoint groups; replica g trains on group g alone, without noise.
 
     Which group a user belongs to depends on its identity and the seed, not on anybody's data nor on how many
@@ -48,9 +71,7 @@ class Partition(Mechanism):
     pooled: bool = False
     unit: Unit = Unit.USER
     kind: ClassVar[str] = "partition"
-    releases: ClassVar[Releases] = Releases.GROUPS
-    executor: ClassVar[str] = "fedproof.rounds.members"
-    once: ClassVar[bool] = True
+    divides: ClassVar[bool] = False
     step_options: ClassVar[frozenset[str]] = SOLVER_OPTIONS
     unaccounted: ClassVar[str] = (
         "Partition adds no noise and has no privacy guarantee; its certificate counts votes (method vote)"
@@ -59,20 +80,9 @@ class Partition(Mechanism):
     queries = ()
 
     def __post_init__(self) -> None:
-        check.count(rounds=self.rounds)
-        check_drawn_unit(self)
-        check_groups(self.groups)
+        super().__post_init__()
         if self.groups is None and self.unit is Unit.INSTANCE:
             raise ValueError("groups = None must be a number for unit = 'instance': one instance is no data")
-
-    @property
-    def sampling(self) -> Groups:
-        """Every unit is in one group."""
-        return Groups(count=self.groups)
-
-    def models(self, num_units: int) -> int:
-        """One for each group."""
-        return num_units if self.groups is None else self.groups
 
     @property
     def apart(self) -> bool:
@@ -86,7 +96,6 @@ class Partition(Mechanism):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of the groups."""
         whose = "depends on no data" if self.groups else _OWN
         return (
             "every model was trained on its own group alone, and the same group gives the same model again",
@@ -94,21 +103,11 @@ class Partition(Mechanism):
         )
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, groups, that there is no noise."""
         return (*super().in_words(), "each model is trained on its own group alone, and no noise is added")
 
 
-def check_groups(groups: int | None) -> None:
-    """Raise ValueError unless several groups are asked for, or none."""
-    if groups is None:
-        return
-    check.count(groups=groups)
-    if groups < 2:
-        raise ValueError(f"groups = {groups} must be at least 2: one model has nobody to outvote it")
-
-
 @dataclass(frozen=True, kw_only=True)
-class NoisyPartition(Mechanism):
+class NoisyPartition(Grouped):
     """Units split once into `groups` disjoint groups; replica g trains on group g alone, with noise.
 
     Groups are those of `Partition`. In every round all members of a group take part in a clipped, noised sum
@@ -140,17 +139,10 @@ class NoisyPartition(Mechanism):
     unit: Unit = Unit.USER
     population: int | None = None
     kind: ClassVar[str] = "noisy-partition"
-    releases: ClassVar[Releases] = Releases.GROUPS
-    executor: ClassVar[str] = "fedproof.rounds.members"
-    once: ClassVar[bool] = True
     rule = "mean"
 
     def __post_init__(self) -> None:
-        check.count(rounds=self.rounds)
-        check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
-        check_drawn_unit(self)
-        check_groups(self.groups)
-        check_population(self)
+        super().__post_init__()
         check_pooled_noise(self)
 
     @property
@@ -163,22 +155,12 @@ class NoisyPartition(Mechanism):
         """All models of one training."""
         return self.groups
 
-    @property
-    def sampling(self) -> Groups:
-        """Every unit is in one group."""
-        return Groups(count=self.groups)
-
-    def models(self, num_units: int) -> int:
-        """One for each group."""
-        return self.groups
-
     def declared_population(self, num_units: int) -> int | None:
         """As declared: how many are there must not decide what sums are divided by."""
         return self.population
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of the groups."""
         return (
             "every model was trained on its own group alone, and the same group with the same noise gives "
             "the same model again; neither the noise nor what sums are divided by depends on who takes part",
@@ -187,6 +169,5 @@ class NoisyPartition(Mechanism):
         )
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, groups, clipping, noise, divisor."""
         alone = "each model is trained on its own group alone"
         return (*super().in_words(), alone, *noisy_sum_in_words(self))

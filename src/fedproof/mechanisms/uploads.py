@@ -39,15 +39,15 @@ class Upload(Protocol):
     bumps: ClassVar[bool]
 
     @property
-    def classes(self) -> int: ...  # noqa: D102
+    def classes(self) -> int: ...
     @property
-    def shape(self) -> tuple[int, int]: ...  # noqa: D102
+    def shape(self) -> tuple[int, int]: ...
     @property
-    def norm(self) -> float: ...  # noqa: D102
+    def norm(self) -> float: ...
     @property
-    def distance(self) -> float: ...  # noqa: D102
+    def distance(self) -> float: ...
     @property
-    def bytes(self) -> int: ...  # noqa: D102
+    def bytes(self) -> int: ...
 
     def inside(self, sent: Sent, out: Floats | None = None) -> Floats:
         """Vectors `(units, width, classes)` of K, whatever was sent; what is not finite becomes 0.
@@ -86,7 +86,7 @@ class _Head(ABC):
     @property
     def bytes(self) -> int:
         """Numbers of four bytes."""
-        return 4 * self.features * self.classes
+        return 4 * self.features * self.classes  # four for each number
 
     @property
     def distance(self) -> float:
@@ -168,18 +168,21 @@ class Pairs(_Head):
         return math.sqrt((self.classes - 1) / 2)
 
     def inside(self, sent: Sent, out: Floats | None = None) -> Floats:
-        """Centred over classes, and scaled until the two rows that differ most differ by norm one."""
+        """Centred over classes, and scaled until the two rows that differ most differ by norm one.
+
+        The first row is taken from all others before anything else. Equal numbers leave 0, where a mean would
+        leave what it rounded, which may be all that is seen of rows that hardly differ. The largest number is
+        then one, so two rows differ by at least that, and what rounding does is small beside it.
+        """
         rows = _finite(sent, self.shape)
         rows = _over(rows, _largest(rows, (1, 2)), out)
+        rows -= rows[:, :, :1].copy()
+        rows = _over(rows, _largest(rows, (1, 2)), out=rows)
         rows -= rows.mean(axis=2, keepdims=True)  # no row is longer than the two that differ most
         gram = np.einsum("uwa,uwb->uab", rows, rows)
         squares = np.einsum("uaa->ua", gram)
         apart = np.sqrt(np.maximum(squares[:, :, None] + squares[:, None] - 2 * gram, 0).max(axis=(1, 2)))
-        rows = _over(rows, apart[:, None, None], out=rows)
-        # What rounding left of the mean is common to all classes, and was scaled up with what differs.
-        rows -= rows.mean(axis=2, keepdims=True)
-        length = np.sqrt(np.einsum("uwc,uwc->u", rows, rows))
-        return _over(rows, np.maximum(length / self.norm, 1.0)[:, None, None], out=rows)
+        return _over(rows, apart[:, None, None], out=rows)
 
     def weights(self, features: Floats, anchors: Floats | None) -> Floats:
         """φ / ‖φ‖."""
@@ -201,6 +204,8 @@ class _Near:
 
     def __post_init__(self) -> None:
         check.count(anchors=self.anchors, classes=self.classes)
+        if self.classes < 2:
+            raise ValueError(f"classes = {self.classes} must be at least 2: one leaves nothing to decide")
         check.positive(sharpness=self.sharpness)
 
     @property
@@ -241,7 +246,7 @@ class NonNegative(_Near):
     @property
     def bytes(self) -> int:
         """Numbers of four bytes."""
-        return 4 * self.anchors * self.classes
+        return 4 * self.anchors * self.classes  # four for each number
 
     def inside(self, sent: Sent, out: Floats | None = None) -> Floats:
         """Negative numbers become 0, and every class's row is scaled to norm one."""

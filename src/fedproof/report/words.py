@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Mapping
+from decimal import ROUND_FLOOR, Decimal
 
 from fedproof.summary import LEFT_OUT, RunSummary
 from fedproof.threat import Relation, ThreatModel, Unit
 
 SPACE = "\u00a0"  # between a number and its unit: never a line break
+_SUREST = Decimal("99.9999")  # percent that are said of what may fail
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -78,12 +80,14 @@ def plural(count: int, noun: str) -> str:
 
 
 def confidence(failure_probability: float) -> str:
-    """How sure a statement is that fails with `failure_probability`.
+    """How sure a statement is that fails with `failure_probability`, rounded down: nothing is 100 % sure.
 
-    >>> confidence(0.01).replace(SPACE, " ")
-    '99 %'
+    >>> confidence(0.01).replace(SPACE, " "), confidence(1e-9).replace(SPACE, " ")
+    ('99 %', '99.9999 %')
     """
-    return f"{100 * (1 - failure_probability):.6g}{SPACE}%"
+    sure = 100 - 100 * Decimal(f"{failure_probability:.12g}")
+    digits = min(sure, _SUREST).quantize(_SUREST, ROUND_FLOOR).normalize()
+    return f"{digits:f}{SPACE}%"
 
 
 def how_sure(failure_probability: float) -> str:
@@ -148,12 +152,8 @@ def claim(
     verb = "keep" if sound else "would keep"
     who = _whatever(threat, users, size)
     kept = f"{percent(curve[str(size)])} of the test inputs {verb} their {label} {who}"
-    return f"{sure} for {for_whom(simultaneous)}, {kept}." if sure else f"{kept}, with certainty."
-
-
-def for_whom(simultaneous: bool) -> str:
-    """Whom a failure probability is about."""
-    return "all inputs together" if simultaneous else "each input"
+    whom = "all inputs together" if simultaneous else "each input"
+    return f"{sure} for {whom}, {kept}." if sure else f"{kept}, with certainty."
 
 
 def released_epsilons(summary: RunSummary) -> list[tuple[str, str, float]]:
