@@ -90,7 +90,7 @@ def user_mechanism(**changes):
 def small_noise_in(module, monkeypatch):
     real = module.add_noise
     monkeypatch.setattr(
-        module, "add_noise", lambda total, std, sizes, streams: real(total, 0.8 * std, sizes, streams)
+        module, "add_noise", lambda total, std, sizes, *drawn: real(total, 0.8 * std, sizes, *drawn)
     )
 
 
@@ -120,9 +120,9 @@ def clipping_after_summing(monkeypatch):
         scales = contributions.present.unsqueeze(2).to(contributions.updates.dtype)
         return replace(bounded, contributions=replace(bounded.contributions, scales=scales))
 
-    def clip_then_noise(total, std, sizes, streams):
+    def clip_then_noise(total, std, sizes, *drawn):
         norms = torch.linalg.vector_norm(total, dim=1, keepdim=True)
-        return real_noise(total * (CLIP_NORM / norms).clamp(max=1), std, sizes, streams)
+        return real_noise(total * (CLIP_NORM / norms).clamp(max=1), std, sizes, *drawn)
 
     monkeypatch.setattr(user_fedavg, "bound", whole)
     monkeypatch.setattr(user_fedavg, "add_noise", clip_then_noise)
