@@ -24,6 +24,8 @@ hypothesis.settings.register_profile(
     "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("patient")
+# For tests that are run once more because something around them differs: --hypothesis-profile=few.
+hypothesis.settings.register_profile("few", hypothesis.settings.get_profile("patient"), max_examples=5)
 
 # Doctests of an integration are collected only where its framework is installed.
 collect_ignore_glob = [] if find_spec("flwr") else ["src/fedproof/integrations/flower/*"]

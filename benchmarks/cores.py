@@ -89,7 +89,7 @@ def idle_ratio(work: Task, cores: int, replicas: int = 8) -> float:
             piece(item)
             apart[-1].append(time.thread_time() - begin)
 
-    rooms = ("fedproof.rounds.user_fedavg.on_cores", "fedproof.ensemble.train.on_cores")
+    rooms = ("fedproof.rounds.local.on_cores", "fedproof.ensemble.train.on_cores")
     with patch(rooms[0], measured), patch(rooms[1], measured):
         train_replicas(work, range(replicas))  # warms up
         apart.clear()

@@ -40,7 +40,7 @@ def train_one(task: Task, replica: int) -> Tensor:
     users = _PrivateUsers(plain=plain, server=server)
     for round in range(task.mechanism.rounds):
         members = np.flatnonzero(server.cohorts[round])
-        augment = Augment.of(task.local, task.seed, round)
+        augment = Augment(local=task.local, seed=task.seed, round=round)
         if task.mechanism.pooled:
             if task.mechanism.noise_multiplier:
                 change = _noisy_step(plain, server, params, members, task.mechanism)

@@ -20,9 +20,8 @@ from pydantic.fields import FieldInfo
 
 import fedproof as fp
 from fedproof.config import Config, Section
-from fedproof.report import compare_charts
 from fedproof.report.chart import draw, new_axes, save_figure
-from fedproof.report.comparisons import certified_at, label_of
+from fedproof.report.comparisons import certified_at, compare_charts, label_of
 from fedproof.report.words import SPACE, data_size, duration, percent, rounded_up
 from fedproof.summary import ComparedRun
 
@@ -49,8 +48,7 @@ def configuration_page() -> str:
         section = field.annotation
         assert isinstance(section, type)
         assert issubclass(section, Section)
-        about, _, attributes = (inspect.getdoc(section) or "").partition("\n\nAttributes:\n")
-        about, meanings = about.partition(": ")[2], _meanings(attributes)
+        about, meanings = (inspect.getdoc(section) or "").partition(": ")[2], _meanings(section)
         lines += [
             "",
             f"## [{name}]",
@@ -67,11 +65,16 @@ def configuration_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _meanings(attributes: str) -> dict[str, str]:
-    """What the docstring says of each key."""
-    joined = re.sub(r"\n\s+", " ", textwrap.dedent(attributes))
-    rows = (line.partition(": ") for line in joined.splitlines())
-    return {key: text.rstrip(".") for key, _, text in rows}
+def _meanings(section: type[Section]) -> dict[str, str]:
+    """What the comment beside each key says, or that above it."""
+    found, above = {}, []
+    for line in inspect.getsource(section).splitlines():
+        if line.startswith("    # "):
+            above.append(line.removeprefix("    # "))
+        elif key := re.match(r"    (\w+): [^#]*(?:  # (.*))?$", line):
+            found[key[1]] = key[2] or " ".join(above)
+            above = []
+    return found
 
 
 def _allowed(field: FieldInfo) -> str:
@@ -193,9 +196,9 @@ def _members(found: type) -> list[str]:
     ]
     shown = [
         f"* `{name}{'' if isinstance(member, property) else '(' + ', '.join(_names(function)) + ')'}`: "
-        f"{inspect.cleandoc(function.__doc__).splitlines()[0]}"
+        f"{about.splitlines()[0]}"
         for name, function, member in rows
-        if inspect.isfunction(function) and function.__doc__
+        if inspect.isfunction(function) and (about := inspect.getdoc(getattr(found, name)))
     ]
     return ["", "Members:", "", *shown] if shown else []
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import fedproof
 from fedproof.attacks import ATTACKS
+from fedproof.mechanisms.local_training import LATER
 from paper.rows import MeasuredRow, Rows
 from paper.same import OF_ONE_POINT, is_same
 from paper.study import Point, Study, points_of
@@ -59,9 +60,6 @@ class Change:
     what: str
 
 
-LATER = (("mechanism", "stretch", 0.0), ("mechanism", "bend", 0.0))
-"""Keys that older rows do not have, each with the value that leaves everything as it was without them."""
-
 CHANGES = (
     Change(
         attacks=frozenset({"min-max", "min-sum"}),
@@ -95,9 +93,9 @@ def decided_by(point: Point) -> dict[str, str]:
 
 def _without_later(said: dict[str, Any]) -> dict[str, Any]:
     """A configuration without keys that came later, where these have the value that does nothing."""
-    for section, key, nothing in LATER:
-        if said[section].get(key) == nothing:
-            del said[section][key]
+    for key, nothing in LATER.items():
+        if said["mechanism"].get(key) == nothing:
+            del said["mechanism"][key]
     return said
 
 

@@ -74,7 +74,7 @@ def reproduce(
     alike: dict[str, list[Point]] = {}
     for point in missing:
         alike.setdefault(point.settings_sha256, []).append(point)
-    untrained = [group[0] for group in alike.values()]
+    untrained = _arranged([group[0] for group in alike.values()])
     done = len(points) - len(missing)
     shared = SharedWork(wanted=True)
     _look_for_data(untrained, shared if jobs == 1 else SharedWork())  # other processes read their own
@@ -92,6 +92,25 @@ def reproduce(
     rows.arrange(order)
     progress("reproduced", len(points), len(points))
     return rows
+
+
+def _arranged(points: Sequence[Point]) -> list[Point]:
+    """Points with the same data and first updates one after the other, so that a process computes them once.
+
+    Large networks, and whole data sets before some of their classes, come first: what is left for the end is
+    short, and no process waits long for the last one.
+    """
+    places: dict[str, int] = {}
+
+    def place(point: Point) -> tuple[bool, bool, int]:
+        config = point.config
+        if config is None:
+            return True, True, len(points)
+        shared = repr((config.data, config.model, config.mechanism.local_training, config.ensemble.seed))
+        number = places.setdefault(shared, len(places))
+        return config.model.weights is None, config.data.classes is not None, number
+
+    return sorted(points, key=place)
 
 
 def _copied(row: MeasuredRow, point: Point) -> MeasuredRow:

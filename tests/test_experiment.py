@@ -6,7 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,8 +18,9 @@ from fedproof.certificates import loads, verify
 from fedproof.cli.training import show
 from fedproof.config import parse_config
 from fedproof.experiment import run
-from fedproof.report import write_report
+from fedproof.federation import Federation
 from fedproof.report.run_data import read_run
+from fedproof.report.run_page import write_report
 from fedproof.report.words import headline
 from fedproof.serving import predict
 from fedproof.summary import read_summary
@@ -118,6 +121,43 @@ def test_a_directory_of_another_configuration_is_left_alone(finished):
     with pytest.raises(ValueError, match=r"another configuration \(mechanism.rounds = 2 there, 3 here\)"):
         run(tiny("mechanism.rounds=3"), finished.folder, resume=True)
     assert outputs(finished.folder) == before
+
+
+def two_federations(monkeypatch):
+    """A function of one's own whose data change between two calls, and the configuration that names it."""
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(60, 4)).astype(np.float32), rng.integers(0, 2, 60)
+    first = Federation(
+        features=features,
+        labels=labels,
+        offsets=np.arange(0, 61, 3),
+        test_features=features[:10],
+        test_labels=labels[:10],
+        class_names=("a", "b"),
+        name="own",
+        user_ids=np.arange(20),
+    )
+    turned = features.copy()
+    turned[:3] *= -5
+    held = iter([first, replace(first, features=turned)])
+    module = SimpleNamespace(make=lambda: next(held))
+    monkeypatch.setitem(sys.modules, "own_data", module)
+    table = '[data]\nname = "own_data:make"\n[mechanism]\nsampling = "none"\npopulation = 20'
+    return f"{table}\n[ensemble]\nreplicas = 4\nsecure_noise = SECURE"
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("lost", [(), ("private/noised.sha256",), ("parts",)])
+def test_noise_that_was_used_is_never_used_for_other_data(tmp_path, monkeypatch, secure, lost):
+    # Before, the two ensembles had the same noise: models less models were updates less updates, bare.
+    table = two_federations(monkeypatch).replace("SECURE", str(secure).lower())
+    config = parse_config(table, "test")
+    run(config, tmp_path / "run")
+    for name in lost:
+        path = tmp_path / "run" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(ValueError, match=r"trained on other data, .* noise must not be used again; choose"):
+        run(config, tmp_path / "run", resume=True)
 
 
 def test_a_directory_with_other_files_is_left_alone(tmp_path):

@@ -12,7 +12,7 @@ from fedproof.experiment import run
 from fedproof.mechanisms import OneRound
 from fedproof.mechanisms.uploads import Ball
 from fedproof.release import noised
-from fedproof.report import write_report
+from fedproof.report.run_page import write_report
 from tests.commands import fedproof
 
 ANCHORS = """

@@ -14,7 +14,7 @@ from fedproof.config import parse_config
 from fedproof.ensemble import store, train_replicas
 from fedproof.ensemble.task import caveats_of
 from fedproof.experiment import make_task, run
-from fedproof.report import write_report
+from fedproof.report.run_page import write_report
 from fedproof.robustness.outcome import run_attack, verdict
 from fedproof.serving import predict
 from fedproof.threat import Relation, Unit

@@ -94,7 +94,13 @@ def test_the_example_of_the_guide_on_several_cores(tmp_path):
             path = tmp_path / name[1]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-    found, keys = set(), ("ensemble.replicas=180", "ensemble.part_size=90", "mechanism.rounds=2")
+    found = set()
+    keys = (
+        "ensemble.replicas=180",
+        "ensemble.part_size=90",
+        "mechanism.rounds=2",
+        "mechanism.local_epochs=1",
+    )
     for number, engine in ((1, "local"), (4, "local"), (2, "ray")):
         if engine == "ray" and not find_spec("ray"):
             continue

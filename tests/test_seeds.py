@@ -14,11 +14,12 @@ from fedproof import experiment, seeds
 from fedproof.certificates import verify
 from fedproof.cli.training import show
 from fedproof.config import load_config, parse_config
+from fedproof.ensemble import train
 from fedproof.experiment import SharedWork, make_task, run
 from fedproof.folder import UNCOVERED, RunFolder, read_config
 from fedproof.integrations import server
-from fedproof.mechanisms import FixedSize, Poisson, UserFedAvg
-from fedproof.report import write_report
+from fedproof.mechanisms import FixedSize, LocalTraining, Poisson, UserFedAvg
+from fedproof.report.run_page import write_report
 from fedproof.rounds import randomness
 from fedproof.rounds.local import Augment
 from fedproof.seeds import Purpose, draw_cohorts
@@ -224,7 +225,7 @@ def test_what_holds_a_seed_does_not_show_it(tmp_path):
     task = shared.task(tiny(), "cpu", seed)
     assert shared.first_updates(tiny(), task) is not None
     shown = [repr(task), repr(shared), repr(plan)]
-    shown.append(repr(Augment(shift=1, flip=False, seed=seed, round=0)))
+    shown.append(repr(Augment(local=LocalTraining(shift=1), seed=seed, round=0)))
     shown.append(repr(RunFolder(path=tmp_path, seed=seed)))
     assert not any(leaks(text.encode(), seed) for text in shown)
 
@@ -290,20 +291,26 @@ def opened(monkeypatch):
 
 def test_runs_of_a_sweep_share_their_work_and_no_noise(opened, tmp_path, monkeypatch):
     # With the same noise 2 W - W' would be free of it, where W has half the noise of W'.
-    calls = []
-    original = experiment.first_updates
-    monkeypatch.setattr(experiment, "first_updates", lambda task: calls.append(1) or original(task))
+    trained = []
+    original = train.first_updates
+
+    def watched(task, sizes=None, users=None):
+        trained.extend(range(task.federation.num_users) if users is None else users.tolist())
+        return original(task, sizes, users)
+
+    monkeypatch.setattr(train, "first_updates", watched)
     runs = points(tiny(), ["mechanism.noise_multiplier=2,4,8"])
     opened["now"] = "first"
     sweep(runs[:1], tmp_path)
     common, first = kept_seed(tmp_path), kept_seed(tmp_path / runs[0].name)
     opened["now"] = "later"
+    trained.clear()
     sweep(runs, tmp_path)
     own = [kept_seed(tmp_path / point.name) for point in runs]
     assert own[0] == first
     assert {seed >> 128 for seed in own} == {common} == {kept_seed(tmp_path)}
     assert len(set(own)) == 3
-    assert len(calls) == 1  # everybody's first update, for the two runs that were missing
+    assert len(trained) == len(set(trained)) > 0  # nobody's first update twice, in the two missing runs
     assert len(opened["first"]) * 2 == len(opened["later"]) == 2 * 2 * 12
     assert not opened["first"] & opened["later"]
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in tmp_path.rglob("private/seed"))

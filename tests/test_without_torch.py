@@ -55,5 +55,6 @@ def test_there_is_no_torch(packages):
 
 @pytest.mark.slow
 def test_guarantees_are_tested_without_torch(packages):
-    done = python(packages, "-m", "pytest", "-m", "not slow", "-p", "no:cacheprovider", *TESTED)
+    options = ("-m", "not slow", "-p", "no:cacheprovider", "--hypothesis-profile=few")
+    done = python(packages, "-m", "pytest", *options, *TESTED)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

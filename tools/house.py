@@ -1,6 +1,7 @@
-"""Print how the package is built: sizes, crumbs, and types that are asked for again and again.
+"""Print how the package is built: sizes, crumbs, types that are asked for again, calls from `run` to a step.
 
-Usage: python tools/house.py [FOLDER], by default this checkout. Figures to look at, not a test.
+Usage: python tools/house.py [FOLDER], by default this checkout. Figures to look at, not a test. What is run
+to count calls needs torch; it takes some seconds.
 """
 
 import ast
@@ -9,6 +10,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
 
 MECHANISMS = "UserFedAvg|InstanceFedSGD|InstanceFedAvg|CohortOnce|Bagging|Partition|FedAvg|Queries"
 ASKED = {
@@ -17,6 +20,29 @@ ASKED = {
 }
 SAMPLING = {"poisson", "fixed"}
 LONG_FILE, LONG_FUNCTION = 400, 40  # lines
+TINY = """
+[data]
+name = "digits"
+classes = [0, 1]
+users = 6
+[threat]
+unit = "{unit}"
+[ensemble]
+replicas = 2
+seed = 0
+[mechanism]
+"""
+PATHS = {
+    "user-level DP-FedAvg": ("user", 'kind = "user-fedavg"', "cohort = 3", "rounds = 2"),
+    "InsDP-FedSGD": ("instance", 'kind = "instance-fedsgd"', "cohort = 3", 'sampling = "fixed"'),
+    "InsDP-FedAvg": ("instance", 'kind = "instance-fedavg"', "cohort = 3", "local_steps = 2"),
+    "groups, each user's own SGD": ("user", 'kind = "partition"', "groups = 2", "rounds = 2"),
+    "groups, pooled SGD": ("user", 'kind = "partition"', "groups = 2", "pooled = true"),
+    "groups, closed form": ("user", 'kind = "partition"', "groups = 2", "pooled = true", 'solver = "ridge"'),
+    "one user, one vote, SGD": ("user", 'kind = "partition"', "pooled = true"),
+    "one user, one vote, closed form": ("user", 'kind = "partition"', "pooled = true", 'solver = "ridge"'),
+}
+PASSES_ON = "on_cores"  # calls what it is given, like the builtin map
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +121,49 @@ def strings(node: ast.AST) -> set[str]:
     return {value for value in found if isinstance(value, str)}
 
 
+def chains(root: Path, unit: str, *lines: str, sweep: bool = False) -> list[str]:
+    """The calls by which a tiny run of these lines of `[mechanism]` comes to its steps, each chain once.
+
+    A call is one from a function of the package to another, as the interpreter sees it. What a function lets
+    `on_cores`, or the builtin `map`, call for it counts as called by itself; context managers and decorators
+    of the standard library are not of the package. A step is the gradient of a stack of models, or their fit.
+    """
+    sys.path.insert(0, str(root / "src"))
+    import torch
+
+    from fedproof.experiment import SharedWork, run
+    from fedproof.models.model import StackedModel
+    from fedproof.rounds.heads import heads_of
+
+    steps = {code.__code__ for code in (StackedModel.gradient, StackedModel.clipped_gradient, heads_of)}
+    found: dict[str, None] = {}
+
+    def watch(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code in steps:
+            names = list(callers(frame, str(root / "src" / "fedproof")))
+            found[f"{len(names) - 1} calls: {' > '.join(reversed(names))}"] = None
+
+    torch.set_num_threads(1)  # other threads would not know who called
+    with TemporaryDirectory() as folder:
+        text = TINY.format(unit=unit) + "\n".join(lines)
+        Path(folder, "tiny.toml").write_text(text, encoding="utf-8")
+        sys.setprofile(watch)
+        try:
+            run(Path(folder, "tiny.toml"), Path(folder, "out"), shared=SharedWork(wanted=sweep))
+        finally:
+            sys.setprofile(None)
+    return sorted(found)
+
+
+def callers(frame: FrameType | None, package: str) -> Iterator[str]:
+    """The functions of the package that wait for a frame, and its own, from the last to `run`."""
+    while frame is not None:
+        name = frame.f_code.co_name
+        if frame.f_code.co_filename.startswith(package) and name != PASSES_ON:
+            yield f"{Path(frame.f_code.co_filename).stem}.{name}"
+        frame = frame.f_back
+
+
 def show(title: str, found: Sequence[object]) -> None:
     """How many there are, and which."""
     print(f"{title}: {len(found)}", *(f"    {one}" for one in found), sep="\n")
@@ -114,6 +183,9 @@ def main(root: Path) -> None:
     show("modules with exactly one importer", list(crumbs(modules)))
     places = [f"{module.path}:{line}" for module in modules for line in spellings(module.tree)]
     show("places that spell the kinds of sampling", places)
+    for path, lines in PATHS.items():
+        show(f"ways from run to a step, {path}", chains(root, *lines))
+    show("the same, one run of a sweep", chains(root, *next(iter(PATHS.values())), sweep=True))
 
 
 if __name__ == "__main__":

@@ -228,9 +228,10 @@ def without_node(deployment: Deployment, out: Path, *, meanwhile: Callable[[], N
 
     def back() -> bool:
         # The SuperLink refuses the node's key until it has missed the dead process's heartbeat for a
-        # minute. A service manager would try again and again, and so does this.
+        # minute. A service manager would try again and again, and so does this, without haste: each attempt
+        # is two processes, which import all of Flower.
         if deployment.processes["node-0"].poll() is not None:
-            time.sleep(3)
+            time.sleep(15)
             deployment.start_node(0)
         return deployment.activated > known
 

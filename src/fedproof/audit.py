@@ -16,14 +16,14 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betainc
 from scipy.stats import f as f_distribution
 from torch import Tensor, nn
 
 from fedproof import check
 from fedproof.accounting import Tradeoff
-from fedproof.arrays import Floats
+from fedproof.arrays import Floats, Integers
 from fedproof.certificates.confidence import binomial_lower
 from fedproof.ensemble import Task, train_replicas
 from fedproof.federation import Federation
@@ -40,20 +40,14 @@ class Evidence:
     """Bounds on the probabilities of events "above t", for every t in `thresholds`, on two federations.
 
     Guarantee: all bounds hold together, except with probability at most `false_alarm`.
-
-    Attributes:
-        thresholds: `(events,)`.
-        clean_lower, clean_upper: bounds on the probability on the first federation.
-        poisoned_lower, poisoned_upper: bounds on the probability on the second.
-        false_alarm: chance that any of them is wrong.
     """
 
-    thresholds: Floats
-    clean_lower: Floats
+    thresholds: Floats  # (events,)
+    clean_lower: Floats  # bounds on the probability on the first federation, and on the second
     clean_upper: Floats
     poisoned_lower: Floats
     poisoned_upper: Floats
-    false_alarm: float
+    false_alarm: float  # chance that any of them is wrong
 
     def contradictions(self, curve: Tradeoff) -> Floats:
         """Thresholds of the events that move further than `curve` allows.
@@ -279,7 +273,7 @@ def _instances(side: _Side) -> Federation:
     return _federation(pulls, offsets)
 
 
-def _federation(pulls: Floats, offsets: NDArray[np.int64]) -> Federation:
+def _federation(pulls: Floats, offsets: Integers) -> Federation:
     features = np.zeros((len(pulls), _FEATURES), dtype=np.float32)
     features[:, 0] = _PULL * np.abs(pulls)
     return Federation(

@@ -25,15 +25,15 @@ from fedproof.certificates.soundness import caveats_of as certificate_caveats
 from fedproof.config import Config, load_config
 from fedproof.ensemble import (
     Task,
+    drawn_updates,
     ensemble_accuracy,
-    first_updates,
     one_round,
     replica_accuracies,
     shares_first_round,
     train_ensemble,
 )
 from fedproof.ensemble.engines import Ensemble, check_engine
-from fedproof.ensemble.task import caveats_of, update_bytes, uploads
+from fedproof.ensemble.task import caveats_of, fingerprint, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
 from fedproof.folder import MADE_OF, NOTICE, OBSERVED, RELEASE, ROUNDS, RunFolder, notice, secret_of
@@ -123,7 +123,7 @@ def run(
 
 @dataclass(kw_only=True)
 class SharedWork:
-    """What several runs need alike, computed when first asked for: the data, and everybody's first update.
+    """What several runs need alike, computed when first asked for: the data, and users' first updates.
 
     All replicas start from the same model, so a user's update in round one is the same for all replicas,
     noise multipliers and clip norms. For one run this is empty and changes nothing.
@@ -146,12 +146,12 @@ class SharedWork:
         return make_task(config, device, self.federations[key], seed=seed)
 
     def first_updates(self, config: Config, task: Task) -> Tensor | None:
-        """Everybody's update in round one, kept for the runs that share it; None where nothing is shared."""
+        """Updates in round one, kept for the runs that share them, see `drawn_updates`; None: no sharing."""
         if not self.wanted or not shares_first_round(task) or task.mechanism.one_release:
             return None
         key = repr((config.data, config.model, task.local, common_half(task.seed), task.device))
-        if key not in self.updates:
-            self.updates = {key: first_updates(task)}  # one at a time: they can be large
+        count = task.mechanism.models(task.units.num_users) or config.ensemble.replicas
+        self.updates = {key: drawn_updates(task, range(count), self.updates.get(key))}  # others may be large
         return self.updates[key]
 
 
@@ -247,6 +247,7 @@ def _first(config: Config, task: Task, folder: RunFolder, shared: SharedWork, en
     """What all replicas share: the release they are drawn around, or everybody's first updates."""
     if task.mechanism.one_release:
         return torch.from_numpy(load_centre(_made_once(config, task, folder, engine)).total)
+    folder.use_noise_for(fingerprint(task) if task.mechanism.noise_multiplier else None)
     return shared.first_updates(config, task)
 
 

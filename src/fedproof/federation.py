@@ -15,23 +15,14 @@ _PLACE_BITS = 24  # of an identity made from a user's and a place: more instance
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedBy:
-    """What inputs went through before anybody trained on them, all of it public.
+    """What inputs went through before anybody trained on them, all of it public."""
 
-    Attributes:
-        name: of the encoder; None: inputs are as published.
-        weights_sha256: of what the encoder learned elsewhere; None if it holds no weights.
-        public: public instances, which belong to no user.
-        public_from: the other data set that these come from; None: they were set aside.
-        project: coordinates that features were projected onto; None: no projection.
-        projection: where these come from, see `fedproof.encoders`.
-    """
-
-    name: str | None = None
-    weights_sha256: str | None = None
-    public: int = 0
-    project: int | None = None
-    projection: str = "principal"
-    public_from: str | None = None
+    name: str | None = None  # of the encoder; None: inputs are as published
+    weights_sha256: str | None = None  # of what the encoder learned elsewhere; None if it holds no weights
+    public: int = 0  # public instances, which belong to no user
+    project: int | None = None  # coordinates that features were projected onto; None: no projection
+    projection: str = "principal"  # where these come from, see `fedproof.encoders`
+    public_from: str | None = None  # the other data set that these come from; None: they were set aside
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -215,29 +206,20 @@ class Federation:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A federation in a few numbers.
+    """A federation in a few numbers."""
 
-    Attributes:
-        name: what the data are called; says so where users are synthetic.
-        num_instances: training instances of all users.
-        num_inputs: test inputs.
-        smallest, median, largest: instances of the user with fewest, in the middle, and with most.
-        class_counts: training instances of each class.
-        test_class_counts: test inputs of each class.
-        heterogeneity: mean over users of the total variation distance between their classes and the
-            classes of all; 0: all alike, near 1: everybody has classes of her own.
-    """
-
-    name: str
+    name: str  # what the data are called; says so where users are synthetic
     class_names: tuple[str, ...]
     num_users: int
-    num_instances: int
-    num_inputs: int
-    smallest: int
+    num_instances: int  # training instances of all users
+    num_inputs: int  # of the test
+    smallest: int  # instances of the user with fewest; in the middle, and with most
     median: float
     largest: int
-    class_counts: tuple[int, ...]
-    test_class_counts: tuple[int, ...]
+    class_counts: tuple[int, ...]  # training instances of each class
+    test_class_counts: tuple[int, ...]  # test inputs of each class
+    # mean over users of the total variation distance between their classes and the classes of all: 0 if
+    # all are alike, near 1 if everybody has classes of her own
     heterogeneity: float
 
 

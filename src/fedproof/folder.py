@@ -3,6 +3,7 @@
 What must not be published lies in `private`, the seed among it.
 """
 
+import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator
@@ -30,6 +31,7 @@ RELEASE = "release.npz"
 MODELS = "models.npz"  # of a federation whose nodes train linear models
 CERTIFICATE = "certificate.json"
 MADE_OF = f"{PRIVATE}/release.sha256"
+_NOISED = f"{PRIVATE}/noised.sha256"  # of the training that noise and ledger belong to
 _LOCK = ".lock"
 _UNFINISHED = ".*.tmp"  # what a process that was killed left of a file before it was whole
 _DIGITS = BITS // 4
@@ -94,6 +96,27 @@ class RunFolder:
                 "set data.test_limit"
             )
 
+    def use_noise_for(self, task: str | None) -> None:
+        """Give noise and ledger of the run to the task of this fingerprint alone; None has no noise.
+
+        Raises:
+            ValueError: they belong to another one. Two models with the same noise differ by what was noised,
+                so whoever saw both would know it; and a ledger counts one training.
+        """
+        if task is None:
+            return
+        mark, known = f"{task}\n".encode(), self.path / _NOISED
+        if known.exists():
+            used = known.read_bytes() != mark
+        else:  # parts of earlier releases know their task themselves
+            used = any(_task_of(record) not in (None, task) for record in self.parts.glob("part-*.json"))
+        if used:
+            raise ValueError(
+                f"--out {self.path}: its models were trained on other data, or by other code of yours, and "
+                "their noise must not be used again; choose a new directory"
+            )
+        replace_file(known, mark, mode=0o600)
+
     def write_scores(
         self, parts: Iterable[NDArray[np.floating]], shape: tuple[int, int, int], kind: str = "<f4"
     ) -> NDArray[np.floating]:
@@ -142,18 +165,12 @@ def _check(path: Path, config: Config, *, resume: bool) -> None:
 
 
 def seed_of(folder: Path, config: Config) -> int:
-    """The seed of the run of `config` in `folder`.
-
-    Raises:
-        ValueError: it is not there, or is no seed; the message does not repeat what was found.
-    """
-    if config.ensemble.seed is not None:
-        return config.ensemble.seed
-    return kept_seed(folder)
+    """The seed of the run of `config` in `folder`."""
+    return kept_seed(folder) if config.ensemble.seed is None else config.ensemble.seed
 
 
 def kept_seed(folder: Path) -> int:
-    """The seed that is kept in a directory."""
+    """The seed that is kept in a directory; ValueError if none is, which does not repeat what was found."""
     try:
         text = (folder / SEED).read_bytes()
     except FileNotFoundError:
@@ -190,11 +207,20 @@ def _check_nothing_is_trained(path: Path) -> None:
 
 def _remove_beginning(path: Path, *, existed: bool) -> None:
     """Take back what a run writes before it trains, and the directory unless it was there before."""
-    for name in (SEED, ROUNDS, CONFIG, NOTICE, _LOCK):
+    for name in (SEED, _NOISED, ROUNDS, CONFIG, NOTICE, _LOCK):
         (path / name).unlink(missing_ok=True)
     for folder in (path / PRIVATE, path / "parts", *[path] * (not existed)):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
+
+
+def _task_of(record: Path) -> str | None:
+    """The fingerprint of the task that a finished part belongs to; None if nobody can read it."""
+    try:
+        found = json.loads(record.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return str(found.get("task")) if isinstance(found, dict) else None
 
 
 def _remove_unfinished(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -48,6 +48,13 @@ def _current_folder() -> Iterator[None]:
         yield
     finally:
         sys.path.remove(folder)
+
+
+def check_options(what: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raise ValueError if an option is given that `what` does not have."""
+    for option in given:
+        if option not in known:
+            raise ValueError(f"{option} is no parameter of {what}; it has {', '.join(known) or 'none'}")
 
 
 def called(name: str, function: Callable[[], Any]) -> Any:

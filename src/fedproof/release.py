@@ -39,16 +39,11 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """What is published.
+    """What is published."""
 
-    Attributes:
-        mechanism: what was executed.
-        total: `(width, classes)`, the sum and its noise in multiples of `GRID`.
-        anchors: `(anchors, features)`, the public inputs that others are compared with; None for plain heads.
-    """
-
-    mechanism: UploadedOnce
-    total: Integers
+    mechanism: UploadedOnce  # what was executed
+    total: Integers  # (width, classes), the sum and its noise in multiples of `GRID`
+    # (anchors, features), the public inputs that others are compared with; None for plain heads
     anchors: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
@@ -66,9 +61,6 @@ class Release:
         largest sum of an input's weights. So many units join at most, and half as many are replaced, each of
         which moves an entry by one, or two: max|T'| <= (1 + 2 L) max|T|. A product of `width` terms loses a
         part of `width` 2^-53 of L max|T'|.
-
-        Raises:
-            ValueError: features of another shape, or a sum too large to be read that exactly.
         """
         total, parts = self.total * GRID, []
         largest = float(np.abs(total).max()) + 1
@@ -134,11 +126,7 @@ def _save(path: Path, mechanism: Mechanism, **arrays: NDArray[Any]) -> None:
 
 
 def load_release(path: Path) -> Release:
-    """The release of a `OneRound` or `Local` mechanism in a file; it can run no code.
-
-    Raises:
-        ValueError: it is not there, or is none; the message names the file.
-    """
+    """The release of a `OneRound` or `Local` mechanism in a file, which can run no code."""
     return _load(path, (OneRound.kind, Local.kind), Release)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from fedproof.arrays import Bools, Floats, Integers
 from fedproof.mechanisms import Everyone, FixedSize, Groups, Mechanism, Poisson, Sampling
 
 BITS = 128
@@ -90,20 +91,14 @@ class SecureGenerator:
     """
 
     def random(
-        self,
-        size: int | tuple[int, ...] = (),
-        dtype: DTypeLike = np.float64,
-        out: NDArray[Any] | None = None,
+        self, size: int | tuple[int, ...] = (), dtype: DTypeLike = np.float64, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
         """Uniform numbers in [0, 1), all multiples of the type's spacing below one."""
         bits = np.finfo(np.dtype(dtype)).nmant + 1  # those of float64 would round up to 1 in float32
         return _filled(size, dtype, out, lambda count: _uniform(count, bits))
 
     def standard_normal(
-        self,
-        size: int | tuple[int, ...] = (),
-        dtype: DTypeLike = np.float64,
-        out: NDArray[Any] | None = None,
+        self, size: int | tuple[int, ...] = (), dtype: DTypeLike = np.float64, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
         """Standard normal numbers: half the sum of four, each by Box and Muller's method.
 
@@ -117,10 +112,7 @@ class SecureGenerator:
 
 
 def _filled(
-    size: int | tuple[int, ...],
-    dtype: DTypeLike,
-    out: NDArray[Any] | None,
-    draw: Callable[[int], NDArray[np.float64]],
+    size: int | tuple[int, ...], dtype: DTypeLike, out: NDArray[Any] | None, draw: Callable[[int], Floats]
 ) -> NDArray[Any]:
     """The contiguous `out`, or a new array, with drawn numbers in place, block after block."""
     array = np.empty(size, dtype) if out is None else out
@@ -132,12 +124,12 @@ def _filled(
     return array
 
 
-def _uniform(count: int, bits: int) -> NDArray[np.float64]:
+def _uniform(count: int, bits: int) -> Floats:
     words = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
     return np.asarray((words >> np.uint64(64 - bits)) * 2.0**-bits)
 
 
-def _normal(count: int) -> NDArray[np.float64]:
+def _normal(count: int) -> Floats:
     """Half the sum of two pairs of Box and Muller, each of radius √(-2 log u) at a uniform angle."""
     numbers = _uniform(_WORDS * count, 53).reshape(_WORDS, count)
     # 1 - u lies in (0, 1]: the logarithm is finite.
@@ -213,13 +205,11 @@ class Lots:
         )
         self._states = np.concatenate([np.empty(0, np.uint64), *states]).view(np.int64)
 
-    def starts(self, numbers: NDArray[np.int64], replica: NDArray[np.int64]) -> NDArray[np.int64]:
+    def starts(self, numbers: Integers, replica: Integers) -> Integers:
         """Starts `(rows, 1)` of draws `numbers` (rows,) of the replicas with these indices."""
         return np.asarray(_mixed(self._states[replica] + (numbers + 1) * _GAMMA)[:, None])
 
-    def draw(
-        self, numbers: NDArray[np.int64], replica: NDArray[np.int64], ids: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
+    def draw(self, numbers: Integers, replica: Integers, ids: Integers) -> Floats:
         """Numbers in [0, 1) for `ids` (rows, units): row r is draw `numbers[r]` of replica `replica[r]`."""
         if self.secure:
             return SecureGenerator().random(ids.shape)
@@ -234,7 +224,7 @@ def element(starts: Any, ids: Any) -> Any:
     return (_mixed(ids * _GAMMA + starts) >> 11) & (2**53 - 1)
 
 
-def scattered(ids: NDArray[np.int64]) -> NDArray[np.int64]:
+def scattered(ids: Integers) -> Integers:
     """Identities as numbers of 63 bits that look random, each a function of one identity."""
     return np.asarray((_mixed(ids * _GAMMA) >> 1) & (2**63 - 1))
 
@@ -251,13 +241,13 @@ _AT_ONCE = 2**16  # numbers: enough for speed, and half a megabyte
 
 def draw_cohorts(
     sampling: Sampling,
-    ids: NDArray[np.int64],
+    ids: Integers,
     rounds: int,
     seed: int,
     replicas: Sequence[int],
     *,
     secure: bool = False,
-) -> NDArray[np.bool_]:
+) -> Bools:
     """Whether a unit takes part, `(replicas, rounds, units)`.
 
     Guarantee: except where cohorts have a fixed size, whether a unit takes part depends on its identity
@@ -277,7 +267,7 @@ def draw_cohorts(
     return chosen
 
 
-def _chosen(sampling: Poisson | FixedSize, numbers: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _chosen(sampling: Poisson | FixedSize, numbers: Floats) -> Bools:
     if isinstance(sampling, Poisson):
         return numbers < sampling.probability
     # The users with the smallest of independent uniform numbers are a uniformly random subset.
@@ -288,8 +278,8 @@ def _chosen(sampling: Poisson | FixedSize, numbers: NDArray[np.float64]) -> NDAr
 
 
 def cohorts_of(
-    mechanism: Mechanism, ids: NDArray[np.int64], seed: int, replicas: Sequence[int], *, secure: bool = False
-) -> NDArray[np.bool_]:
+    mechanism: Mechanism, ids: Integers, seed: int, replicas: Sequence[int], *, secure: bool = False
+) -> Bools:
     """Who of the units with identities `ids` takes part in which round, `(replicas, rounds, units)`.
 
     The groups of a partition follow from the seed even where all that is secret is `secure`: all replicas
@@ -307,9 +297,7 @@ def cohorts_of(
     return np.broadcast_to(drawn, (len(drawn), mechanism.rounds, len(ids)))
 
 
-def _members(
-    groups: int | None, ids: NDArray[np.int64], seed: int, replicas: Sequence[int]
-) -> NDArray[np.bool_]:
+def _members(groups: int | None, ids: Integers, seed: int, replicas: Sequence[int]) -> Bools:
     """Who is in the group of each replica, `(replicas, 1, units)`."""
     count = len(ids) if groups is None else groups
     wanted = np.asarray(replicas)[:, None, None]
@@ -319,7 +307,7 @@ def _members(
     return np.asarray(own == wanted)
 
 
-def groups_of(groups: int, ids: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+def groups_of(groups: int, ids: Integers, seed: int) -> Integers:
     """The group of each unit (user or instance).
 
     Guarantee: a unit's group depends on its identity and the seed alone: each block of `groups` consecutive

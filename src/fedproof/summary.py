@@ -39,63 +39,47 @@ class SizeSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """The headline numbers of a run.
+    """The headline numbers of a run."""
 
-    Attributes:
-        data: name of the data set.
-        accuracy: of the ensemble, as its certificate reads it: by mean confidence, or by votes.
-        replica_accuracy: of one replica, on average.
-        secure_noise: whether random numbers came from the operating system.
-        seconds: of each stage.
-        certified_accuracy: by the size as a text; this and what follows is None if nothing is certified.
-        rule: by which models elect a class, where it is not plurality.
-        simultaneous: true where the failure probability is for all inputs together.
-        collective: for each size as a text, how many labels so many units can change at once, at most.
-        sound, reasons, remedies: whether it is a proof, why not, and what would help.
-        epsilon, ensemble_epsilon: of one model and of all, by accountant; this and what follows is None if
-            there is no privacy.
-        delta, epsilon_relation: which ε is meant.
-        epsilon_reasons: why it would be no guarantee.
-        epsilon_if_replaced: of everything that is released, for a unit that is replaced; of one release.
-        epsilon_of_sum: where users add noise themselves, ε of the released sum alone, by its relation: what
-            `honest` users' noise hides together. The other ε are towards the server, which sees every upload.
-        paper_largest_size, paper_certified_accuracy: what the paper's formula makes of the same models.
-        threat: who may poison what.
-    """
-
-    data: str
+    data: str  # name of the data set
     users: int
     inputs: int
     replicas: int
-    accuracy: float
-    replica_accuracy: float
-    secure_noise: bool = False
+    accuracy: float  # of the ensemble, as its certificate reads it: by mean confidence, or by votes
+    replica_accuracy: float  # of one replica, on average
+    secure_noise: bool = False  # whether random numbers came from the operating system
     class_names: tuple[str, ...] | None = None
     communication: Traffic | None = None
-    seconds: Mapping[str, float]
+    seconds: Mapping[str, float]  # of each stage
     peak_memory_bytes: int | None = None
+    # By the size as a text; this and what follows is None if nothing is certified.
     certified_accuracy: Mapping[str, float] | None = None
     certified_size: SizeSummary | None = None
     failure_probability: float | None = None
     served: float | None = None
     method: str | None = None
     bound: str | None = None
-    rule: str | None = None
-    simultaneous: bool | None = None
+    rule: str | None = None  # by which models elect a class, where it is not plurality
+    simultaneous: bool | None = None  # true where the failure probability is for all inputs together
+    # For each size as a text, how many labels so many units can change at once, at most.
     collective: Mapping[str, int] | None = None
-    sound: bool
+    sound: bool  # whether it is a proof; then why not, and what would help
     reasons: tuple[str, ...]
     remedies: tuple[str | None, ...] = ()
+    # Of one model and of all, by accountant; this and what follows is None if there is no privacy.
     epsilon: Mapping[str, float] | None = None
     ensemble_epsilon: Mapping[str, float] | None = None
-    delta: float | None = None
+    delta: float | None = None  # which ε is meant, beside its relation
     epsilon_relation: str | None = None
-    epsilon_reasons: tuple[str, ...] | None = None
+    epsilon_reasons: tuple[str, ...] | None = None  # why it would be no guarantee
+    # Of everything that is released, for a unit that is replaced; of one release.
     epsilon_if_replaced: float | None = None
+    # Where users add noise themselves, ε of the released sum alone, by its relation: what `honest` users'
+    # noise hides together. The other ε are towards the server, which sees every upload.
     epsilon_of_sum: Mapping[str, float] | None = None
-    paper_largest_size: int | None = None
+    paper_largest_size: int | None = None  # what the paper's formula makes of the same models
     paper_certified_accuracy: Mapping[str, float] | None = None
-    threat: ThreatModel | None = None
+    threat: ThreatModel | None = None  # who may poison what
 
     @property
     def released(self) -> bool:
@@ -129,11 +113,7 @@ def write_summary(summary: RunSummary, folder: Path) -> None:
 
 
 def read_summary(folder: Path) -> RunSummary:
-    """The summary in the directory of a finished run.
-
-    Raises:
-        ValueError: there is none, or it is none; the message names the file.
-    """
+    """The summary in the directory of a finished run; ValueError names the file if there is none."""
     path = folder / FILE
     if not path.is_file():
         raise ValueError(f"{folder}: there is no {FILE}; finish the run with --resume")
@@ -154,22 +134,14 @@ def read_summary(folder: Path) -> RunSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class SweptRun:
-    """What a table and a page compare of one run; the fields are the keys of a row in `sweep.json`.
+    """What a table and a page compare of one run; the fields are the keys of a row in `sweep.json`."""
 
-    Attributes:
-        values: of the varied keys.
-        folder: of the run, below that of the sweep.
-        epsilon: the paper's, None without privacy.
-        certified_accuracy: by the size as a text, as in `summary.json`.
-        certified_size: the median over test inputs, None if nothing was certified.
-    """
-
-    values: Mapping[str, str]
-    folder: str
-    epsilon: float | None
+    values: Mapping[str, str]  # of the varied keys
+    folder: str  # of the run, below that of the sweep
+    epsilon: float | None  # the paper's, None without privacy
     accuracy: float
-    certified_accuracy: Mapping[str, float]
-    certified_size: float | None
+    certified_accuracy: Mapping[str, float]  # by the size as a text, as in `summary.json`
+    certified_size: float | None  # the median over test inputs, None if nothing was certified
     sound: bool
     seconds: float
 
@@ -180,42 +152,28 @@ class SweptRun:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedRun:
-    """One way of certifying one run, and what it costs; the fields are the keys of a row in `compare.json`.
-
-    Attributes:
-        kind: of the mechanism.
-        seconds: of training and certifying.
-        uploads, bytes: what users send up while all replicas are trained.
-        certificate: the method, `paper` for the paper's formula, `none` if nothing was certified.
-        epsilon: of one model for one unit, None without privacy.
-        certified_accuracy: by the size as a text, as in `summary.json`.
-        predictor: what is certified, in words.
-        published_epsilon: of everything that is published; of one release that is `epsilon`.
-        epsilon_relation: `join` if every ε is for a unit added or removed, `replace` if for one replaced.
-        epsilon_if_replaced: of everything that is published, for a unit that is replaced; None if not known.
-        uploads_per_user, bytes_per_user: what one user sends up, on average.
-    """
+    """One way of certifying one run, and what it costs; fields are the keys of a row in `compare.json`."""
 
     name: str
-    kind: str
+    kind: str  # of the mechanism
     unit: str
     relation: str
     replicas: int
     accuracy: float
     delta: float | None
-    seconds: float
-    uploads: int
+    seconds: float  # of training and certifying
+    uploads: int  # that users send up while all replicas are trained, and their size
     bytes: int
-    certificate: str
-    epsilon: float | None
-    certified_accuracy: Mapping[str, float]
+    certificate: str  # the method, `paper` for the paper's formula, `none` if nothing was certified
+    epsilon: float | None  # of one model for one unit, None without privacy
+    certified_accuracy: Mapping[str, float]  # by the size as a text, as in `summary.json`
     sound: bool
     reasons: tuple[str, ...]
-    predictor: str = ""
-    published_epsilon: float | None = None
-    epsilon_relation: str | None = None
-    epsilon_if_replaced: float | None = None
-    uploads_per_user: float | None = None
+    predictor: str = ""  # what is certified, in words
+    published_epsilon: float | None = None  # of all that is published; of one release that is `epsilon`
+    epsilon_relation: str | None = None  # `join`: every ε is for a unit added or removed, or `replace`
+    epsilon_if_replaced: float | None = None  # `published_epsilon` of a unit replaced; None: not known
+    uploads_per_user: float | None = None  # what one user sends up, on average
     bytes_per_user: float | None = None
 
     @property

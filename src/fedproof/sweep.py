@@ -41,9 +41,6 @@ def points(config: Config, variations: Iterable[str]) -> list[Point]:
     """The runs of a sweep, one for each combination of the values in `a.b=v1,v2,…`.
 
     In `a.b+c.d=v1,v2,…` two keys have the same value in every run.
-
-    Raises:
-        ValueError: a variation is not of that form, or gives an invalid configuration.
     """
     axes = [axis(text) for text in variations]
     if not axes:
@@ -162,9 +159,6 @@ def compare(configs: Mapping[str, Config], out: Path, **how: Any) -> list[Compar
 
     A mechanism with privacy has a second row: the paper's formula for the same models. `how` is as for
     `run_all`.
-
-    Raises:
-        ValueError: the data differ; the line names the key and both values.
     """
     check_same_data(configs)
     rows: list[ComparedRun] = []

@@ -7,7 +7,7 @@ import pytest
 from dp_accounting import UnsupportedEventError
 
 from fedproof.accounting import account, tradeoff
-from fedproof.certificates import certify, certify_means, dumps, loads, verify
+from fedproof.certificates import certify, certify_means, dumps, loads, rules, verify
 from fedproof.certificates.comparison import compare
 from fedproof.certificates.tight import partition_costs, partition_sizes
 from fedproof.mechanisms import Partition
@@ -77,6 +77,15 @@ def test_one_user_one_vote_is_certified_for_what_happens_to_users(scores, relati
     assert [curve.relation for curve in curves] == ["replace", "join"]
     same = certificate.certified_accuracy(range(3))
     assert list(curves[relation == "join"].accuracy[:3]) == same
+
+
+@pytest.mark.parametrize(("rule", "counts"), [("plurality", "vote_counts"), ("run-off", "duels")])
+def test_votes_are_counted_once_for_both_relations(scores, monkeypatch, rule, counts):
+    asked, real = [], getattr(rules, counts)
+    monkeypatch.setattr(rules, counts, lambda given: asked.append(1) or real(given))
+    labels = np.zeros(5, dtype=np.int64)
+    curves = compare(scores, labels, mechanism=Partition(pooled=True), delta=1e-5, rule=rules.Rule(rule))
+    assert (len(curves), len(asked)) == (2, 1)
 
 
 @pytest.mark.parametrize("relation", ["replace", "join"])

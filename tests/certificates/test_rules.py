@@ -130,7 +130,7 @@ def test_two_classes_get_ahead_of_the_winner_with_as_many_groups_as_said():
 def test_nobody_who_comes_or_goes_with_an_own_vote_changes_the_label(rule, groups, classes, most):
     orders = weak_orders(classes)
     rows, _ = sampled(groups, classes, 60)
-    top, sizes = counted_sizes(rule, scores_of(rows, classes), most, own_vote=True)
+    top, sizes = counted_sizes(rule, scores_of(rows, classes), most, own_votes=(True,))
     broken = 0
     for row, label, size in zip(rows, top, sizes, strict=True):
         ballots = [orders[i] for i in row]

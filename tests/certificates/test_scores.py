@@ -95,7 +95,10 @@ def broken(change):
         ),
         (broken(lambda s: s.__setitem__((2, 1, 3), np.inf)), "not a finite"),
         (broken(lambda s: s.__setitem__((3, 0, 2), -0.1)), r"-0.1 at replica 3, input 0, class 2: outside"),
-        (broken(lambda s: s.__setitem__((1, 2), [2, -1, 0, 0, 0])), "outside"),
+        (
+            broken(lambda s: s.__setitem__((1, 2), [2, -1, 0, 0, 0])),
+            r"outside \[0, 1\]: confidences are wanted, not logits",
+        ),
         (broken(lambda s: s.__setitem__((1, 2), [0.5, 0.2, 0, 0, 0])), "replica 1, input 2 sum to 0.7"),
     ],
 )

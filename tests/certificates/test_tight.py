@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedproof.accounting.tradeoff import GaussianTradeoff
+from fedproof.accounting.tradeoff import NOTHING, GaussianTradeoff
 from fedproof.certificates import certify, certify_means
 from fedproof.certificates.confidence import Bound, mean_lower, mean_upper
 from fedproof.certificates.paper_theorems import certified_size
@@ -115,6 +115,30 @@ def test_walk_stops_at_the_first_failure():
 def test_search_ends_at_the_largest_size():
     sizes = mean_sizes(np.array([1.0]), np.array([0.0]), lambda k: GaussianTradeoff(shift=0.0), 5)
     assert sizes.tolist() == [5]
+
+
+def test_what_is_certain_costs_one_curve_and_others_their_own():
+    asked = []
+
+    def curve(size):
+        asked.append(size)
+        return GaussianTradeoff(shift=size / 4)
+
+    top, rival = np.array([1.0, 0.97, 1.0, 0.5]), np.array([0.0, 0.03, 1e-9, 0.5])
+    assert mean_sizes(top, rival, curve, 1000).tolist() == [
+        1000,
+        7,
+        52,
+        -1,
+    ]  # Φ⁻¹(1 - 1e-12) - Φ⁻¹(1e-9) = 13.03
+    assert max(set(asked) - {1000}) == 53
+
+
+def test_what_is_certain_is_lost_where_nothing_is_known_of_so_many():
+    def curve(size):
+        return GaussianTradeoff(shift=size) if size < 4 else NOTHING
+
+    assert mean_sizes(np.array([1.0]), np.array([0.0]), curve, 9).tolist() == [3]
 
 
 @pytest.mark.parametrize("bound", [Bound.BETTING, Bound.HOEFFDING, Bound.EMPIRICAL_BERNSTEIN])

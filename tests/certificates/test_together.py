@@ -114,7 +114,7 @@ def test_newcomers_with_votes_of_their_own_change_all_that_is_not_certified_one_
     votes = np.random.default_rng(4).integers(0, 3, (9, 40))
     scores = scores_of(votes, 3)
     for rule in (Rule.PLURALITY, Rule.PAIRWISE):
-        _, sizes = counted_sizes(rule, scores, 9, own_vote=True)
+        _, sizes = counted_sizes(rule, scores, 9, own_votes=(True,))
         found = collective(scores, range(1, 6), rule=rule, own_vote=True)
         assert found == {size: int(np.sum(sizes < size)) for size in range(1, 6)}
 

@@ -13,8 +13,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedproof import data
+from fedproof.data import text
+from fedproof.data.arrays import choose_classes, encoded
+
 UNPACK = Path(__file__).parents[2].parent / "shared" / "data" / "unpack"
 WORDS = ["the", "good", "bad", "day", "flight", "!"]
+
+
+@pytest.fixture
+def load_arrays():
+    """Training and test arrays in their final form, before anybody holds them."""
+
+    def load(name, *, classes=None, data_dir=None, length=text.LENGTH):
+        return encoded(choose_classes(data._read(name, data_dir, None, length), classes))
+
+    return load
 
 
 @pytest.fixture(scope="session")

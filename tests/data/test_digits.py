@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from fedproof.data import load, load_arrays
+from fedproof.data import load
 from fedproof.data.digits import standardised
 
 
@@ -34,7 +34,7 @@ def test_test_images_are_the_same_for_every_seed_and_never_train():
     assert {row.tobytes() for row in pair.test_features} <= ten_class_tests
 
 
-def test_train_and_test_together_are_the_whole_data_set():
+def test_train_and_test_together_are_the_whole_data_set(load_arrays):
     from sklearn.datasets import load_digits
 
     arrays = load_arrays("digits")

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from fedproof.data import fetch, load, load_arrays, summarise
+from fedproof.data import fetch, load, summarise
 from fedproof.data.fetch import PUBLISHED, check_sha256
 
 
@@ -59,7 +59,7 @@ def test_cifar10(needs):
     assert len(fetch("cifar10", data_dir=folder)) == 6
 
 
-def test_cifar10_airplane_and_bird_and_the_eight_others(needs):
+def test_cifar10_airplane_and_bird_and_the_eight_others(load_arrays, needs):
     folder = needs("cifar-10-batches-bin")
     federation = load("cifar10", data_dir=folder, classes=["airplane", "bird"], test_limit=500)
     assert (len(federation.labels), len(federation.test_labels)) == (10_000, 500)
@@ -67,7 +67,7 @@ def test_cifar10_airplane_and_bird_and_the_eight_others(needs):
     assert (len(others.labels), len(others.class_names)) == (40_000, 8)
 
 
-def test_cifar10_first_image_is_the_published_one(needs):
+def test_cifar10_first_image_is_the_published_one(load_arrays, needs):
     first = (needs("cifar-10-batches-bin") / "cifar-10-batches-bin" / "data_batch_1.bin").read_bytes()
     assert hashlib.md5(first).hexdigest() == "5dd7e06a14cb22eb9f671a540d1b7c25"
     arrays = load_arrays("cifar10", data_dir=needs("cifar-10-batches-bin"), classes=["frog", "truck"])

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from fedproof.data import load, load_arrays
+from fedproof.data import load
 from fedproof.data.text import Encoding, encode, read_vectors, tokens
 
 TRAIN = {
@@ -114,8 +114,24 @@ def test_leaf_sentiment140_keeps_the_text_in_the_fifth_field(write_leaf, glove_f
     np.testing.assert_array_equal(plain.features, listed.features)
 
 
+def test_a_label_that_one_leaf_user_makes_up_is_no_class(write_leaf):
+    # It changed how many classes there are, and with -3 the numbers of all others.
+    honest = {"ann": [([0.0], 0), ([1.0], 1)], "bob": [([2.0], 1)]}
+    test = {"ann": [([0.5], 0), ([1.5], 1)]}
+    folder = write_leaf("honest", honest, test)
+    expected = load("leaf/honest", data_dir=folder)
+    write_leaf("poisoned", honest | {"eve": [([9.0], 57), ([9.0], -3), ([8.0], 1)]}, test)
+    found = load("leaf/poisoned", data_dir=folder)
+    assert found.class_names == expected.class_names == ("0", "1")
+    assert found.labels.tolist() == [*expected.labels, 1]
+    assert found.sizes.tolist() == [2, 1, 1]
+    write_leaf("all", honest | {"eve": [([9.0], 57)]}, test)
+    assert load("leaf/all", data_dir=folder).user_ids.tolist() == expected.user_ids.tolist()
+
+
 def test_leaf_numbers_in_many_files(write_leaf):
-    folder = write_leaf("femnist", {"f1": [([0.5, 1], 10), ([0, 0], 3)]}, {"f1": [([1, 1], 3)]})
+    test = {"f1": [([1, 1], 3), ([1, 1], 10)], "f2": [([7, 7], 61)]}
+    folder = write_leaf("femnist", {"f1": [([0.5, 1], 10), ([0, 0], 3)]}, test)
     second = {"users": ["f2"], "num_samples": [1], "user_data": {"f2": {"x": [[7, 8]], "y": [61]}}}
     (folder / "leaf" / "femnist" / "train" / "more.json").write_text(json.dumps(second))
     federation = load("leaf/femnist", data_dir=folder)
@@ -195,6 +211,6 @@ def test_missing_leaf_folder_and_vectors_say_what_to_do(write_leaf):
         load("leaf/tweets", data_dir=folder, vectors="mine.txt")
 
 
-def test_length_must_be_a_count(write_leaf, glove_folder):
+def test_length_must_be_a_count(load_arrays, write_leaf, glove_folder):
     with pytest.raises(ValueError, match="length = 0"):
         load_arrays("leaf/tweets", data_dir=write_leaf("tweets", TRAIN, TEST), length=0)

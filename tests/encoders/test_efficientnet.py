@@ -53,7 +53,7 @@ def picture(side):
 def test_features_are_those_of_another_implementation(name, module, monkeypatch):
     needs_weights(name)
     image = (picture(PUBLISHED[name].side) / 255).astype(np.float32)[None]
-    monkeypatch.setattr(sys.modules[module], "images", lambda: (image, [0], image, [0]))
+    monkeypatch.setattr(sys.modules[module], "images", lambda: (image, [0], image, [1]))
     seen = load(f"{module}:images", users=1, encoder=name).features[0]
     largest, place, norm, third = FOUND[name]
     assert seen.argmax() == place

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedproof.ensemble import one_round
+from fedproof.federation import Federation
 from fedproof.mechanisms import Local, LocalTraining, OneRound
 from fedproof.mechanisms.uploads import Anchors, Ball, NonNegative, Pairs, Rows
 from fedproof.release import summed
@@ -87,3 +88,31 @@ def test_a_unit_changes_a_released_sum_by_its_own_vector_alone(name):
 
     drive(RELEASED[name], holds)
     assert any(moved)
+
+
+@pytest.mark.parametrize("joining", [3, 6, 39, 333])
+@pytest.mark.parametrize("first", [True, False])
+def test_how_many_instances_others_hold_changes_no_bit_of_a_wide_upload(joining, first):
+    # Products of wide matrices depend on their number of rows, in the last bits.
+    rows = np.abs(np.random.default_rng(0).normal(size=(9 + joining + 64, 40))).astype(np.float32)
+    own, others, public = np.split(rows, [9, 9 + joining])
+    case = Case(mechanism=once_each(NonNegative(anchors=64, classes=3, sharpness=16.0)), local=RIDGE)
+
+    def sent(sizes, held):
+        federation = Federation(
+            features=held,
+            labels=np.arange(len(held)) % 3,
+            offsets=np.cumsum([0, *sizes]),
+            test_features=held[:1],
+            test_labels=np.zeros(1, dtype=np.int64),
+            class_names=("a", "b", "c"),
+            name="wide",
+            public_features=public,
+        )
+        return np.concatenate(list(one_round.uploads_of(task_of(case, federation, 0))))
+
+    if first:
+        beside = sent([joining, 3, 3, 3], np.concatenate([others, own]))[1:]
+    else:
+        beside = sent([3, 3, 3, joining], np.concatenate([own, others]))[:3]
+    np.testing.assert_array_equal(sent([3, 3, 3], own), beside)

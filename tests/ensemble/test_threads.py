@@ -73,25 +73,21 @@ def task_of(name, kind):
     return Task(federation=data, model=model, mechanism=MECHANISMS[kind], local=local, seed=3)
 
 
-@pytest.fixture(params=[2, 4])
-def on_threads(request):
-    """`on_threads(work)`: what comes out on one thread, and on several that give way all the time."""
-
-    def both(work):
-        torch.set_num_threads(1)
-        expected = work()
-        interval = sys.getswitchinterval()
-        torch.set_num_threads(request.param)
+def on_threads(work):
+    """What comes out on two threads and on four that give way all the time, each beside that of one."""
+    torch.set_num_threads(1)
+    expected = work()
+    interval = sys.getswitchinterval()
+    for number in (2, 4):
+        torch.set_num_threads(number)
         sys.setswitchinterval(1e-5)
         try:
             found = work()
-            assert torch.get_num_threads() == request.param
+            assert torch.get_num_threads() == number
         finally:
             torch.set_num_threads(1)
             sys.setswitchinterval(interval)
-        return found, expected
-
-    return both
+        yield found, expected
 
 
 def assert_same_bits(found, expected):
@@ -107,9 +103,10 @@ CASES += [("counts", "user-fedavg"), ("lenet", "user-fedavg")]
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
-def test_training_is_the_same_on_any_number_of_threads(on_threads, name, kind):
+def test_training_is_the_same_on_any_number_of_threads(name, kind):
     task = task_of(name, kind)
-    assert_same_bits(*on_threads(lambda: train_replicas(task, range(4), sizes=SIZES)))
+    for found, expected in on_threads(lambda: train_replicas(task, range(4), sizes=SIZES)):
+        assert_same_bits(found, expected)
 
 
 @pytest.mark.parametrize("name", ["cnn", "mlp"])
@@ -122,24 +119,24 @@ def test_training_is_the_same_on_any_number_of_threads(on_threads, name, kind):
     ],
     ids=lambda attack: type(attack).__name__,
 )
-def test_attacks_are_the_same_on_any_number_of_threads(on_threads, monkeypatch, name, attack):
+def test_attacks_are_the_same_on_any_number_of_threads(monkeypatch, name, attack):
     monkeypatch.setattr("fedproof.ensemble.train.sizes_for", lambda task: SIZES)
     monkeypatch.setattr("fedproof.robustness.outcome.sizes_for", lambda task: SIZES)
     task = task_of(name, "user-fedavg")
-    found, expected = on_threads(lambda: run_attack(task, attack, 4))
-    assert found.scores.tobytes() == expected.scores.tobytes()
-    assert found.losses[0].tobytes() == expected.losses[0].tobytes()
+    for found, expected in on_threads(lambda: run_attack(task, attack, 4)):
+        assert found.scores.tobytes() == expected.scores.tobytes()
+        assert found.losses[0].tobytes() == expected.losses[0].tobytes()
 
 
 @pytest.mark.parametrize("name", ["cnn", "tied", "buffers", "mlp"])
-def test_scores_are_the_same_on_any_number_of_threads(on_threads, name):
+def test_scores_are_the_same_on_any_number_of_threads(name):
     task = task_of(name, "user-fedavg")
     rng = np.random.default_rng(1)
     params = torch.stack([start_of(task, 0)] * 20)
     params = params + 0.1 * torch.from_numpy(rng.normal(size=params.shape).astype(np.float32))
     inputs = torch.from_numpy(rng.normal(size=(600, *task.federation.features.shape[1:])).astype(np.float32))
-    found, expected = on_threads(lambda: predict(task.model, params, inputs, cells=2000))
-    assert found.tobytes() == expected.tobytes()
+    for found, expected in on_threads(lambda: predict(task.model, params, inputs, cells=2000)):
+        assert found.tobytes() == expected.tobytes()
 
 
 def test_predicting_uses_all_threads(monkeypatch):
@@ -253,13 +250,13 @@ def test_the_number_of_threads_is_put_back_by_whoever_leaves_last():
 
 
 @pytest.mark.parametrize("name", ["cnn", "tied"])
-def test_parts_of_an_ensemble_are_the_same_on_any_number_of_threads(on_threads, tmp_path, name):
+def test_parts_of_an_ensemble_are_the_same_on_any_number_of_threads(tmp_path, name):
     task = task_of(name, "user-fedavg")
-    runs = iter(("one", "several"))
-    found, expected = on_threads(lambda: train_ensemble(task, 8, tmp_path / next(runs), part_size=4))
-    assert found.scores().tobytes() == expected.scores().tobytes()
-    for part in found.parts:
-        for suffix in ("npz", "safetensors", "json"):
-            one, other = (run.folder / f"part-{part.index:05d}.{suffix}" for run in (found, expected))
-            assert one.read_bytes() == other.read_bytes()
+    runs = iter(("one", "two", "four"))
+    for found, expected in on_threads(lambda: train_ensemble(task, 8, tmp_path / next(runs), part_size=4)):
+        assert found.scores().tobytes() == expected.scores().tobytes()
+        for part in found.parts:
+            for suffix in ("npz", "safetensors", "json"):
+                one, other = (run.folder / f"part-{part.index:05d}.{suffix}" for run in (found, expected))
+                assert one.read_bytes() == other.read_bytes()
     assert sizes_for(task).stack > 1

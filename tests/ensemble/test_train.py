@@ -6,6 +6,7 @@ import torch
 
 from fedproof.ensemble import (
     Sizes,
+    drawn_updates,
     first_updates,
     memory,
     sizes_for,
@@ -14,9 +15,10 @@ from fedproof.ensemble import (
     train_ensemble,
     train_replicas,
 )
-from fedproof.mechanisms import FixedSize, InstanceFedAvg, PerLayer, Quantile
+from fedproof.mechanisms import FixedSize, InstanceFedAvg, PerLayer, Poisson, Quantile
 from fedproof.models import build
 from fedproof.rounds.stacking import LANES
+from fedproof.seeds import draw_cohorts
 
 
 def assert_same(found, expected, **tolerance):
@@ -100,9 +102,47 @@ def test_round_one_is_shared_by_noise_levels_and_clip_norms(task, monkeypatch):
     shared = first_updates(task)
     louder = replace(task, mechanism=replace(task.mechanism, rounds=1, noise_multiplier=3.0, clip_norm=0.2))
     expected = train_replicas(louder, range(4))
-    monkeypatch.setattr(train.user_fedavg, "_train", None)  # nobody may train again
+    monkeypatch.setattr(train.user_fedavg, "descent", None)  # nobody may train again
     found = train_replicas(louder, range(4), first_updates=shared)
     assert torch.equal(found.params, expected.params)
+
+
+@pytest.mark.parametrize("sampling", [Poisson(probability=0.2), FixedSize(cohort=2, users=6)])
+def test_only_who_is_drawn_trains_in_round_one(sampling, task, monkeypatch):
+    task = replace(task, mechanism=replace(task.mechanism, sampling=sampling))
+    every, trained = first_updates(task), []
+    original = train.first_updates
+
+    def watched(task, sizes=None, users=None):
+        trained.extend(users.tolist())
+        return original(task, sizes, users)
+
+    monkeypatch.setattr(train, "first_updates", watched)
+    for replicas in (range(3), range(3, 5)):
+        drawn = np.flatnonzero(draw_cohorts(sampling, np.arange(6), 2, 5, replicas)[:, 0].any(axis=0))
+        trained.clear()
+        found = train_replicas(task, replicas)
+        assert len(trained) < 6
+        assert set(trained) == {0, *drawn}  # the first, in case nobody is drawn
+        assert torch.equal(found.params, train_replicas(task, replicas, first_updates=every).params)
+    known = drawn_updates(task, range(2))
+    trained.clear()
+    more = drawn_updates(task, range(5), known)
+    assert 0 not in trained
+    there = ~more[:, 0].isnan()
+    assert set(trained) < set(np.flatnonzero(there.numpy()))
+    assert torch.equal(more[there], every[there])
+
+
+def test_where_nobody_is_drawn_or_nobody_knows_who_will_be(task, monkeypatch):
+    rarely = replace(task, mechanism=replace(task.mechanism, sampling=Poisson(probability=1e-9)))
+    alone = train_replicas(rarely, range(2))
+    assert torch.equal(
+        alone.params, train_replicas(rarely, range(2), first_updates=first_updates(task)).params
+    )
+    assert alone.params.isfinite().all()
+    assert not alone.diagnostics["cohort_size"].any()
+    assert torch.equal(drawn_updates(replace(rarely, secure_noise=True), range(2)), first_updates(task))
 
 
 def test_first_updates_of_another_task_are_refused(task):
@@ -124,11 +164,11 @@ def test_running_out_of_memory_halves_the_stack(task, monkeypatch):
     expected = train_replicas(task, range(4))
     train_block, tried = train._train_block, []
 
-    def greedy(task, block, setting, shared, cells):
+    def greedy(task, setting, *rest):
         tried.append(setting.stacking.size)
         if setting.stacking.size > 2:
             raise torch.cuda.OutOfMemoryError("no memory")
-        return train_block(task, block, setting, shared, cells)
+        return train_block(task, setting, *rest)
 
     monkeypatch.setattr(train, "_train_block", greedy)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)

@@ -23,7 +23,7 @@ from fedproof.integrations.site import begin, load_site
 from fedproof.mechanisms import LocalTraining, Poisson, UserFedAvg
 from fedproof.mechanisms.caveats import attended_caveats, sentences
 from fedproof.models.networks import linear
-from fedproof.report import write_certificate_report
+from fedproof.report.certificate_page import write_certificate_report
 from fedproof.serving import predict
 from tests.integrations.conftest import use_example
 from tests.patience import finished
@@ -206,8 +206,8 @@ def test_settings_are_those_of_the_project_file(example_path):
 # --- one real deployment, to which everything happens ----------------------------------------------------
 
 NODES = 2  # one that is killed, and one that goes on
-# The first of three parts loses a node; in the middle of the second, which has it back, dies the SuperLink.
-PARTS, PART, ROUNDS = 3, 8, 2  # with so many replicas and rounds each
+# The first of two parts loses a node; in the middle of the second, which has it back, dies the SuperLink.
+PARTS, PART, ROUNDS = 2, 8, 2  # with so many replicas and rounds each
 
 
 @pytest.fixture(scope="module")

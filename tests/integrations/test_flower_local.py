@@ -17,7 +17,7 @@ from fedproof.mechanisms import Local, LocalTraining, OneRound
 from fedproof.mechanisms.uploads import GRID, Anchors, Ball, Rows
 from fedproof.models.networks import linear
 from fedproof.release import load_release
-from fedproof.report import write_certificate_report
+from fedproof.report.certificate_page import write_certificate_report
 from fedproof.seeds import Purpose, private_numbers
 
 files = pytest.importorskip(

@@ -426,6 +426,14 @@ def test_of_two_loops_in_one_folder_one_releases(make_strategy, make_grid, nodes
     assert second.metrics == first.metrics
 
 
+@pytest.mark.parametrize("folder", ["file", "file/inside"])
+def test_a_file_in_the_place_of_the_folder_is_named(make_strategy, tmp_path, folder):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match=r"folder = .*file is a file; choose another"):
+        make_strategy(folder=tmp_path / folder)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_a_local_runs_folder_is_left_alone(flower, make_strategy, tmp_path):
     (tmp_path / "config.toml").write_text("")
     once = CohortOnce(rounds=1, sampling=Poisson(probability=0.9), noise_multiplier=1.0)

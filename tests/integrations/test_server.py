@@ -64,6 +64,11 @@ def test_rounds_are_the_engines(clipping):
         np.testing.assert_allclose(state.clip_norms, norms.numpy(), rtol=1e-6)
 
 
+def noise_std(plan):
+    """Of the noise on each parameter of the new model."""
+    return plan.mechanism.noise_multiplier * plan.mechanism.clip_norm / plan.divisor
+
+
 def play(plan, state, updates, layers, noise):
     """One round with the given updates `(replicas, members, dim)`."""
     count = len(plan.replicas)
@@ -113,7 +118,7 @@ def test_noise_has_the_stated_scale_in_an_empty_round():
     after = server.release(
         plan, state, np.zeros((1, 20_000)), nobody, nobody, server.noise_streams(plan, state)
     )
-    statistic = float(np.square(after.params / server.noise_std(plan, 0.7)).sum())
+    statistic = float(np.square(after.params / noise_std(plan)).sum())
     low, high = chi2.interval(1 - FALSE_ALARM, df=20_000)
     assert low < statistic < high
     assert statistic / 1.1**2 < low  # noise 10 % too small would be caught
@@ -132,7 +137,7 @@ def test_without_a_seed_noise_and_cohorts_come_from_the_operating_system(clippin
     assert all(np.array_equal(first, second) for first, second in zip(found[0], found[1], strict=True))
     assert not np.array_equal(found[0][0], found[2][0])
     assert not np.array_equal(found[0][2], found[2][2])
-    unit = found[0][0] / server.noise_std(plan, 0.7)
+    unit = found[0][0] / noise_std(plan)
     low, high = chi2.interval(1 - FALSE_ALARM, df=unit.size)
     assert low < float(np.square(unit).sum()) < high
 

@@ -13,7 +13,7 @@ from fedproof.certificates import dumps, loads, verify
 from fedproof.config import parse_config
 from fedproof.experiment import make_task, run
 from fedproof.mechanisms import Caveat, Mechanism, Releases, codec, is_certified, is_private
-from fedproof.report import write_report
+from fedproof.report.run_page import write_report
 from fedproof.summary import read_summary
 from fedproof.threat import Relation, ThreatModel, Unit
 from tests.mechanisms.toy import Halved

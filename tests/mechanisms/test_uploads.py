@@ -204,6 +204,12 @@ def test_releases_that_cannot_be(change, message):
         Release(**fields | change)
 
 
+@pytest.mark.parametrize("kind", [Anchors, NonNegative])
+def test_one_class_is_nothing_to_vote_on(kind):
+    with pytest.raises(ValueError, match="classes = 1 must be at least 2"):
+        kind(anchors=ANCHORS, classes=1)
+
+
 def test_what_cannot_be_computed_exactly_is_refused():
     mechanism = OneRound(upload=SETS["rows"], noise_multiplier=1.0)
     huge = Release(mechanism=mechanism, total=np.full((FEATURES, CLASSES), 2**62))

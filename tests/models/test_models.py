@@ -12,6 +12,7 @@ from torch import nn
 from fedproof.federation import Federation
 from fedproof.models import NAMES, build
 from fedproof.models import model as models
+from fedproof.models.convolution import average_pool_relu
 from fedproof.models.model import instance_factors, layout_of, load
 from fedproof.models.module import from_module
 from fedproof.models.networks import cifar_cnn
@@ -62,6 +63,19 @@ def test_a_stack_of_models_gives_the_logits_of_plain_modules(name):
         expected = load(model.module(), model.layout, params[row])(inputs)
         torch.testing.assert_close(shared[row], expected, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(own[row], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_average_pool_is_the_mean_over_windows_whatever_the_shape():
+    images, bias = torch.randn(2, 3, 8, 6, 5, requires_grad=True), torch.randn(2, 5, requires_grad=True)
+    active = torch.relu(images + bias[:, None, None, None])
+    expected = active.unflatten(3, (3, 2)).unflatten(2, (4, 2)).mean((3, 5))
+    found = average_pool_relu(images, bias)
+    torch.testing.assert_close(found, expected)
+    upstream = torch.randn(expected.shape)
+    gradients = [torch.autograd.grad(pooled, (images, bias), upstream) for pooled in (found, expected)]
+    torch.testing.assert_close(*gradients)
+    one = average_pool_relu(images[1:, 2:], bias[1:])
+    assert torch.equal(one, found[1:, 2:])
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "logistic"])  # starts from zero

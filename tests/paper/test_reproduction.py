@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ import pytest
 
 from fedproof.accounting.epsilon import dopamine_epsilon, paper_epsilon
 from fedproof.mechanisms import FixedSize, InstanceFedSGD
-from paper import Rows, load_studies, reproduce, write_page
+from paper import Rows, load_studies, reproduce, run, write_page
 from paper.clean import compare_clean
 from paper.conclusions import statements
 from paper.page import page
@@ -67,6 +67,20 @@ def test_jobs_measure_the_same_in_the_same_order(measured, experiments, tmp_path
         if isinstance(one.result, Trained):
             assert one.result.accuracy == pytest.approx(other.result.accuracy, abs=1e-6)
         assert other.jobs == (1 if other.key == "small/seconds" else 2)
+
+
+def test_points_that_share_first_updates_are_neighbours_and_long_ones_begin():
+    studies = load_studies(EXPERIMENTS)
+    points = [point for study in studies for point in points_of(study, EXPERIMENTS, 0.02)]
+    found = [point for point in run._arranged(points) if point.config is not None]
+    assert {point.key for point in found} == {point.key for point in points if point.config is not None}
+    shared = [
+        (point.config.data, point.config.model, point.config.mechanism.local_training) for point in found
+    ]
+    groups = [repr(each) for each, _ in groupby(shared)]
+    assert len(groups) == len(set(groups)) < len(found) / 4
+    assert found[0].key.startswith("ten-classes/cifar-certified")
+    assert found[-1].config.data.name == "mnist"
 
 
 def test_jobs_below_one_are_refused(experiments, tmp_path):

@@ -10,8 +10,8 @@ import pytest
 from fedproof.cli.training import show
 from fedproof.config import parse_config
 from fedproof.experiment import run
-from fedproof.report import write_report
 from fedproof.report.run_data import read_run
+from fedproof.report.run_page import write_report
 from fedproof.report.sections import advice
 
 DATA = """

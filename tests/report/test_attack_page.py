@@ -1,16 +1,19 @@
 """Pages of attacks from made rows, and of bounds on what they cost the attacker."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from fedproof.certificates import ApproximateDP, inefficacy
 from fedproof.mechanisms import Caveat, FedAvg, Poisson
-from fedproof.report import attack_charts, inefficacy_chart, write_attack_page, write_inefficacy_page
-from fedproof.report.attack_page import verdict
+from fedproof.report.attack_page import (
+    attack_charts,
+    inefficacy_chart,
+    verdict,
+    write_attack_page,
+    write_inefficacy_page,
+)
 from fedproof.report.chart import Band, Line, Points
-from fedproof.robustness import document, read_rows
 from fedproof.threat import Relation
 
 
@@ -82,9 +85,3 @@ def test_inefficacy_from_the_library(tmp_path, hostile, most, words):
 def test_there_must_be_attacks(tmp_path):
     with pytest.raises(ValueError, match="empty"):
         write_attack_page([], tmp_path / "page.html")
-
-
-def test_rows_may_come_from_json(tmp_path, attack_rows):
-    (tmp_path / "attacks.json").write_text(json.dumps(document(attack_rows())))
-    rows = read_rows(tmp_path / "attacks.json")
-    assert write_attack_page(rows, tmp_path / "deep" / "attack.html").is_file()

@@ -6,18 +6,13 @@ import pytest
 
 from fedproof.certificates import ApproximateDP, inefficacy, loads
 from fedproof.certificates.planning import certifies
-from fedproof.report import (
-    write_attack_page,
-    write_certificate_page,
-    write_compare_page,
-    write_inefficacy_page,
-    write_report,
-    write_sweep_page,
-)
+from fedproof.report.attack_page import write_attack_page, write_inefficacy_page
+from fedproof.report.certificate_page import write_certificate_page
+from fedproof.report.comparisons import write_compare_page, write_sweep_page
 from fedproof.report.page import Markup, tag, write_page
 from fedproof.report.planner import query_at, typical_confidences
 from fedproof.report.run_data import read_run
-from fedproof.report.run_page import body
+from fedproof.report.run_page import body, write_report
 from fedproof.report.words import headline, rounded_up
 from fedproof.summary import read_summary
 

@@ -8,7 +8,7 @@ import pytest
 import fedproof as fp
 from fedproof.accounting.ledger import save_ledger
 from fedproof.certificates import dumps
-from fedproof.report import (
+from fedproof.report.certificate_page import (
     certificate_charts,
     certificate_in,
     write_certificate_page,

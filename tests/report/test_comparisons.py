@@ -6,9 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from fedproof.report import compare_charts, sweep_chart, write_compare_page, write_sweep_page
 from fedproof.report.chart import Line, Points
-from fedproof.report.comparisons import best_run, shown_sizes
+from fedproof.report.comparisons import (
+    best_run,
+    compare_charts,
+    shown_sizes,
+    sweep_chart,
+    write_compare_page,
+    write_sweep_page,
+)
 
 
 def test_the_best_epsilon_is_marked(tmp_path, sweep_rows, hostile):

@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from fedproof.report import draw_federation, write_charts, write_figures
-from fedproof.report.chart import Bars, Chart, Points, Series, Tone
-from fedproof.report.run_data import read_run
+from fedproof.report.chart import Bars, Chart, Points, Series, Tone, draw_federation, write_charts
+from fedproof.report.run_data import read_run, write_figures
 from fedproof.report.svg import WIDE, draw, log_ticks, ticks
 
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from fedproof.certificates import loads
-from fedproof.report import write_report
 from fedproof.report.planner import improvements
 from fedproof.report.run_data import accuracy_chart, class_rows, read_run, sizes_chart
-from fedproof.report.run_page import body
+from fedproof.report.run_page import body, write_report
 from fedproof.report.sections import as_images, choices, gallery, to_bytes
 from fedproof.report.words import chosen_size, percent
 from fedproof.summary import read_summary

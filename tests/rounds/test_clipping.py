@@ -12,12 +12,15 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import chi2
 from scipy.stats import norm as normal
 
+from fedproof.ensemble import Task, train_replicas
+from fedproof.federation import Federation
 from fedproof.mechanisms import (
     Everyone,
     FixedSize,
     Flat,
     InstanceFedAvg,
     InstanceFedSGD,
+    LocalTraining,
     Median,
     PerLayer,
     PerLayerMedian,
@@ -25,8 +28,10 @@ from fedproof.mechanisms import (
     Quantile,
     UserFedAvg,
 )
-from fedproof.rounds import play
+from fedproof.models.model import ClippedGradient
+from fedproof.rounds import executor_of
 from fedproof.rounds.clipping import Bounded, add_noise, bound, next_clip_norms, unbounded
+from fedproof.rounds.instance import Draw, Tally, clipped_sums
 from fedproof.rounds.randomness import Purpose, Stream
 from fedproof.rounds.state import contributions_of, report
 
@@ -162,7 +167,7 @@ def test_a_round_adds_noise_of_the_stated_scale(setting, begin, clipping, sampli
     mechanism = user_fedavg(clipping, sampling)
     state, streams = begin(mechanism, range(40))
     still = torch.zeros(10, setting.model.layout.dim)
-    after, _ = play(mechanism, setting, state, streams, still)
+    after, _ = executor_of(mechanism)(mechanism, setting, state, streams, still)
     # Users that change nothing leave σS · noise, divided by the expected cohort.
     cohort = 10.0 if isinstance(sampling, Everyone) else 3.0
     assert_unit_variance(after.params * cohort / (1.7 * 0.3))
@@ -193,7 +198,7 @@ def test_a_round_adds_noise_of_the_stated_scale(setting, begin, clipping, sampli
 def test_users_add_noise_of_the_stated_scale(setting, begin, mechanism, members):
     state, streams = begin(mechanism, range(40))
     still = replace(setting, model=_Silent(setting.model))
-    after, _ = play(mechanism, still, state, streams)
+    after, _ = executor_of(mechanism)(mechanism, still, state, streams)
     # A member's step is -η/L · σS · noise; the mean of m members has standard deviation that over √m.
     step = setting.local.learning_rate / setting.local.batch_size * 1.7 * 1e-6
     assert_unit_variance(after.params * members**0.5 / step)
@@ -222,3 +227,78 @@ def test_replicas_and_layers_have_noise_of_their_own():
     assert noise[1, 10_000:].eq(0).all()
     correlation = float((noise[0, :10_000] * noise[1, :10_000] / 2).sum()) / 100
     assert abs(correlation) < normal.isf(FALSE_ALARM / 2) * 1.1
+
+
+# --- sums of many -------------------------------------------------------------------------------------------
+
+
+def on_the_edge(crowd):
+    """One number each: `crowd` that add up to a power of two of clip norms, as many that take little off it.
+
+    Above the power of two a sum of float32 has steps too wide for the little ones.
+    """
+    little = -0.99 * 2.0 ** (math.log2(crowd) - 1 - 23)
+    return torch.tensor([0.0, *[1.0] * crowd, *[little] * crowd])
+
+
+def test_a_user_moves_a_sum_of_thousands_by_its_clip_norm_and_no_more():
+    # In float32 the sum of 8192 moved by 2.0 clip norms, that of 16384 by 5.0.
+    crowd = 4096
+    updates = on_the_edge(crowd)
+    federation = Federation(
+        features=np.zeros((len(updates), 1), dtype=np.float32),
+        labels=np.zeros(len(updates), dtype=np.int64),
+        offsets=np.arange(len(updates) + 1),
+        test_features=np.zeros((1, 1), dtype=np.float32),
+        test_labels=np.zeros(1, dtype=np.int64),
+        class_names=("a", "b"),
+        name="edge",
+    )
+
+    def moved(first):
+        def say(contributions, state):
+            wanted = torch.zeros_like(contributions.updates)
+            wanted[0, :, 0] = updates
+            wanted[0, 0, 0] = first
+            return replace(contributions, updates=wanted)
+
+        mechanism = UserFedAvg(rounds=1, noise_multiplier=1e-3, sampling=Everyone(), population=len(updates))
+        task = Task(
+            federation=federation, model="logistic", mechanism=mechanism, local=LocalTraining(), attack=say
+        )
+        return float(train_replicas(task, range(1)).params[0, 0])
+
+    assert 0.99 < (moved(1.0) - moved(0.0)) * len(updates) < 1.001
+    assert 0.99 < (moved(0.0) - moved(-1.0)) * len(updates) < 1.001
+
+
+def test_an_instance_moves_a_sum_of_thousands_by_its_clip_norm_and_no_more(setting):
+    crowd = 2048
+    rows = on_the_edge(crowd).unsqueeze(1)
+
+    class Said(_Silent):
+        """A model whose clipped gradients are the features."""
+
+        def clipped_gradient(self, params, inputs, labels, mask, clip_norm):
+            told = (inputs[:, :, :1] * mask.unsqueeze(2)).sum(1)
+            total = torch.zeros_like(params)
+            total[:, :1] = told
+            there = torch.ones_like(mask)
+            return ClippedGradient(total=total, norms=torch.zeros_like(inputs[:, :, 0]), finite=there)
+
+    def total(first):
+        features = torch.cat([torch.full((1, 1), first), rows[1:]])
+        held = replace(setting.users, features=features, labels=torch.zeros(len(rows), dtype=torch.int64))
+        params = torch.zeros(1, setting.model.layout.dim)
+        return clipped_sums(
+            replace(setting, model=Said(setting.model), users=held),
+            params,
+            Draw.of(torch.arange(len(rows)), torch.tensor([len(rows)])),
+            clip_norm=1.0,
+            tally=Tally(1, params),
+            lane=np.zeros(1, dtype=np.int64),
+            pieces=(1, 0.0),
+            widths=(1, 1),
+        )[0, 0]
+
+    assert float(total(1.0) - total(0.0)) == pytest.approx(1, abs=1e-6)

@@ -11,7 +11,7 @@ from fedproof.ensemble import Task, train_replicas
 from fedproof.ensemble.task import start_of
 from fedproof.mechanisms import CohortOnce, FixedSize, LocalTraining, NoisyPartition, Poisson
 from fedproof.models import build
-from fedproof.rounds import play
+from fedproof.rounds import executor_of
 from fedproof.seeds import cohorts_of, groups_of
 
 FALSE_ALARM = 1e-6
@@ -28,7 +28,7 @@ HYBRID = CohortOnce(
 def test_with_noise_members_are_clipped_and_the_divisor_is_fixed(setting, begin, constant):
     mechanism = CohortOnce(rounds=1, sampling=Poisson(probability=0.3), noise_multiplier=1e-9, clip_norm=0.5)
     state, streams = begin(mechanism, range(30))
-    after, report = play(mechanism, setting, state, streams, constant(8.0))
+    after, report = executor_of(mechanism)(mechanism, setting, state, streams, constant(8.0))
     np.testing.assert_allclose(after.params[:, 0], report.cohort_size * 0.5 / 3, rtol=1e-5, atol=1e-6)
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -80,6 +80,7 @@ def test_heads_are_what_a_direct_computation_gives(solver, balanced, instances):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 1000), cores=st.integers(1, 3), hostile=st.sampled_from([0.0, 3e38, np.nan, np.inf])
 )
@@ -137,6 +138,7 @@ def test_mistakes_are_said(asked, said):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 1000), hostile=st.sampled_from([0.0, 3e38, np.nan, np.inf]))
 def test_in_one_array_a_head_depends_on_its_own_rows_alone(solver, seed, hostile):
     generator = np.random.default_rng(seed)

@@ -31,7 +31,7 @@ def test_instances_enter_batches_with_their_users_probability(setting):
     counts = draw.counts.reshape(2000, 10).sum(0)
     for count, chance in zip(counts.tolist(), chances, strict=True):
         assert_frequency(count, 2000 * 4, chance, tests=10)
-    [(rows, mask)] = draw.batches(torch.arange(10), torch.ones(10, dtype=torch.bool), 4)
+    rows, mask = draw.batch(torch.arange(10), 0, 4)
     owners = rows // 4
     assert (owners == torch.arange(10)[:, None])[mask].all()
     for row, kept in zip(rows, mask, strict=True):

@@ -12,7 +12,7 @@ from fedproof.rounds.state import class_balance
 
 
 def test_images_move_by_the_same_pixels_in_a_step_and_keep_their_border():
-    augment = Augment(shift=2, flip=False, seed=0, round=0)
+    augment = Augment(local=LocalTraining(shift=2), seed=0, round=0)
     images = torch.arange(2 * 3 * 5 * 5, dtype=torch.float32).reshape(2, 3, 5, 5)
     seen = [augment(images, 0, step) for step in range(20)]
     assert any(torch.equal(one, images) is False for one in seen)
@@ -24,7 +24,7 @@ def test_images_move_by_the_same_pixels_in_a_step_and_keep_their_border():
 
 
 def test_flips_happen_half_of_the_time():
-    augment = Augment(shift=0, flip=True, seed=0, round=0)
+    augment = Augment(local=LocalTraining(flip=True), seed=0, round=0)
     image = torch.tensor([[0.0, 1.0]])
     flipped = sum(bool(augment(image, 0, step)[0, 0] == 1) for step in range(400))
     assert 140 < flipped < 260  # six standard deviations
@@ -32,17 +32,17 @@ def test_flips_happen_half_of_the_time():
 
 def test_nothing_asked_for_changes_nothing_and_draws_of_shift_and_flip_stay_what_they_are():
     images = torch.rand(2, 3, 8, 8)
-    assert Augment(shift=0, flip=False, seed=0, round=0)(images, 0, 0) is images
-    faint = Augment(shift=2, flip=True, bend=1e-9, seed=0, round=0)
+    assert Augment(local=LocalTraining(), seed=0, round=0)(images, 0, 0) is images
+    faint = Augment(local=LocalTraining(shift=2, flip=True, bend=1e-9), seed=0, round=0)
     for step in range(8):
-        moved = Augment(shift=2, flip=True, seed=0, round=0)(images, 0, step)
+        moved = Augment(local=LocalTraining(shift=2, flip=True), seed=0, round=0)(images, 0, step)
         assert torch.allclose(faint(images, 0, step), moved, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(9, 7), (3, 9, 7)])
 @pytest.mark.parametrize("asked", [{"stretch": 0.2}, {"bend": 1.5}, {"stretch": 0.2, "bend": 1.5}])
 def test_every_place_of_a_batch_is_warped_in_its_own_way_alike_for_all_models(shape, asked):
-    augment = Augment(shift=1, flip=True, **asked, seed=0, round=0)
+    augment = Augment(local=LocalTraining(shift=1, flip=True, **asked), seed=0, round=0)
     images = torch.rand(4, 5, *shape)
     images[1:, :3] = images[0, :3]
     images[0, 1] = images[0, 0]
@@ -60,7 +60,7 @@ def test_every_place_of_a_batch_is_warped_in_its_own_way_alike_for_all_models(sh
 
 
 def test_an_image_is_stretched_about_its_middle_and_its_border_repeated():
-    augment = Augment(shift=0, flip=False, stretch=0.3, seed=3, round=0)
+    augment = Augment(local=LocalTraining(stretch=0.3), seed=3, round=0)
     across = torch.linspace(-1, 1, 41).expand(1, 200, 41, 41)
     seen = augment(across, 0, 0)[0]
     assert torch.allclose(seen[:, 20, 20], torch.zeros(200), atol=1e-5)
@@ -75,7 +75,7 @@ def test_an_image_is_stretched_about_its_middle_and_its_border_repeated():
 
 def test_bending_displaces_pixels_by_no_more_than_is_asked_for():
     across = torch.arange(28.0).expand(1, 100, 28, 28)
-    seen = Augment(shift=0, flip=False, bend=2.0, seed=1, round=0)(across, 0, 0)
+    seen = Augment(local=LocalTraining(bend=2.0), seed=1, round=0)(across, 0, 0)
     moves = (seen - across)[0, :, :, 4:-4]  # away from the border that is repeated
     assert 1.0 < float(moves.abs().max()) < 2.0 * 1.5  # a cubic overshoots its points a little
     assert float((moves[:, :, 1:] - moves[:, :, :-1]).abs().max()) < 1  # smooth: nothing is folded
@@ -83,7 +83,7 @@ def test_bending_displaces_pixels_by_no_more_than_is_asked_for():
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_a_hostile_image_holds_stays_in_it(value):
-    augment = Augment(shift=2, flip=True, stretch=0.2, bend=1.0, seed=0, round=0)
+    augment = Augment(local=LocalTraining(shift=2, flip=True, stretch=0.2, bend=1.0), seed=0, round=0)
     images = torch.rand(3, 4, 12, 12)
     clean = augment(images, 0, 0)
     images[1, 2] = value

@@ -10,7 +10,7 @@ from fedproof.ensemble import Sizes, Task, train_replicas
 from fedproof.federation import Federation
 from fedproof.mechanisms import Bagging, CohortOnce, FixedSize, LocalTraining, Partition, Poisson
 from fedproof.models import build
-from fedproof.rounds import play
+from fedproof.rounds import executor_of
 from fedproof.rounds.heads import heads
 from fedproof.seeds import cohorts_of, groups_of
 
@@ -28,7 +28,7 @@ def test_the_same_users_take_part_in_every_round(sampling):
 def test_without_noise_the_members_mean_is_taken(setting, begin, constant):
     mechanism = Bagging(rounds=1, sampling=Poisson(probability=0.3))
     state, streams = begin(mechanism, range(30))
-    after, report = play(mechanism, setting, state, streams, constant(8.0))
+    after, report = executor_of(mechanism)(mechanism, setting, state, streams, constant(8.0))
     some = report.cohort_size > 0
     np.testing.assert_allclose(after.params[some, 0], 8.0, rtol=1e-6)
     assert after.params[~some].eq(0).all()

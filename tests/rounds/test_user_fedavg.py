@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedproof.mechanisms import FedAvg, FixedSize, Poisson, UserFedAvg
-from fedproof.rounds import play
+from fedproof.rounds.user_fedavg import play
 
 TINY = 1e-9
 

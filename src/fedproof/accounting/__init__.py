@@ -5,12 +5,6 @@ from fedproof.accounting.events import event_of, queries_of
 from fedproof.accounting.tradeoff import Tradeoff, tradeoff
 
 __all__ = [
-    "Tradeoff",
-    "account",
-    "account_delta",
-    "ensemble_account",
-    "event_of",
-    "queries_of",
-    "tradeoff",
+    "Tradeoff", "account", "account_delta", "ensemble_account", "event_of", "queries_of", "tradeoff",
     "user_accounts",
-]
+]  # fmt: skip

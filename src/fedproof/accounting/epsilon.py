@@ -19,15 +19,7 @@ from fedproof import check
 from fedproof.accounting.events import queries_of
 from fedproof.accounting.tradeoff import composed_losses
 from fedproof.arrays import Floats
-from fedproof.mechanisms import (
-    Everyone,
-    FixedSize,
-    InstanceFedAvg,
-    Mechanism,
-    Poisson,
-    Queries,
-    Query,
-)
+from fedproof.mechanisms import Everyone, FixedSize, InstanceFedAvg, Mechanism, Poisson, Queries, Query
 from fedproof.threat import Relation
 
 # The orders of the paper's implementation: 1.1, 1.2, …, 10.9 and 12, 13, …, 63.

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,14 +77,7 @@ class Ledger:
         ε never falls with another replica, so this is a bisection.
         """
         check.positive(max_epsilon=max_epsilon)
-        low, high = 0, wanted + 1  # invariant: `low` is affordable, `high` is not wanted or not affordable
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.cost(middle) <= max_epsilon:
-                low = middle
-            else:
-                high = middle
-        return low
+        return bisect_right(range(1, wanted + 1), max_epsilon, key=self.cost)
 
     def cost(self, replicas: int) -> float:
         """ε of so many replicas in all, by composed loss distributions."""
@@ -108,12 +102,9 @@ def save_ledger(ledger: Ledger, path: Path) -> None:
 
 
 def resumed_ledger(ledger: Ledger, path: Path) -> Ledger:
-    """What the file at `path` counts already of the same mechanism, or `ledger` if there is no file.
+    """What the file at `path` counts already, of the same mechanism; `ledger` if there is no file.
 
     Whoever goes on from here, and saves before each release, never counts too little.
-
-    Raises:
-        ValueError: the file counts another mechanism, or is no ledger.
     """
     if not path.exists():
         return ledger
@@ -155,11 +146,7 @@ def save_site_ledger(ledger: Ledger, path: Path) -> None:
 
 
 def load_site_ledger(path: Path) -> Ledger:
-    """What a site has sent, all runs together.
-
-    Raises:
-        ValueError: the file is missing, malformed or changed, or counts something else.
-    """
+    """What a site has sent, all runs together; ValueError where the file does not tell."""
     if not path.exists():
         raise ValueError(
             f"{path} is missing: what the site has spent is not known; a new site begins a ledger once, by "

@@ -27,21 +27,14 @@ _MOST_SUMMED = 1 << 23  # cells of a sum: a gigabyte while it is transformed
 
 @dataclass(frozen=True, kw_only=True)
 class DiscretePair:
-    """Masses of P and Q on losses `(first + i) * step`, and what has infinite loss.
-
-    Attributes:
-        clean: P-mass at each loss log(P/Q).
-        poisoned: Q-mass at each loss.
-        clean_only: P-mass taken to have no Q-mass.
-        poisoned_only: Q-mass taken to have no P-mass.
-    """
+    """Masses of P and Q on losses `(first + i) * step`, and what has infinite loss."""
 
     step: float
     first: int
-    clean: Floats
-    poisoned: Floats
-    clean_only: float
-    poisoned_only: float
+    clean: Floats  # P-mass at each loss log(P/Q)
+    poisoned: Floats  # Q-mass at each loss
+    clean_only: float  # P-mass taken to have no Q-mass
+    poisoned_only: float  # Q-mass taken to have no P-mass
 
     @property
     def forward(self) -> "LossDistribution":
@@ -177,9 +170,6 @@ def self_convolve(masses: Floats, count: int) -> tuple[int, Floats, float]:
 
     Guarantee: at most `_TAIL` of mass lies outside, and the masses' errors add up to no more than `rounding`.
     Reference: `self_convolve` of dp_accounting, which spends ten times as long in finding the range.
-
-    Raises:
-        ValueError: the sum spreads over more cells than memory should be asked for.
     """
     low, high = _chernoff_range(masses, count)
     _check_length(high - low + 1, f"{count} releases")
@@ -198,9 +188,7 @@ def _fft_rounding(spectrum: Floats, count: int) -> float:
     spectrum. Errors of either sign mostly cancel: measured against extended precision, the sum of their
     absolute values was 5 to 80 times smaller, and any partial sum 10 to 300 times.
 
-    Args:
-        spectrum: absolute values of the power below `count`, for one half of the frequencies.
-        count: number of factors.
+    `spectrum` are absolute values of the power below `count`, for one half of the frequencies.
     """
     return _UNIT * (count + math.log2(2 * len(spectrum))) * 2 * float(spectrum.sum())
 

@@ -211,14 +211,12 @@ class FixedSizePair:
 
     def spread_and_reach(self) -> tuple[float, float]:
         """A lower estimate of the loss's standard deviation, and the largest absolute loss that matters."""
-        reach = min(LARGEST_LOSS, float(np.log1p(self.any_drawn * np.expm1(self._largest_ratio()))))
+        largest = min(600.0, float(np.max(self.shifts * (self.shifts / 2 + _REACH))))  # log-ratio
+        reach = min(LARGEST_LOSS, float(np.log1p(self.any_drawn * np.expm1(largest))))
         losses = np.linspace(0.0, reach, _SCAN_POINTS)
         clean, _ = self._cells(losses)
         middle = np.concatenate(((losses[1:] + losses[:-1]) / 2, [reach]))
         return float(np.sqrt(clean @ middle**2)), reach
-
-    def _largest_ratio(self) -> float:
-        return min(600.0, float(np.max(self.shifts * (self.shifts / 2 + _REACH))))
 
     def _cells(self, losses: Floats) -> tuple[Floats, Floats]:
         """Masses of ((1-w_0) P₁ + w_0 Q₁, Q₁) between increasing non-negative losses and beyond the last."""

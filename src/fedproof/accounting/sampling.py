@@ -23,19 +23,12 @@ _STEP_ERROR = 3 * float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """How many adversaries are drawn: `weights[i]` is the probability of `numbers[i]`.
+    """How many adversaries are drawn: `weights[i]` is the probability of `numbers[i]`."""
 
-    Attributes:
-        numbers: increasing.
-        weights: their probabilities, adding up to one.
-        left_out: bounds the probability of all other numbers.
-        rounding: bounds the relative error of each weight.
-    """
-
-    numbers: Floats
-    weights: Floats
-    left_out: float = 0.0
-    rounding: float = 0.0
+    numbers: Floats  # increasing
+    weights: Floats  # their probabilities, adding up to one
+    left_out: float = 0.0  # bounds the probability of all other numbers
+    rounding: float = 0.0  # bounds the relative error of each weight
 
     @property
     def none(self) -> float:

@@ -22,11 +22,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedproof.accounting.loss import DiscretePair
 from fedproof.accounting.pairs import ROUNDED, MonotonePair, poisson_pair
-from fedproof.arrays import Floats
+from fedproof.arrays import Floats, Integers
 from fedproof.mechanisms import Query
 from fedproof.threat import Relation
 
@@ -111,7 +110,7 @@ class SpreadPair:
         return replace(self.query, count=1, selection_probability=1.0)
 
 
-def envelope(positions: NDArray[np.int64], values: Floats, at: float) -> Floats:
+def envelope(positions: Integers, values: Floats, at: float) -> Floats:
     """The concave envelope of each column of `values` (positions, columns) over `positions`, read at `at`.
 
     The envelope is the largest value there of a chord from a position on the left to one on the right.

@@ -46,15 +46,12 @@ class Tradeoff(Protocol):
 
     def lower(self, probability: ArrayLike) -> Floats:
         """Smallest probability under poisoning of what has `probability` on clean data."""
-        ...
 
     def upper(self, probability: ArrayLike) -> Floats:
         """Largest probability under poisoning of what has `probability` on clean data."""
-        ...
 
     def tangent(self, probability: ArrayLike) -> tuple[Floats, Floats]:
         """Slopes and intercepts of lines that lie below L everywhere and touch it at `probability`."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,18 +92,12 @@ class PiecewiseTradeoff:
 
     L(p) >= (p - δ(ε)) e^{-ε}                 with δ(ε)  >= H_{e^ε}(P || Q)   (`forward`)
     L(p) >= 1 - δ'(ε) - (1 - p) e^{ε}         with δ'(ε) >= H_{e^ε}(Q || P)   (`backward`)
-
-    Attributes:
-        epsilons: increasing, not negative.
-        forward: upper bounds on δ(ε).
-        backward: upper bounds on δ'(ε).
-        full: L(1); one where P and Q have the same support, as with any noise.
     """
 
-    epsilons: Floats
-    forward: Floats
-    backward: Floats
-    full: float = 1.0
+    epsilons: Floats  # increasing, not negative
+    forward: Floats  # upper bounds on δ(ε)
+    backward: Floats  # upper bounds on δ'(ε)
+    full: float = 1.0  # L(1); one where P and Q have the same support, as with any noise
 
     @cached_property
     def _shallow(self) -> Floats:

@@ -10,7 +10,7 @@ from typing import Any
 from fedproof.aggregation.krum import bulyan, bulyan_cohort, krum, krum_cohort, multi_krum
 from fedproof.aggregation.median import geometric_median, median, trimmed_mean
 from fedproof.aggregation.rule import Aggregation, Contributions, Function, Rule, majority, mean
-from fedproof.functions import load_function
+from fedproof.functions import check_options, load_function
 
 __all__ = ["RULES", "Aggregation", "Contributions", "build_rule", "mean"]
 
@@ -28,13 +28,10 @@ RULES: Mapping[str, tuple[Function, Callable[[int], int]]] = {
 def build_rule(
     name: str, *, num_adversaries: int = 0, cohort: int | None = None, **options: Any
 ) -> Aggregation:
-    """The aggregation rule called `name`.
+    """The rule called `name`: `mean`, one of `RULES`, or `my_package.module:function`, a `rule.Function`.
 
-    Args:
-        name: `mean`, one of `RULES`, or `my_package.module:function` with the signature `rule.Function`.
-        num_adversaries: how many of a cohort the rule shall withstand; `mean` withstands none.
-        cohort: size of the cohorts, to refuse at once what could not work; None: checked in every round.
-        options: further parameters of the rule.
+    It shall withstand `num_adversaries` of a cohort; `mean` withstands none. What could not work is refused
+    at once if the size of the `cohort` is known, else in every round. `options` are the rule's own.
 
     >>> build_rule("krum", num_adversaries=2, cohort=7)
     Rule(name='krum', num_adversaries=2, options=())
@@ -44,12 +41,7 @@ def build_rule(
             raise ValueError(f"{next(iter(options))} is no parameter of the rule mean, which has none")
         return mean
     function, least = _found(name)
-    known = list(signature(function).parameters)[2:]
-    for option in options:
-        if option not in known:
-            raise ValueError(
-                f"{option} is no parameter of the rule {name}; it has {', '.join(known) or 'none'}"
-            )
+    check_options(f"the rule {name}", options, list(signature(function).parameters)[2:])
     given = tuple(sorted(options.items()))
     rule = Rule(name=name, num_adversaries=num_adversaries, function=function, least=least, options=given)
     if cohort is not None and cohort < rule.least_cohort:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from fedproof.attacks.attack import Attack, Coalition, Craft, Goal, choose_adversaries, custom
+from fedproof.attacks.attack import Attack, Goal, choose_adversaries, custom
 from fedproof.attacks.backdoor import Backdoor, DistributedBackdoor
-from fedproof.attacks.hostile import Hostile, Values
+from fedproof.attacks.hostile import Hostile
 from fedproof.attacks.label_flip import LabelFlip
 from fedproof.attacks.membership import (
     Absent,
@@ -23,36 +23,13 @@ from fedproof.attacks.membership import (
 from fedproof.attacks.model_replacement import ModelReplacement
 from fedproof.attacks.perturbed import Direction, MinMax, MinSum
 from fedproof.attacks.worst_case import Crafted, WorstCase
+from fedproof.functions import check_options
 from fedproof.threat import Relation, Unit
 
 __all__ = [
-    "ATTACKS",
-    "Absent",
-    "Attack",
-    "Backdoor",
-    "Coalition",
-    "Craft",
-    "Crafted",
-    "Direction",
-    "DistributedBackdoor",
-    "Goal",
-    "Hostile",
-    "Instances",
-    "Joining",
-    "JoiningInstances",
-    "LabelFlip",
-    "Leaving",
-    "LeavingInstances",
-    "MinMax",
-    "MinSum",
-    "ModelReplacement",
-    "Resized",
-    "Values",
-    "WorstCase",
-    "build_attack",
-    "build_series",
-    "choose_adversaries",
-]
+    "ATTACKS", "Attack", "Backdoor", "Direction", "DistributedBackdoor", "Goal", "Instances", "Joining",
+    "LabelFlip", "ModelReplacement", "WorstCase", "build_attack", "build_series", "choose_adversaries",
+]  # fmt: skip
 
 
 ATTACKS: Mapping[str, type[Attack]] = {
@@ -81,17 +58,11 @@ def build_attack(
     by_data: bool = False,
     **options: Any,
 ) -> Attack:
-    """The attack called `name`.
+    """The attack called `name`: one of `ATTACKS`, or `my_package.module:function`, see `attack.custom`.
 
-    Args:
-        name: one of `ATTACKS`, or `my_package.module:function`, see `fedproof.attacks.attack.custom`.
-        adversaries: the users who attack; where they are `joining`, the positions behind the last user.
-        scale: model replacement with this factor on top; 1: none.
-        instances: number of poisoned instances, dealt out to the adversaries by turns; None: user level.
-        user_instances: number of instances that each adversary holds; None: as many as it has.
-        joining: whether the units are new ones, and honest ones stay as they are.
-        by_data: whether there are no updates to replace, as on pooled data and at instance level.
-        options: the attack's own parameters.
+    Adversaries that are `joining` stand behind the last user. `instances` of them are poisoned, dealt out by
+    turns, or whole users, of whom each holds `user_instances` or as many as it has. A `scale` adds model
+    replacement. `by_data`: there are no updates to replace, as on pooled data and at instance level.
 
     >>> build_attack("label-flip", adversaries=(3, 5), target=0, scale=50.0).size
     2
@@ -99,11 +70,10 @@ def build_attack(
     by_data = by_data or instances is not None
     if instances is not None and name == "hostile":
         options = {"resize": False} | options  # single instances have no number of their own
-    attack = (
-        custom(name, adversaries, options)
-        if ":" in name
-        else _built_in(name, adversaries, options, by_data=by_data)
-    )
+    if ":" in name:
+        attack = custom(name, adversaries, options)
+    else:
+        attack = _built_in(name, adversaries, options, by_data=by_data)
     if instances is not None:
         return _of_instances(attack, instances, scale, user_instances, joining=joining)
     if isinstance(attack, Leaving):
@@ -141,17 +111,11 @@ def build_series(
     seed: int = 0,
     **options: Any,
 ) -> list[tuple[str, Attack]]:
-    """The same attack with growing numbers of poisoned units, each with its name, for `evaluate_all`.
+    """The same attack with growing `sizes`, numbers of poisoned units, each with its name.
 
-    Args:
-        name: as for `build_attack`.
-        sizes: numbers of poisoned users, or instances.
-        num_users: of the federation.
-        unit: what is counted.
-        relation: whether units are corrupted, or new ones join (with `leave`: members leave).
-        spread: number of users that poisoned instances are dealt out to; None: one.
-        seed: chooses the users; larger sets contain smaller ones.
-        options: as for `build_attack`.
+    The `relation` says whether units are corrupted, or new ones join (with `leave`: members leave). Poisoned
+    instances are dealt out to `spread` users, by default one. The `seed` chooses the users, of larger sizes
+    those of smaller ones too. `options` are those of `build_attack`.
 
     >>> [attack.size for _, attack in build_series("backdoor", [0, 2, 5], num_users=96)]
     [0, 2, 5]
@@ -184,9 +148,5 @@ def _built_in(name: str, adversaries: tuple[int, ...], options: dict[str, Any], 
         )
     kind = BY_DATA.get(name, ATTACKS[name]) if by_data else ATTACKS[name]
     known = [field.name for field in fields(kind) if field.name != "adversaries"]
-    for option in options:
-        if option not in known:
-            raise ValueError(
-                f"{option} is no parameter of the attack {name}; it has {', '.join(known) or 'none'}"
-            )
+    check_options(f"the attack {name}", options, known)
     return kind(adversaries=adversaries, **options)

@@ -14,7 +14,7 @@ from fedproof import check
 from fedproof.aggregation import Contributions
 from fedproof.ensemble.task import Task
 from fedproof.federation import Federation
-from fedproof.functions import load_function
+from fedproof.functions import check_options, load_function
 from fedproof.rounds.state import State
 from fedproof.threat import Relation, Unit
 
@@ -75,11 +75,9 @@ class Goal:
 class Attack:
     """An attack by some users; on its own it does nothing, concrete attacks override one method or two.
 
-    Adversaries may do anything with their own units: hold other instances, as many as the public limit
-    allows, and hand in other updates. What they do is checked, see `fedproof.robustness.poisoned`.
-
-    Attributes:
-        adversaries: the users who attack, by position; those who join stand behind all others.
+    Adversaries, users by their position, may do anything with their own units: hold other instances, as many
+    as the public limit allows, and hand in other updates. Those who join stand behind all others. What they
+    do is checked, see `fedproof.robustness.poisoned`.
     """
 
     adversaries: tuple[int, ...]
@@ -113,6 +111,35 @@ class Attack:
     def goal(self, federation: Federation) -> Goal:
         """What the attacker wants; here, as for all untargeted attacks: wrong answers on the test inputs."""
         return Goal(inputs=federation.test_features, labels=federation.test_labels, wanted=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapped(Attack):
+    """An attack of the adversaries of `base`, who do what they do there but for what is overridden."""
+
+    base: Attack
+    adversaries: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "adversaries", self.base.adversaries)
+        super().__post_init__()
+
+    @property
+    def collusive(self) -> bool:
+        """Whether those of `base` are."""
+        return self.base.collusive
+
+    def poison(self, federation: Federation) -> Federation:
+        """The federation as `base` poisons it."""
+        return self.base.poison(federation)
+
+    def crafter(self, task: Task) -> Craft | None:
+        """What `base` hands in."""
+        return self.base.crafter(task)
+
+    def goal(self, federation: Federation) -> Goal:
+        """What `base` wants."""
+        return self.base.goal(federation)
 
 
 def choose_adversaries(num_users: int, count: int, seed: int) -> tuple[int, ...]:
@@ -225,10 +252,8 @@ def custom(name: str, adversaries: tuple[int, ...], options: dict[str, Any]) -> 
     function = load_function("attack", name)
     parameters = signature(function).parameters
     first = next(iter(parameters), "")
-    anything = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
-    for option in options:
-        if option not in parameters and not anything:
-            raise ValueError(f"{option} is no parameter of the attack {name}; it has {', '.join(parameters)}")
+    if all(parameter.kind is not Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        check_options(f"the attack {name}", options, parameters)
     given = tuple(sorted(options.items()))
     if first == "federation":
         return CustomData(adversaries=adversaries, name=name, function=function, options=given)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof import check
-from fedproof.attacks.attack import Attack, Coalition, Craft, Goal, generator
+from fedproof.attacks.attack import Attack, Coalition, Craft, Wrapped, generator
 from fedproof.attacks.units import (
     check_users,
     frozen,
@@ -28,32 +28,7 @@ from fedproof.threat import Relation, Unit
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Others(Attack):
-    """Other users in the place of an attack's adversaries, who attack as those of `base` do."""
-
-    base: Attack
-    adversaries: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "adversaries", self.base.adversaries)
-        super().__post_init__()
-
-    @property
-    def collusive(self) -> bool:
-        """Whether those of `base` are."""
-        return self.base.collusive
-
-    def crafter(self, task: Task) -> Craft | None:
-        """What `base` hands in."""
-        return self.base.crafter(task)
-
-    def goal(self, federation: Federation) -> Goal:
-        """What `base` wants."""
-        return self.base.goal(federation)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Joining(_Others):
+class Joining(Wrapped):
     """New users, each with an identity of its own, who attack as `base` does; honest ones stay as they are.
 
     A newcomer brings a copy of somebody's instances for `base` to poison.
@@ -114,14 +89,10 @@ class Absent(Attack):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resized(_Others):
+class Resized(Wrapped):
     """Each adversary holds `count` instances, its own ones over again if need be, before `base` poisons them.
 
     A unit is all that a user holds: how much that is, is the adversary's choice too.
-
-    Attributes:
-        base: what they do with them.
-        count: number of instances of each.
     """
 
     count: int
@@ -144,7 +115,7 @@ class Resized(_Others):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Instances(Attack):
+class Instances(Wrapped):
     """`count` instances, poisoned as `base` would poison all of its adversaries'; the rest stays clean.
 
     Whose they are matters where users are drawn before instances: many users with one poisoned instance each
@@ -153,18 +124,14 @@ class Instances(Attack):
     Attributes:
         base: an attack on the data of the users who hold them, with `poison_fraction = 1`.
         count: number of poisoned instances, which an instance-level certificate counts.
-        seed: chooses the instances; a larger count contains those of a smaller one.
-        adversaries: those of `base`; instances are dealt out to them by turns.
+        seed: chooses the instances, dealt out to the adversaries by turns; more of them contain fewer.
     """
 
-    base: Attack
     count: int
     seed: int = 0
-    adversaries: tuple[int, ...] = ()
     unit: ClassVar[Unit] = Unit.INSTANCE
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "adversaries", self.base.adversaries)
         super().__post_init__()
         check.not_negative_count(count=self.count, seed=self.seed)
         if self.count and not self.adversaries:
@@ -185,9 +152,8 @@ class Instances(Attack):
         """Rows of `count` instances that `base` has changed."""
         return dealt_out(federation, self.adversaries, _changed(federation, after), self)
 
-    def goal(self, federation: Federation) -> Goal:
-        """What `base` wants."""
-        return self.base.goal(federation)
+    def crafter(self, task: Task) -> None:
+        """Nothing: single instances hand in no updates."""
 
 
 @dataclass(frozen=True, kw_only=True)

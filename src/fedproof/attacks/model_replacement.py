@@ -5,42 +5,24 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedproof import check
-from fedproof.attacks.attack import Attack, Coalition, Craft, Goal, check_numbers
+from fedproof.attacks.attack import Coalition, Craft, Wrapped, check_numbers
 from fedproof.ensemble.task import Task
-from fedproof.federation import Federation
 from fedproof.rounds.state import State
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelReplacement(Attack):
-    """Adversaries scale what `base` makes them hand in by γ, to outweigh everybody else.
+class ModelReplacement(Wrapped):
+    """Adversaries multiply what `base` makes them hand in by γ, the `scale`, to outweigh everybody else.
 
     Reference: Bagdasaryan, Veit, Hua, Estrin, Shmatikov 2020, arXiv:1807.00459v3, section 4.2; Bhagoji,
     Chakraborty, Mittal, Calo 2019, arXiv:1811.12470v4.
-
-    Attributes:
-        base: how data, or updates, are poisoned before.
-        scale: the factor γ.
-        adversaries: those of `base`.
     """
 
-    base: Attack
     scale: float = 50.0
-    adversaries: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "adversaries", self.base.adversaries)
         super().__post_init__()
         check.positive(scale=self.scale)
-
-    @property
-    def collusive(self) -> bool:
-        """Whether those of `base` are."""
-        return self.base.collusive
-
-    def poison(self, federation: Federation) -> Federation:
-        """The federation as `base` poisons it."""
-        return self.base.poison(federation)
 
     def crafter(self, task: Task) -> Craft:
         """Scales what `base` would hand in."""
@@ -52,7 +34,3 @@ class ModelReplacement(Attack):
             return updates * self.scale
 
         return craft
-
-    def goal(self, federation: Federation) -> Goal:
-        """What `base` wants."""
-        return self.base.goal(federation)

@@ -7,6 +7,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
+from fedproof import check
 from fedproof.aggregation.krum import squared_distances
 from fedproof.attacks.attack import Attack, Coalition, Craft, check_numbers
 from fedproof.ensemble.task import Task
@@ -56,7 +57,7 @@ class Perturbed(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "direction", as_direction(self.direction))
+        object.__setattr__(self, "direction", check.member(Direction, direction=self.direction))
 
     @property
     def collusive(self) -> bool:
@@ -72,8 +73,10 @@ class Perturbed(Attack):
         check_numbers(task, self)
 
         def craft(coalition: Coalition, state: State) -> Tensor:
-            spread = spread_of(coalition, self.direction)
-            return handed_in(coalition, spread, self.gamma(spread))
+            spread, updates = spread_of(coalition, self.direction), coalition.updates
+            crafted = spread.mean + self.gamma(spread).unsqueeze(1) * spread.direction
+            everybody: Tensor = crafted.unsqueeze(1).expand_as(updates).to(updates.dtype)
+            return everybody
 
         return craft
 
@@ -121,17 +124,6 @@ class MinSum(Perturbed):
         return torch.where(length > 0, (room / length.clamp(min=torch.finfo(length.dtype).tiny)).sqrt(), 0)
 
 
-def as_direction(value: str) -> Direction:
-    """`value` as a direction.
-
-    >>> as_direction("inverse-sign")
-    <Direction.SIGN: 'inverse-sign'>
-    """
-    if value not in list(Direction):
-        raise ValueError(f"direction = {value!r} must be one of {', '.join(Direction)}")
-    return Direction(value)
-
-
 def spread_of(coalition: Coalition, direction: Direction) -> Spread:
     """The spread of what the coalition would honestly hand in, and the direction to move away from it."""
     updates, present = coalition.updates.double(), coalition.present
@@ -148,13 +140,6 @@ def spread_of(coalition: Coalition, direction: Direction) -> Spread:
         pairs=torch.where(both, pairs, 0),
         present=present,
     )
-
-
-def handed_in(coalition: Coalition, spread: Spread, gamma: Tensor) -> Tensor:
-    """Everybody of the coalition hands in mean + γ · direction, γ `(replicas,)`."""
-    crafted = spread.mean + gamma.unsqueeze(1) * spread.direction
-    everybody = crafted.unsqueeze(1).expand_as(coalition.updates)
-    return everybody.to(coalition.updates.dtype)
 
 
 def _direction(mean: Tensor, away: Tensor, present: Tensor, direction: Direction) -> Tensor:

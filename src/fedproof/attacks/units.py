@@ -150,13 +150,10 @@ def with_copies(federation: Federation, copied: NDArray[np.int64]) -> tuple[Fede
         np.concatenate((own, copied[owner == user])) for user, own in enumerate(rows_of_users(federation))
     ]
     after = rearranged(federation, rows, federation.who)
-    new = [
-        np.arange(stop - np.sum(owner == user), stop) for user, stop in enumerate(after.offsets[1:].tolist())
-    ]
-    place = np.concatenate(new)
-    order = np.concatenate([copied[owner == user] for user in range(federation.num_users)])
-    found = dict(zip(order.tolist(), place.tolist(), strict=True))
-    return after, np.array([found[row] for row in copied.tolist()], dtype=np.int64)
+    counts, place = np.bincount(owner, minlength=federation.num_users), np.empty_like(copied)
+    new = [np.arange(stop - count, stop) for stop, count in zip(after.offsets[1:], counts, strict=True)]
+    place[np.argsort(owner, kind="stable")] = np.concatenate(new)
+    return after, place
 
 
 def without_rows(federation: Federation, rows: NDArray[np.int64]) -> Federation:

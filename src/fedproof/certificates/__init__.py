@@ -10,24 +10,7 @@ from fedproof.certificates.privacy import ApproximateDP
 from fedproof.certificates.rules import Rule, collective
 
 __all__ = [
-    "ApproximateDP",
-    "Bound",
-    "Certificate",
-    "CostMethod",
-    "Group",
-    "Inefficacy",
-    "Method",
-    "Rule",
-    "Settings",
-    "Spending",
-    "certify",
-    "certify_means",
-    "certify_sequentially",
-    "collective",
-    "dumps",
-    "inefficacy",
-    "loads",
-    "loads_inefficacy",
-    "unverified",
-    "verify",
-]
+    "ApproximateDP", "Bound", "Certificate", "CostMethod", "Group", "Inefficacy", "Method", "Rule",
+    "Settings", "Spending", "certify", "certify_means", "certify_sequentially", "collective", "dumps",
+    "inefficacy", "loads", "loads_inefficacy", "unverified", "verify",
+]  # fmt: skip

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 from dp_accounting import DpEvent, UnsupportedEventError
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedproof import check
 from fedproof.accounting.events import queries_of
-from fedproof.arrays import Floats, Integers, votes_of
+from fedproof.arrays import Bools, Floats, Integers, votes_of
 from fedproof.certificates.certificate import VERSION, Certificate, Method, Settings
 from fedproof.certificates.compute import certified_sizes
 from fedproof.certificates.confidence import Bound, Spending, betting_lower, share
@@ -270,7 +270,7 @@ def stated(texts: Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _optional(values: Integers, known: NDArray[np.bool_]) -> tuple[int | None, ...]:
+def _optional(values: Integers, known: Bools) -> tuple[int | None, ...]:
     pairs = zip(values.tolist(), known.tolist(), strict=True)
     return tuple(value if decided else None for value, decided in pairs)
 
@@ -317,7 +317,7 @@ def certify_sequentially(
     return certificate
 
 
-def decided(certificate: Certificate, scores: Array, size: int) -> NDArray[np.bool_]:
+def decided(certificate: Certificate, scores: Array, size: int) -> Bools:
     """Which inputs are certified for `size`, or shown to be beyond this method at that size."""
     certified = np.array([found is not None and found >= size for found in certificate.certified_size])
     settings = certificate.settings.for_each(certificate.num_inputs)

@@ -9,10 +9,10 @@ from types import NoneType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedproof import check
 from fedproof.accounting.tradeoff import check_units
+from fedproof.arrays import Integers
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.paper_theorems import Group, check_tau
 from fedproof.certificates.privacy import ApproximateDP
@@ -58,17 +58,10 @@ VERSION = 2  # of the file format, and of the rules by which a certificate is co
 class Settings:
     """Everything a certificate depends on besides the scores and the labels.
 
-    `mechanism` is what was executed, `privacy` the (ε, δ) of one unit where that is all that is known or all
-    that the method uses. `spending` and `group` matter to some methods only. `sequential` says that replicas
-    were added until enough was decided. `served` is the failure probability ψ₂ of an ensemble of as many
-    replicas that is retrained under attack; None: the certificate is about expected confidences alone. `rule`
-    is how the models elect a class. `simultaneous` says that both failure probabilities are for all inputs
-    together, not for each by itself.
-
-    `caveats` and `stated_assumptions` are what whoever trained has to say: the first are reasons why nothing
-    is proved, the second are taken for granted besides what the theorem needs. Neither follows from scores.
-
-    Certificates of `version` 1 are read and derived as they were; none of the fields that came later are set.
+    As for `certify`. `privacy` is the (ε, δ) of one unit where that is all that is known or all that the
+    method uses. `spending` and `group` matter to some methods only. Without `served` the certificate is about
+    expected confidences alone. Certificates of `version` 1 are read and derived as they were; none of the
+    fields that came later are set.
     """
 
     mechanism: Mechanism | None
@@ -312,7 +305,7 @@ class Certificate:
         return not self.reasons
 
     @cached_property
-    def _correct_sizes(self) -> NDArray[np.int64]:
+    def _correct_sizes(self) -> Integers:
         """Certified sizes of the correctly predicted inputs, -1 for all others."""
         if self.labels is None:
             raise ValueError("labels = None: certified accuracy needs labels")
@@ -375,10 +368,7 @@ _DESCRIPTIONS: dict[str, tuple[type, ...]] = {
 def _become_members(settings: Any, kinds: Mapping[str, type[StrEnum]]) -> None:
     """Replace names by members of their kinds; ValueError that lists them where there is no such name."""
     for name, kind in kinds.items():
-        value = getattr(settings, name)
-        if value not in list(kind):
-            raise ValueError(f"{name} = {value!r} must be one of {', '.join(kind)}")
-        object.__setattr__(settings, name, kind(value))
+        object.__setattr__(settings, name, check.member(kind, **{name: getattr(settings, name)}))
 
 
 def _check_types(settings: Any, **more: tuple[type, ...]) -> None:

@@ -53,17 +53,11 @@ CORRELATION = 0.5  # measured on MNIST: 0.45 for two users of a thousand, 0.60 f
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What is known before training.
+    """What is known before training."""
 
-    Attributes:
-        units: number of users, or of instances where they are the unit.
-        num_classes: number of classes.
-        shares: for each number of units behind a model, the chance of a right vote of some test inputs.
-    """
-
-    units: int
+    units: int  # number of users, or of instances where they are the unit
     num_classes: int
-    shares: Mapping[int, Floats]
+    shares: Mapping[int, Floats]  # by units behind a model: the chance of a right vote, for some test inputs
 
     def __post_init__(self) -> None:
         check.count(units=self.units, num_classes=self.num_classes)
@@ -77,25 +71,15 @@ class Known:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is wanted.
+    """What is wanted."""
 
-    Attributes:
-        size: poisoned units to certify.
-        threat: what they are and may do.
-        replicas: models of an ensemble whose cohorts are drawn.
-        failure_probability: of each certificate whose cohorts are drawn.
-        epsilon: the most ε of one model; None asks for no privacy.
-        delta: at which ε is stated.
-        rounds: of the mechanisms with noise.
-    """
-
-    size: int
-    threat: ThreatModel
-    replicas: int = 500
-    failure_probability: float = 0.01
-    epsilon: float | None = None
-    delta: float = 1e-5
-    rounds: int = 1
+    size: int  # poisoned units to certify
+    threat: ThreatModel  # what they are and may do
+    replicas: int = 500  # models of an ensemble whose cohorts are drawn
+    failure_probability: float = 0.01  # of each certificate whose cohorts are drawn
+    epsilon: float | None = None  # the most ε of one model; None asks for no privacy
+    delta: float = 1e-5  # at which ε is stated
+    rounds: int = 1  # of the mechanisms with noise
 
     def __post_init__(self) -> None:
         check.count(size=self.size, replicas=self.replicas, rounds=self.rounds)
@@ -104,21 +88,13 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One mechanism for the question.
+    """One mechanism for the question."""
 
-    Attributes:
-        mechanism: what would be executed.
-        cohort: users (or instances) behind one model.
-        models: in the ensemble.
-        needed: share of the votes that certifies; None: no share does.
-        estimate: expected certified accuracy; for a mechanism with noise, if noise cost no accuracy.
-    """
-
-    mechanism: Mechanism
-    cohort: int
-    models: int
-    needed: float | None
-    estimate: float
+    mechanism: Mechanism  # what would be executed
+    cohort: int  # users (or instances) behind one model
+    models: int  # in the ensemble
+    needed: float | None  # share of the votes that certifies; None: no share does
+    estimate: float  # expected certified accuracy; for a mechanism with noise, if noise cost no accuracy
 
     @property
     def noisy(self) -> bool:

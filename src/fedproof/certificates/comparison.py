@@ -24,19 +24,12 @@ from fedproof.threat import Relation, ThreatModel
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Certified accuracy over the number of poisoned units, for one way of certifying.
+    """Certified accuracy over the number of poisoned units, for one way of certifying."""
 
-    Attributes:
-        method: `paper` or `mean`, and `vote` for the counted votes of a partition.
-        relation: the threat; None for the paper's formula, whose relation is that of its accounting.
-        failure_probability: of the Monte-Carlo bounds; None if the means are taken as exact.
-        accuracy: share of the inputs predicted correctly and certified for size 0, 1, 2, …
-    """
-
-    method: str
-    relation: Relation | None
-    failure_probability: float | None
-    accuracy: tuple[float, ...]
+    method: str  # `paper` or `mean`, and `vote` for the counted votes of a partition
+    relation: Relation | None  # the threat; None: the paper's formula, with that of its accounting
+    failure_probability: float | None  # of the Monte-Carlo bounds; None if the means are taken as exact
+    accuracy: tuple[float, ...]  # share of the inputs predicted correctly and certified for size 0, 1, 2, …
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One flat row per size."""
@@ -71,8 +64,9 @@ def compare(
     if mechanism.releases is Releases.GROUPS:
         # units that come or go matter less than those that are replaced only where each is a group
         relations = (Relation.REPLACE, Relation.JOIN)[: 1 + mechanism.apart]
-        counted = partial(counted_sizes, rule, scores, max_size)
-        return tuple(drawn("vote", each, *counted(own_vote=each is Relation.JOIN)) for each in relations)
+        own_votes = [each is Relation.JOIN for each in relations]
+        top, *counted = counted_sizes(rule, scores, max_size, own_votes=own_votes)
+        return tuple(drawn("vote", each, top, sizes) for each, sizes in zip(relations, counted, strict=True))
     if mechanism.releases is Releases.MODEL:
         both = (Relation.REPLACE, Relation.JOIN)
         return tuple(drawn("exact", each, *exact_sizes(scores[0], each, max_size)) for each in both)

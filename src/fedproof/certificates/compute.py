@@ -70,7 +70,7 @@ def _counted(settings: Settings, scores: Array) -> CertifiedSizes:
     if len(scores) != groups:
         raise ValueError(f"scores are of {len(scores)} models, must be of groups = {groups}")
     own_vote = settings.mechanism.apart and settings.threat.relation is Relation.JOIN
-    top, sizes = counted_sizes(settings.rule, scores, settings.max_size, own_vote=own_vote)
+    top, sizes = counted_sizes(settings.rule, scores, settings.max_size, own_votes=(own_vote,))
     tied = np.zeros(len(top), dtype=np.bool_)  # the first of equal classes wins
     return CertifiedSizes(top=top, leader=top, tied=tied, sizes=sizes)
 

@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betainc, betaincinv, gammaln, xlog1py
 
 from fedproof import check
-from fedproof.arrays import Floats
+from fedproof.arrays import Bools, Floats, Integers
 
 _TRUNCATION = 0.9  # c: the share of the capital that one value may cost at most
 _SHARES = 0.5 ** np.arange(10)  # of the largest stake
@@ -51,7 +51,7 @@ class Bets:
     """
 
     lower: Callable[[ArrayLike, float], Floats]
-    rejects: Callable[[ArrayLike, ArrayLike, float], NDArray[np.bool_]]
+    rejects: Callable[[ArrayLike, ArrayLike, float], Bools]
 
 
 def log_capital(values: Floats, mean: Floats) -> Floats:
@@ -91,7 +91,7 @@ def betting_lower(values: ArrayLike, failure_probability: float) -> Floats:
     return np.concatenate([_root(block, threshold) for _, block in _blocks(rows)])
 
 
-def betting_rejects(values: ArrayLike, mean: ArrayLike, failure_probability: float) -> NDArray[np.bool_]:
+def betting_rejects(values: ArrayLike, mean: ArrayLike, failure_probability: float) -> Bools:
     """Whether the bet rejects, per column, that the mean is at most `mean`: one evaluation, no root search.
 
     The same test as `betting_lower`, whose bound is close to `mean` or above it where this is true.
@@ -236,16 +236,12 @@ def binomial_lower(num_trials: int, failure_probability: float) -> Floats:
     return np.concatenate([[0.0], bounds])
 
 
-def _beta_exceeds(
-    successes: Floats, failures: Floats, rates: Floats, failure_probability: float
-) -> NDArray[np.bool_]:
+def _beta_exceeds(successes: Floats, failures: Floats, rates: Floats, failure_probability: float) -> Bools:
     """Whether so many successes, or more, have a larger chance than that at these rates."""
     return np.asarray(betainc(successes, failures, rates) > failure_probability)
 
 
-def _tail_exceeds(
-    successes: Floats, failures: Floats, rates: Floats, failure_probability: float
-) -> NDArray[np.bool_]:
+def _tail_exceeds(successes: Floats, failures: Floats, rates: Floats, failure_probability: float) -> Bools:
     """The same or true, by logarithms: `betainc` becomes zero far too early where chances are so small.
 
     Of c successes or more in n the terms fall by r = (n - c) p / ((c + 1)(1 - p)) or faster, so that their
@@ -304,7 +300,7 @@ def mean_upper(
     return 1 - mean_lower(mirrored, bound, failure_probability, bets=bets)
 
 
-def _successes(rows: Floats) -> NDArray[np.int64]:
+def _successes(rows: Floats) -> Integers:
     if not np.all((rows == 0) | (rows == 1)):
         raise ValueError("bound = 'clopper-pearson' needs votes (0 or 1): use method vote")
     return np.asarray(rows.sum(axis=0), dtype=np.int64)

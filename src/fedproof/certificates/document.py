@@ -34,24 +34,15 @@ Result = TypeVar("Result", Certificate, Inefficacy)
 
 @dataclass(frozen=True, kw_only=True)
 class _Kind:
-    """One kind of file.
+    """One kind of file."""
 
-    Attributes:
-        schema: what it calls itself.
-        source: what its numbers were made from.
-        settings, result: what it holds.
-        derived: fields that are written for readers though they follow from the rest, and their attributes.
-        later: fields that files of version 1 lack.
-        unusual: fields of the settings that are written only where they differ from their default.
-    """
-
-    schema: str
-    source: str
-    settings: type[Settings] | type[CostSettings]
+    schema: str  # what it calls itself
+    source: str  # what its numbers were made from
+    settings: type[Settings] | type[CostSettings]  # what it holds, with the result
     result: type[Certificate] | type[Inefficacy]
-    derived: Mapping[str, str]
-    later: frozenset[str]
-    unusual: frozenset[str] = frozenset()
+    derived: Mapping[str, str]  # fields for readers, which follow from the rest, and their attributes
+    later: frozenset[str]  # fields that files of version 1 lack
+    unusual: frozenset[str] = frozenset()  # of the settings: written where not at their default
 
     def setting_names(self, version: int) -> tuple[str, ...]:
         """Fields of the settings; the version stands at the top of the file."""
@@ -111,20 +102,12 @@ def dumps(certificate: Certificate | Inefficacy) -> str:
 
 
 def loads(text: str | bytes) -> Certificate:
-    """The certificate in a file's text.
-
-    Raises:
-        ValueError: not a certificate, of another version, or altered; the message names the field.
-    """
+    """The certificate in a file's text; ValueError names the field if it is none, or was altered."""
     return _unaltered(text, Certificate)
 
 
 def loads_inefficacy(text: str | bytes) -> Inefficacy:
-    """The bounds on an attacker's cost in a file's text.
-
-    Raises:
-        ValueError: no such bounds, of another version, or altered; the message names the field.
-    """
+    """The bounds on an attacker's cost in a file's text; ValueError as of `loads`."""
     return _unaltered(text, Inefficacy)
 
 
@@ -268,7 +251,8 @@ def verify(
     document = parse(text)
     altered = [f"{name}: does not match its checksum, the file was altered" for name in mismatched(document)]
     name = source_of(document)
-    _check_labels_wanted(document, labels)
+    if labels is not None and document.get("labels") is None:
+        raise ValueError("labels: the certificate holds none to compare them with")
     array = load(scores, name)
     try:
         certificate = certificate_of(document)
@@ -288,7 +272,8 @@ def verify(
     except ArithmeticError as error:
         return (*altered, f"mechanism: nothing can be derived from its numbers: {check.one_line(error)}")
     sources = dict.fromkeys(whole, name) | dict.fromkeys(() if known is None else _FROM_LABELS, "labels")
-    return (*altered, *_differences(whole, again, sources))
+    differ = [field for field, value in whole.items() if not _same(value, again[field])]
+    return (*altered, *(f"{at}: {_first_difference(whole[at], again[at], sources[at])}" for at in differ))
 
 
 def unverified(text: str | bytes, labels: ArrayLike | str | Path | None = None) -> tuple[str, ...]:
@@ -297,9 +282,6 @@ def unverified(text: str | bytes, labels: ArrayLike | str | Path | None = None) 
     Without `labels` these are the labels in the file and the accuracies that follow from them. A file of
     version 1 whose bets depend on the order of the replicas does not show who chose that order, and one from
     means took what rounding made one of them for certainty: certify the scores, or the means, again.
-
-    Raises:
-        ValueError: `text` is no certificate of a known version.
     """
     document = parse(text)
     known = document.get("labels") is not None
@@ -314,11 +296,6 @@ def unverified(text: str | bytes, labels: ArrayLike | str | Path | None = None) 
 def _is_counted(document: Mapping[str, Any]) -> bool:
     mechanism = restore(document["mechanism"], name="mechanism")
     return mechanism is not None and mechanism.releases is not Releases.REPLICAS
-
-
-def _check_labels_wanted(document: Mapping[str, Any], labels: ArrayLike | str | Path | None) -> None:
-    if labels is not None and document.get("labels") is None:
-        raise ValueError("labels: the certificate holds none to compare them with")
 
 
 def _check(certificate: Certificate | Inefficacy, array: Array) -> None:
@@ -343,16 +320,6 @@ def _recompute(
         return bounds_of_costs(cost_settings_for(**asked), array)
     again = settings_for(**asked, exact=certificate.num_replicas is None)
     return certificate_of_scores(again, array, certificate.labels if labels is None else labels)
-
-
-def _differences(
-    document: Mapping[str, Any], again: Mapping[str, Any], sources: Mapping[str, str]
-) -> list[str]:
-    found = []
-    for name, value in document.items():
-        if not _same(value, again[name]):
-            found.append(f"{name}: {_first_difference(value, again[name], sources[name])}")
-    return found
 
 
 def _first_difference(stated: Any, derived: Any, source: str) -> str:

@@ -4,6 +4,7 @@ Costs are clipped to [0, C̄] (or [-C̄, 0]) before anything else; the clipped c
 share of clipped ones is reported.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -307,10 +308,7 @@ def needed_size(reached: Callable[[int], bool], max_size: int) -> int | None:
         if high == max_size:
             return None
         low, high = high, min(max(1, 2 * high), max_size)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if reached(middle) else (middle, high)
-    return high
+    return bisect_left(range(high), True, lo=low + 1, key=reached)
 
 
 def _band(shares: Floats, failure_probability: float) -> Floats:

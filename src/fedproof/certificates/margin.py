@@ -31,13 +31,12 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedproof.accounting.tradeoff import Tradeoff
-from fedproof.arrays import Floats, Integers
+from fedproof.arrays import Bools, Floats, Integers
 from fedproof.certificates.confidence import binomial_lower
 from fedproof.certificates.scores import Array, input_parts
-from fedproof.certificates.tight import CertifiedSizes, TradeoffBySize, ranking, walk
+from fedproof.certificates.tight import CertifiedSizes, Holds, TradeoffBySize, ranking, walk
 
 _SLACK = 1e-9  # sums must exceed their threshold by more than float error
 _STEPS = 4096  # levels are multiples of 1/4096, so that a margin finds its level by multiplication
@@ -85,8 +84,8 @@ def margin_sizes_by_levels(
 
 def _band_holds(
     at_least: Integers, widths: Floats, table: Callable[[int], Floats], gap: float = 0.0
-) -> Callable[[int, Integers], NDArray[np.bool_]]:
-    def holds(size: int, inputs: Integers) -> NDArray[np.bool_]:
+) -> Holds:
+    def holds(size: int, inputs: Integers) -> Bools:
         return np.asarray((table(size)[at_least[inputs]] @ widths > 1 + gap + _SLACK).all(axis=1))
 
     return holds
@@ -111,7 +110,7 @@ def count_at_least(counts: Integers) -> Integers:
     return np.ascontiguousarray(np.cumsum(counts[..., ::-1], axis=-1)[..., ::-1][..., 1:])
 
 
-def joined(parts: list[tuple[Integers, Integers, NDArray[np.bool_], Integers]]) -> CertifiedSizes:
+def joined(parts: list[tuple[Integers, Integers, Bools, Integers]]) -> CertifiedSizes:
     """The parts' columns (class tested, leader, tie, size), one after another."""
     top, leader, tied, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
     return CertifiedSizes(top=top, leader=leader, tied=tied, sizes=sizes)
@@ -211,11 +210,8 @@ class _Bet:
 
 
 def _holds(
-    bets: list[_Bet],
-    counts: list[Integers],
-    log: float,
-    table: Callable[[int], list[tuple[Floats, Floats]]],
-) -> Callable[[int, Integers], NDArray[np.bool_]]:
+    bets: list[_Bet], counts: list[Integers], log: float, table: Callable[[int], list[tuple[Floats, Floats]]]
+) -> Holds:
     """Whether the capital reaches 1/ψ at the end of some stage, for every rival.
 
     Most tests of small sizes are won in the first stages; only open ones go on to the next.
@@ -226,7 +222,7 @@ def _holds(
     at_least = [count_at_least(total) for total in seen]
     pairs = np.arange(num_inputs * num_rivals).reshape(num_inputs, num_rivals)
 
-    def holds(size: int, inputs: Integers) -> NDArray[np.bool_]:
+    def holds(size: int, inputs: Integers) -> Bools:
         undecided = pairs[inputs].ravel()
         capital = np.zeros(len(undecided))
         for stage, (bet, (slopes, intercepts)) in enumerate(zip(bets, table(size), strict=True)):

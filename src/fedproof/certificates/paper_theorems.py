@@ -10,10 +10,10 @@ from enum import StrEnum
 from functools import cache
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedproof import check
-from fedproof.arrays import Floats, Integers
+from fedproof.arrays import Bools, Floats, Integers
 from fedproof.certificates.tight import walk
 
 _SLACK = 1e-9  # real sizes this close above an integer count as that integer: sizes are rounded down
@@ -31,7 +31,7 @@ def real_size(top: ArrayLike, rival: ArrayLike, *, epsilon: float, delta: float)
     >>> round(float(real_size(0.97, 0.03, epsilon=0.6298, delta=0.0029)), 2)
     2.68
     """
-    _check(epsilon, delta)
+    check_privacy(epsilon, delta)
     top, rival = _floats(top), _floats(rival)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if epsilon == 0:
@@ -62,7 +62,7 @@ def group(epsilon: float, delta: float, size: int) -> tuple[float, float]:
     >>> group(0.0, 0.01, 3)
     (0.0, 0.03)
     """
-    _check(epsilon, delta)
+    check_privacy(epsilon, delta)
     check.not_negative_count(size=size)
     return size * epsilon, float(delta * _copies(_floats(size), epsilon)) if delta else 0.0
 
@@ -96,7 +96,7 @@ def inefficacy_bounds(
     >>> lower.round(4).tolist(), upper.round(4).tolist()
     ([0.4, 0.2426], [0.4, 0.5])
     """
-    _check(epsilon, delta)
+    check_privacy(epsilon, delta)
     check.positive(cost_bound=cost_bound)
     cost, sizes = _cost(cost, cost_bound, negative), _floats(sizes)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -122,7 +122,7 @@ def adversaries_needed(
     >>> round(float(adversaries_needed(0.4, 10, cost_bound=0.5, epsilon=0.5, delta=0.0)), 3)
     4.605
     """
-    _check(epsilon, delta)
+    check_privacy(epsilon, delta)
     check.positive(cost_bound=cost_bound)
     check_tau(tau)
     size = _cost(cost, cost_bound, negative)
@@ -142,7 +142,8 @@ def check_tau(tau: float) -> None:
         raise ValueError(f"tau = {tau!r} must be at least 1")
 
 
-def _check(epsilon: float, delta: float) -> None:
+def check_privacy(epsilon: float, delta: float) -> None:
+    """Raise ValueError unless ε is a finite number, zero or above, and δ lies in [0, 1)."""
     check.not_negative(epsilon=epsilon, delta=delta)
     if delta >= 1:
         raise ValueError(f"delta = {delta!r} must be in [0, 1)")
@@ -241,7 +242,7 @@ def renyi_sizes(
         kept = orders >= 2.0 ** (count + 1) if count else orders > 1
         return orders[kept] / 2**count, 3.0**count * divergences[kept]
 
-    def holds(size: int, inputs: Integers) -> NDArray[np.bool_]:
+    def holds(size: int, inputs: Integers) -> Bools:
         high, low = top_lower[inputs], rival_upper[inputs]
         if size == 0:
             return np.asarray(high > low)

@@ -6,6 +6,7 @@ computed with the planned value holds.
 
 import math
 import warnings
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -178,8 +179,5 @@ def _largest(holds: Callable[[int], bool], most: int) -> int:
     low = 1
     while low < most and holds(min(2 * low, most)):
         low = min(2 * low, most)
-    high = min(2 * low, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+    beyond = min(2 * low, most + 1)
+    return bisect_left(range(beyond), True, lo=low + 1, key=lambda number: not holds(number)) - 1

@@ -11,7 +11,7 @@ from fedproof import check
 from fedproof.accounting.epsilon import paper_epsilon
 from fedproof.accounting.events import queries_of
 from fedproof.accounting.tradeoff import PiecewiseTradeoff, Tradeoff, tradeoff
-from fedproof.certificates.paper_theorems import Group, group
+from fedproof.certificates.paper_theorems import Group, check_privacy, group
 from fedproof.certificates.tight import TradeoffBySize
 from fedproof.mechanisms import Mechanism
 from fedproof.mechanisms.codec import register
@@ -41,13 +41,9 @@ class ApproximateDP:
     kind: ClassVar[str] = "approximate-dp"
 
     def __post_init__(self) -> None:
-        check.not_negative(epsilon=self.epsilon, delta=self.delta)
-        if self.delta >= 1:
-            raise ValueError(f"delta = {self.delta!r} must be in [0, 1)")
-        if self.relation is not None:
-            if self.relation not in list(Relation):
-                raise ValueError(f"relation = {self.relation!r} must be one of {', '.join(Relation)}")
-            object.__setattr__(self, "relation", Relation(self.relation))  # plain strings are welcome
+        check_privacy(self.epsilon, self.delta)
+        if self.relation is not None:  # plain strings are welcome
+            object.__setattr__(self, "relation", check.member(Relation, relation=self.relation))
 
     def under(self, relation: Relation) -> tuple[float, float]:
         """(ε, δ) of one unit for the threat's relation.

@@ -9,12 +9,11 @@ neither), A beats B if s_AB > 0, or s_AB = 0 and A is the lower class.
 * run-off: the two classes with most votes, the lower of equal ones first; of these the one that beats the
   other (Rezaei, Banihashem, Chegini, Feizi 2023, arXiv:2302.02300v3).
 
-Over replicas the same is meant of expectations: E sign(f_A - f_B) in place of s_AB, and the expected vote, or
-the expected confidence, in place of votes.
+Over replicas expectations are meant: E sign(f_A - f_B) for s_AB, the expected vote or confidence for votes.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import block_array, csr_array, diags_array
 
 from fedproof import check
-from fedproof.arrays import Floats, Integers, votes_of
+from fedproof.arrays import Bools, Floats, Integers, votes_of
 from fedproof.certificates.confidence import Bets, Bound, Spending, mean_lower, mean_upper, share
 from fedproof.certificates.scores import Array, input_parts
 from fedproof.certificates.tight import (
@@ -61,7 +60,7 @@ def duels(part: Floats) -> Integers:
     return np.stack(columns, axis=1).astype(np.int64)
 
 
-def elected(rule: Rule, first: Array, fought: Integers) -> tuple[Integers, NDArray[np.bool_]]:
+def elected(rule: Rule, first: Array, fought: Integers) -> tuple[Integers, Bools]:
     """The class elected, and whether only its low number decided.
 
     `first` are the votes or mean confidences (inputs, classes), `fought` the duels (inputs, A, B).
@@ -90,12 +89,12 @@ def _against_others(values: Integers, first: Integers, classes: Integers) -> Int
 
 
 def counted_sizes(
-    rule: Rule, scores: Array, max_size: int, *, own_vote: bool = False
-) -> tuple[Integers, Integers]:
+    rule: Rule, scores: Array, max_size: int, *, own_votes: Sequence[bool] = (False,)
+) -> tuple[Integers, ...]:
     """The class that the groups of a partition elect, and how many units cannot change it, with certainty.
 
-    Assumes: a poisoned unit changes the scores of one group, in any way; with `own_vote` units are groups of
-    their own that come or go (see `partition_sizes`).
+    Assumes: a poisoned unit changes the scores of one group, in any way; where `own_votes` is true units are
+    groups of their own that come or go (`partition_sizes`). Votes are counted once for all of `own_votes`.
     Reference: theory.md, section 3, "Rules".
 
     >>> orders = [[0.5, 0.3, 0.2]] * 5 + [[0.3, 0.5, 0.2]] * 2 + [[0.3, 0.2, 0.5]] * 2
@@ -103,17 +102,19 @@ def counted_sizes(
     [1, 2, 2]
     """
     if rule is Rule.PLURALITY:
-        top, sizes = partition_sizes(vote_counts(scores), own_vote=own_vote)
-        return top, np.minimum(sizes, max_size)
+        votes = vote_counts(scores)
+        both = [partition_sizes(votes, own_vote=own) for own in own_votes]
+        return both[0][0], *(np.minimum(sizes, max_size) for _, sizes in both)
     found = []
     for _, part in input_parts(scores, votes=True):
         votes, fought = votes_of(part).sum(axis=0).astype(np.int64), duels(part)
         top, _ = elected(rule, votes, fought)
         if rule is Rule.PAIRWISE:
-            found.append((top, np.minimum(pairwise_sizes(top, fought, own_vote=own_vote), max_size)))
+            sizes = [np.minimum(pairwise_sizes(top, fought, own_vote=own), max_size) for own in own_votes]
         else:
-            found.append((top, run_off_sizes(top, votes, fought, max_size, own_vote=own_vote)))
-    return np.concatenate([top for top, _ in found]), np.concatenate([sizes for _, sizes in found])
+            sizes = [run_off_sizes(top, votes, fought, max_size, own_vote=own) for own in own_votes]
+        found.append((top, *sizes))
+    return tuple(np.concatenate(column) for column in zip(*found, strict=True))
 
 
 def pairwise_sizes(top: Integers, fought: Integers, *, own_vote: bool = False) -> Integers:
@@ -162,7 +163,7 @@ def run_off_sizes(
     third = others[:, None, :] & (classes != classes[:, None])
     worth, spare = (1, 0) if own_vote else (2, 1)
 
-    def holds(size: int, inputs: Integers) -> NDArray[np.bool_]:
+    def holds(size: int, inputs: Integers) -> Bools:
         near = easiest[inputs]
         overtaken = (near[:, 1] <= worth * size) & ((near.sum(axis=1) <= 3 * size) | own_vote)
         asked = np.where(third[inputs], np.maximum(behind[inputs] - size, 0), 0).sum(axis=2)
@@ -186,8 +187,7 @@ def rule_share(rule: Rule, failure_probability: float, num_classes: int, spendin
     """
     if rule is Rule.PLURALITY or spending is Spending.PAPER:
         return share(failure_probability, num_classes, spending)
-    each = 3 if rule is Rule.RUN_OFF and num_classes > 2 else 1
-    return failure_probability / (each * num_classes)
+    return failure_probability / (num_classes * (3 if rule is Rule.RUN_OFF and num_classes > 2 else 1))
 
 
 def preferred_lower(
@@ -270,7 +270,7 @@ def _run_off_walk(
     classes = np.arange(low.shape[1])
     others = classes != top[:, None]
 
-    def holds(size: int, inputs: Integers) -> NDArray[np.bool_]:
+    def holds(size: int, inputs: Integers) -> Bools:
         tradeoff, rivals = curve(size), others[inputs]
         least, most = tradeoff.lower(low[inputs]), tradeoff.upper(high[inputs])
         own = least[~rivals][:, None]
@@ -331,17 +331,11 @@ def collective(
 
 
 class _Ways(NamedTuple):
-    """Ways to change labels, one for each input and rival that some choice of groups allows.
+    """Ways to change labels, one for each input and rival that some choice of groups allows."""
 
-    Attributes:
-        inputs: whose label (ways,).
-        needs: what it takes (ways,).
-        gains: what each group adds to it if it is poisoned, 0, 1 or 2 (ways, groups).
-    """
-
-    inputs: Integers
-    needs: Integers
-    gains: NDArray[np.int8]
+    inputs: Integers  # whose label (ways,)
+    needs: Integers  # what it takes (ways,)
+    gains: NDArray[np.int8]  # what each group adds to it if it is poisoned, 0, 1 or 2 (ways, groups)
 
     def within(self, size: int) -> "_Ways":
         """Those that so many groups are enough for."""

@@ -183,7 +183,7 @@ def _check_part(first: int, part: Array, tolerance: float) -> None:
         return  # NaN fails each of these
     for fault, text in (
         (~np.isfinite(values), "not a finite number"),
-        ((values < 0) | (values > 1), "outside [0, 1]"),
+        ((values < 0) | (values > 1), "outside [0, 1]: confidences are wanted, not logits"),
     ):
         if fault.any():
             replica, item, category = np.argwhere(fault)[0]

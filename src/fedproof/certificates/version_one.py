@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedproof import check
-from fedproof.arrays import Floats
+from fedproof.arrays import Bools, Floats
 from fedproof.certificates.certificate import Settings
 from fedproof.certificates.confidence import SLACK, Bets, Spending
 
@@ -41,11 +41,7 @@ def assumptions_of(settings: Settings, *, exact: bool) -> tuple[str, ...]:
     """What a certificate said it takes for granted."""
     if settings.mechanism is not None and settings.counted:
         alone, group = settings.mechanism.assumptions
-        return (
-            alone,
-            "the certified predictor is the class with most votes, the first of equal ones",
-            group,
-        )
+        return (alone, "the certified predictor is the class with most votes, the first of equal ones", group)
     source = (
         "the class confidences are exact expectations, without Monte-Carlo error"
         if exact
@@ -109,9 +105,7 @@ def _lower(values: ArrayLike, failure_probability: float, *, sequential: bool) -
     return low
 
 
-def _rejects(
-    values: ArrayLike, mean: ArrayLike, failure_probability: float, *, sequential: bool
-) -> NDArray[np.bool_]:
+def _rejects(values: ArrayLike, mean: ArrayLike, failure_probability: float, *, sequential: bool) -> Bools:
     rows = np.ascontiguousarray(values, dtype=np.float64)
     stakes = _stakes(rows, failure_probability, sequential)
     means = np.broadcast_to(np.asarray(mean, dtype=np.float64), rows.shape[1:])

@@ -69,15 +69,10 @@ ALWAYS: Homes = tuple(Kind)
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What one command does with its options.
+    """What one command does with its options."""
 
-    Attributes:
-        uses: for every option the kinds that use it.
-        needs: for every kind the options that it cannot do without, beyond those that have a default.
-    """
-
-    uses: Mapping[str, Homes]
-    needs: Mapping[Kind, tuple[str, ...]]
+    uses: Mapping[str, Homes]  # for every option the kinds that use it
+    needs: Mapping[Kind, tuple[str, ...]]  # by kind: options that it cannot do without, but for defaults
 
 
 _DRAWN: dict[str, Homes] = {

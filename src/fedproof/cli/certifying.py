@@ -38,7 +38,6 @@ from fedproof.cli.common import (
 from fedproof.cli.mechanism import (
     EpsilonRelation,
     Given,
-    GroupOption,
     MechanismOptions,
     RelationOption,
     check_relation,
@@ -61,12 +60,6 @@ Delta = Annotated[
     float | None,
     typer.Option(help="δ that goes with --epsilon; or with --method paper, δ at which its ε is accounted."),
 ]
-MaxSize = Annotated[
-    int,
-    typer.Option(
-        help="Largest number of poisoned units that is tried; an input certified for it may withstand more."
-    ),
-]
 Out = Annotated[Path | None, typer.Option(help="Also write the result to this file, for fedproof verify.")]
 
 _READING = (
@@ -80,77 +73,54 @@ _ABSTAINS = "every input abstains: too few replicas, or replicas that disagree; 
 def certify(
     options: MechanismOptions,
     given: Given,
-    scores: Annotated[
-        Path,
-        typer.Option(
-            help="Class confidences of the retrained models: an array (replicas, inputs, classes), each row "
-            "adding up to 1; .npy or .npz."
-        ),
-    ],
-    labels: Annotated[
-        Path | None, typer.Option(help="The right label of each input, for accuracies; .npy or .npz.")
-    ] = None,
+    scores: Path,
+    labels: Path | None = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
     epsilon_relation: EpsilonRelation = None,
     relation: RelationOption = Relation.REPLACE,
-    method: Annotated[
-        Method | None,
-        typer.Option(
-            help="Which theorem: margin, mean and vote use the mechanism and are tight; paper and renyi are "
-            "the published ones. [default: margin; with --epsilon: paper]"
-        ),
-    ] = None,
-    rule: Annotated[
-        Rule,
-        typer.Option(
-            help="How the models elect a class: plurality (most votes, or the highest mean confidence), "
-            "pairwise (the class that is preferred to each other one), run-off (between the two with most "
-            "votes). Decide before you look at scores."
-        ),
-    ] = Rule.PLURALITY,
-    bound: Annotated[
-        Bound | None,
-        typer.Option(
-            help="How the means over the replicas are bounded; none takes them as exact, which is no proof. "
-            "[default: the best of the method]"
-        ),
-    ] = None,
-    failure_probability: Annotated[
-        float, typer.Option(help="Chance, for each input by itself, that what is certified for it is wrong.")
-    ] = 0.01,
-    simultaneous: Annotated[
-        bool,
-        typer.Option(
-            help="The failure probabilities are for all inputs together, not for each by itself; certified "
-            "sizes shrink a little."
-        ),
-    ] = False,
-    spending: Annotated[
-        Spending,
-        typer.Option(
-            help="How the failure probability is shared among the bounds of an input: sound, or as the paper "
-            "does, which is no proof."
-        ),
-    ] = Spending.SOUND,
-    group: GroupOption = Group.TIGHT,
-    served: Annotated[
-        float | None,
-        typer.Option(
-            help="For a finite ensemble that is itself retrained under attack: the chance, for each input, "
-            "that its replicas then decide otherwise than is expected of them. It adds to the failure "
-            "probability, and certified sizes shrink."
-        ),
-    ] = None,
-    max_size: MaxSize = 100,
+    method: Method | None = None,
+    rule: Rule = Rule.PLURALITY,
+    bound: Bound | None = None,
+    failure_probability: float = 0.01,
+    simultaneous: bool = False,
+    spending: Spending = Spending.SOUND,
+    group: Group = Group.TIGHT,
+    served: float | None = None,
+    max_size: int = 100,
     out: Out = None,
-    page: Annotated[Path | None, typer.Option(help="Also write a page to look at, an .html file.")] = None,
+    page: Path | None = None,
     json: Json = False,
 ) -> None:
     """Certify models trained elsewhere by their class confidences.
 
     A certificate is only as true as the options: they must describe exactly what the training did. Which
     options describe which training loop is a table in the guide, docs/loops.md.
+
+    Options:
+        scores: Class confidences of the retrained models: an array (replicas, inputs, classes), each row
+            adding up to 1; .npy or .npz.
+        labels: The right label of each input, for accuracies; .npy or .npz.
+        method: Which theorem: margin, mean and vote use the mechanism and are tight; paper and renyi are the
+            published ones. [default: margin; with --epsilon: paper]
+        rule: How the models elect a class: plurality (most votes, or the highest mean confidence), pairwise
+            (the class that is preferred to each other one), run-off (between the two with most votes). Decide
+            before you look at scores.
+        bound: How the means over the replicas are bounded; none takes them as exact, which is no proof.
+            [default: the best of the method]
+        failure_probability: Chance, for each input by itself, that what is certified for it is wrong.
+        simultaneous: The failure probabilities are for all inputs together, not for each by itself; certified
+            sizes shrink a little.
+        spending: How the failure probability is shared among the bounds of an input: sound, or as the paper
+            does, which is no proof.
+        group: How method renyi gets from one unit to k: paper halves the order k times (α/2^k, 3^k ε), tight
+            as often as doubling takes to reach k.
+        served: For a finite ensemble that is itself retrained under attack: the chance, for each input, that
+            its replicas then decide otherwise than is expected of them. It adds to the failure probability,
+            and certified sizes shrink.
+        max_size: Largest number of poisoned units that is tried; an input certified for it may withstand
+            more.
+        page: Also write a page to look at, an .html file.
     """
     chosen = method or (Method.MARGIN if epsilon is None else Method.PAPER)
     kinds = _guarantee_kinds(options, given, chosen)
@@ -203,7 +173,7 @@ def _written(
     if out is not None:
         replace_file(out, dumps(certificate).encode())
     if page is not None:
-        from fedproof.report import write_certificate_page
+        from fedproof.report.certificate_page import write_certificate_page
 
         write_certificate_page(certificate, page, command=command)
     return command
@@ -286,46 +256,37 @@ def _confidence(certificate: Certificate) -> str:
 def inefficacy(
     options: MechanismOptions,
     given: Given,
-    costs: Annotated[
-        Path,
-        typer.Option(
-            help="The attacker's cost (a loss, a distance to its goal) in each cleanly trained replica, in "
-            "the order of training; .npy or .npz."
-        ),
-    ],
-    cost_bound: Annotated[float, typer.Option(help="Largest cost C; larger ones count as C.")],
-    sizes: Annotated[
-        str, typer.Option(help="Numbers of poisoned units to bound the cost for, as 0:10 or 1,5,20.")
-    ] = "0:10",
-    tau: Annotated[
-        float | None,
-        typer.Option(help="Also: how many poisoned units does it take to divide the cost by this factor?"),
-    ] = None,
-    negative: Annotated[bool, typer.Option(help="Costs lie in [-C, 0] instead of [0, C].")] = False,
+    costs: Path,
+    cost_bound: float,
+    sizes: str = "0:10",
+    tau: float | None = None,
+    negative: bool = False,
     epsilon: Epsilon = None,
     delta: Delta = None,
     epsilon_relation: EpsilonRelation = None,
     relation: RelationOption = Relation.REPLACE,
-    method: Annotated[
-        CostMethod | None,
-        typer.Option(
-            help="Which theorem: mean and distribution use the mechanism and are tight; paper is the "
-            "published one. [default: mean; with --epsilon: paper]"
-        ),
-    ] = None,
-    failure_probability: Annotated[
-        float, typer.Option(help="Chance that one of the bounds, of all sizes together, is wrong.")
-    ] = 0.01,
+    method: CostMethod | None = None,
+    failure_probability: float = 0.01,
     out: Out = None,
-    page: Annotated[
-        Path | None, typer.Option(help="Also write a page that draws the bounds over the sizes.")
-    ] = None,
+    page: Path | None = None,
     json: Json = False,
 ) -> None:
     """Bound what an attack achieves, and the units that it needs.
 
     Bounds are only as true as the options: they must describe exactly what the training did. Which options
     describe which training loop is a table in the guide, docs/loops.md.
+
+    Options:
+        costs: The attacker's cost (a loss, a distance to its goal) in each cleanly trained replica, in the
+            order of training; .npy or .npz.
+        cost_bound: Largest cost C; larger ones count as C.
+        sizes: Numbers of poisoned units to bound the cost for, as 0:10 or 1,5,20.
+        tau: Also: how many poisoned units does it take to divide the cost by this factor?
+        negative: Costs lie in [-C, 0] instead of [0, C].
+        method: Which theorem: mean and distribution use the mechanism and are tight; paper is the published
+            one. [default: mean; with --epsilon: paper]
+        failure_probability: Chance that one of the bounds, of all sizes together, is wrong.
+        page: Also write a page that draws the bounds over the sizes.
     """
     chosen = method or (CostMethod.MEAN if epsilon is None else CostMethod.PAPER)
     kinds = _guarantee_kinds(options, given, chosen)
@@ -349,7 +310,7 @@ def inefficacy(
     if out is not None:
         replace_file(out, dumps(result).encode())
     if page is not None:
-        from fedproof.report import write_inefficacy_page
+        from fedproof.report.attack_page import write_inefficacy_page
 
         write_inefficacy_page(result, page)
     if json:

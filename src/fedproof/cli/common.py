@@ -126,11 +126,7 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def need_checkout(package: str, command: str) -> None:
-    """Make a package importable that lies beside `src` in a checkout and is not installed with fedproof.
-
-    Raises:
-        ValueError: neither fedproof itself nor the current folder belongs to a checkout.
-    """
+    """Make a package importable that lies beside `src` in a checkout and is not installed with fedproof."""
     for root in (Path(__file__).parents[3], Path.cwd()):
         if (root / "src" / "fedproof").is_dir() and (root / package / "__init__.py").is_file():
             if str(root) not in sys.path:

@@ -39,7 +39,7 @@ def sweep(
     """Train runs that differ in a few keys, and compare them. Shared work is done once."""
     training()
     from fedproof import sweep as sweeping
-    from fedproof.report import write_sweep_page
+    from fedproof.report.comparisons import write_sweep_page
     from fedproof.report.words import picked
 
     runs = sweeping.points(load_config(config, changes or ()), vary or ())
@@ -70,7 +70,7 @@ def sweep(
 
 def _report_once(folder: Path) -> None:
     """Write the page of a finished run, unless it is there."""
-    from fedproof.report import write_report
+    from fedproof.report.run_page import write_report
 
     if not (folder / "report.html").exists():
         write_report(folder)
@@ -164,8 +164,7 @@ def attack(
 ) -> None:
     """Train under attack, and compare with what is certified."""
     training()
-    from fedproof.report import write_attack_page
-    from fedproof.report.attack_page import saturated
+    from fedproof.report.attack_page import saturated, write_attack_page
     from fedproof.robustness import document, write_rows
     from fedproof.robustness.evaluate import attack as run_attacks
 

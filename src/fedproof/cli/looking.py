@@ -44,35 +44,29 @@ _NAMES = {
 def account(
     options: MechanismOptions,
     given: Given,
-    delta: Annotated[
-        float, typer.Option(help="δ that ε is computed for; it should be well below 1 / number of units.")
-    ] = 1e-5,
-    epsilon: Annotated[
-        float | None, typer.Option(help="Also the other way round: δ for this ε, by each accountant.")
-    ] = None,
-    replicas: Annotated[
-        int | None, typer.Option(help="Also ε of publishing so many models, all trained like this.")
-    ] = None,
-    honest: Annotated[
-        int | None,
-        typer.Option(
-            help="Every user adds noise to its own --upload: ε towards the server, and of the sum alone if "
-            "so many users add theirs."
-        ),
-    ] = None,
-    upload: Annotated[
-        Literal["anchors", "rows", "ball"] | None, typer.Option(help="--honest: what each user sends, once.")
-    ] = None,
-    width: Annotated[
-        int | None, typer.Option(help="--honest: features of the head that is sent, or number of anchors.")
-    ] = None,
-    classes: Annotated[int, typer.Option(help="--honest: number of classes.")] = 10,
+    delta: float = 1e-5,
+    epsilon: float | None = None,
+    replicas: int | None = None,
+    honest: int | None = None,
+    upload: Literal["anchors", "rows", "ball"] | None = None,
+    width: int | None = None,
+    classes: int = 10,
     json: Json = False,
 ) -> None:
     """ε of one unit under every accountant, and of a whole ensemble.
 
     It is the ε of your training only if the options describe exactly what it did. Which options describe
     which training loop is a table in the guide, docs/loops.md.
+
+    Options:
+        delta: δ that ε is computed for; it should be well below 1 / number of units.
+        epsilon: Also the other way round: δ for this ε, by each accountant.
+        replicas: Also ε of publishing so many models, all trained like this.
+        honest: Every user adds noise to its own --upload: ε towards the server, and of the sum alone if so
+            many users add theirs.
+        upload: --honest: what each user sends, once.
+        width: --honest: features of the head that is sent, or number of anchors.
+        classes: --honest: number of classes.
     """
     from fedproof import accounting
     from fedproof.accounting.epsilon import dopamine_epsilon, natural_relation
@@ -197,28 +191,20 @@ def verify(
             help="A file that certify, inefficacy, run or the Flower strategy wrote, or its folder."
         ),
     ],
-    scores: Annotated[
-        Path | None,
-        typer.Option(
-            help="The class confidences that a certificate was made from; default scores.npy beside it."
-        ),
-    ] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            help="The right labels, from somebody you trust. Without them the labels in the file are "
-            "believed, and accuracies are reported as not verified."
-        ),
-    ] = None,
-    costs: Annotated[
-        Path | None,
-        typer.Option(help="The costs that bounds on a cost were made from; default costs.npy beside them."),
-    ] = None,
+    scores: Path | None = None,
+    labels: Path | None = None,
+    costs: Path | None = None,
     json: Json = False,
 ) -> None:
     """Derive every number of a certificate again.
 
     A certificate follows from the scores, bounds on a cost follow from the costs.
+
+    Options:
+        scores: The class confidences that a certificate was made from; default scores.npy beside it.
+        labels: The right labels, from somebody you trust. Without them the labels in the file are believed,
+            and accuracies are reported as not verified.
+        costs: The costs that bounds on a cost were made from; default costs.npy beside them.
     """
     if certificate.is_dir():
         certificate /= CERTIFICATE
@@ -279,22 +265,22 @@ def report(
     json: Json = False,
 ) -> None:
     """Write the page of a run or a certificate, and its figures."""
-    from fedproof import report as pages
-    from fedproof.report.run_data import read_certificate
+    from fedproof.report.certificate_page import certificate_charts, certificate_in, write_certificate_report
+    from fedproof.report.chart import write_charts
+    from fedproof.report.run_data import read_certificate, write_figures
+    from fedproof.report.run_page import write_report
 
     if not folder.exists():
         raise ValueError(f"{folder}: there is no such file or folder")
-    alone = pages.certificate_in(folder)
+    alone = certificate_in(folder)
     if alone is not None and private:
         raise ValueError(f"--private: {alone} is a certificate alone, it holds no norms or clipped shares")
     if alone is None:
-        page = pages.write_report(folder, private=private)
-        drawn = pages.write_figures(folder, figures) if figures else ()
+        page = write_report(folder, private=private)
+        drawn = write_figures(folder, figures) if figures else ()
     else:
-        page = pages.write_certificate_report(folder)
-        drawn = (
-            pages.write_charts(pages.certificate_charts(read_certificate(alone)), figures) if figures else ()
-        )
+        page = write_certificate_report(folder)
+        drawn = write_charts(certificate_charts(read_certificate(alone)), figures) if figures else ()
     answer({"report": str(page), "figures": list(map(str, drawn))}, page, *drawn, json=json)
 
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from fedproof import check
-from fedproof.certificates import Group
 from fedproof.cli.belonging import Kind, flag
 from fedproof.mechanisms import (
     Clipping,
@@ -39,13 +38,6 @@ EpsilonRelation = Annotated[
         "Privacy and dp_accounting by default), replace if for one unit replaced by another."
     ),
 ]
-GroupOption = Annotated[
-    Group,
-    typer.Option(
-        help="How method renyi gets from one unit to k: paper halves the order k times (α/2^k, 3^k ε), tight "
-        "as often as doubling takes to reach k."
-    ),
-]
 RelationOption = Annotated[
     Relation,
     typer.Option(
@@ -55,83 +47,66 @@ RelationOption = Annotated[
 ]
 
 
-_NOISE = (
-    "Standard deviation of the Gaussian noise on the SUM of the clipped updates, divided by the clip norm. "
-    "Noise on the mean: multiply by the fixed number you divide by."
-)
-_LOCAL_NOISE = " InsDP-FedSGD: of the noise that each user adds to its own sum of clipped gradients."
-
-
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions:
-    """Who takes part in how many rounds, and with how much noise."""
+    """Who takes part in how many rounds, and with how much noise.
 
-    noise_multiplier: Annotated[float | None, typer.Option(help=_NOISE)] = None
-    sampling: Annotated[
-        SamplingKind | None,
-        typer.Option(
-            help="How the users of a round are drawn: poisson, each by a coin of its own; fixed, exactly "
-            "--cohort of --users; none, all users in every round. [default: poisson with "
-            "--sampling-probability]"
-        ),
-    ] = None
-    sampling_probability: Annotated[
-        float | None,
-        typer.Option(
-            help="Chance that one given user takes part in a round. With --unit instance: chance that one "
-            "given instance enters a batch, the largest over all users."
-        ),
-    ] = None
-    cohort: Annotated[
-        int | None,
-        typer.Option(help="Users in a round, out of --users: the expected number or the exact one."),
-    ] = None
-    users: Annotated[int | None, typer.Option(help="Number of users that --cohort is drawn from.")] = None
-    rounds: Annotated[int, typer.Option(help="Rounds of training behind one model.")] = 1
-    steps: Annotated[
-        int, typer.Option(help="InsDP-FedAvg: noisy steps that a user takes on its own data in one round.")
-    ] = 1
-    unit: Annotated[
-        Unit, typer.Option(help="What one poisoned unit is: all data of a user, or one labelled instance.")
-    ] = Unit.USER
+    Options:
+        noise_multiplier: Standard deviation of the Gaussian noise on the SUM of the clipped updates, divided
+            by the clip norm. Noise on the mean: multiply by the fixed number you divide by.
+        sampling: How the users of a round are drawn: poisson, each by a coin of its own; fixed, exactly
+            --cohort of --users; none, all users in every round. [default: poisson with
+            --sampling-probability]
+        sampling_probability: Chance that one given user takes part in a round. With --unit instance: chance
+            that one given instance enters a batch, the largest over all users.
+        cohort: Users in a round, out of --users: the expected number or the exact one.
+        users: Number of users that --cohort is drawn from.
+        rounds: Rounds of training behind one model.
+        steps: InsDP-FedAvg: noisy steps that a user takes on its own data in one round.
+        unit: What one poisoned unit is: all data of a user, or one labelled instance.
+    """
+
+    noise_multiplier: float | None = None
+    sampling: SamplingKind | None = None
+    sampling_probability: float | None = None
+    cohort: int | None = None
+    users: int | None = None
+    rounds: int = 1
+    steps: int = 1
+    unit: Unit = Unit.USER
 
 
 @dataclass(frozen=True, kw_only=True)
 class MechanismOptions(SamplingOptions):
-    """A whole mechanism with noise."""
+    """A whole mechanism with noise.
 
-    noise_multiplier: Annotated[float | None, typer.Option(help=_NOISE + _LOCAL_NOISE)] = None
-    per_layer: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of layers, if each layer of an update is clipped to the clip norm by itself: "
-            "together they may reach the square root of this number times the clip norm."
-        ),
-    ] = None
-    batch_probability: Annotated[
-        float | None,
-        typer.Option(
-            help="InsDP-FedSGD (--unit instance): chance that an instance enters the batch of its user, if "
-            "that user is one of the --cohort drawn from --users."
-        ),
-    ] = None
+    Options:
+        noise_multiplier: Standard deviation of the Gaussian noise on the SUM of the clipped updates, divided
+            by the clip norm. Noise on the mean: multiply by the fixed number you divide by. InsDP-FedSGD: of
+            the noise that each user adds to its own sum of clipped gradients.
+        per_layer: Number of layers, if each layer of an update is clipped to the clip norm by itself:
+            together they may reach the square root of this number times the clip norm.
+        batch_probability: InsDP-FedSGD (--unit instance): chance that an instance enters the batch of its
+            user, if that user is one of the --cohort drawn from --users.
+    """
+
+    per_layer: int | None = None
+    batch_probability: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(SamplingOptions):
-    """What is known of a mechanism before training."""
+    """What is known of a mechanism before training.
 
-    users: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of users that a cohort is drawn from. --find mechanism: of all users, or of all "
-            "instances with --unit instance."
-        ),
-    ] = None
+    Options:
+        users: Number of users that a cohort is drawn from. --find mechanism: of all users, or of all
+            instances with --unit instance.
+    """
 
 
 # --- a dataclass of options as options of a command ---------------------------------------------------------
 
+_OPTIONS = "\n\nOptions:\n"  # heads what a docstring says of them
 # What the library calls an option, where that is not the option's own name.
 _LIBRARY_NAMES = {"num_layers": "per_layer", "local_steps": "steps", "features": "width", "anchors": "width"}
 
@@ -141,17 +116,17 @@ def unfolded(command: Callable[..., None]) -> Callable[..., None]:
 
     Typer reads options from a signature alone, so the signature is what changes. The command's parameter
     `given` gets the options that were typed, by name. Where the library refuses a value, the message names
-    the option; that is all that happens to a command without `options`.
+    the option. Both docstrings explain options, as typer has them explain commands.
     """
-    signature, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
+    signature, hints = inspect.signature(command), _explained(command)
     kind = hints.pop("options", None)
-    inner = {} if kind is None else get_type_hints(kind, include_extras=True)
+    inner = {} if kind is None else _explained(kind)
     defaults = {} if kind is None else {field.name: field.default for field in fields(kind)}
     named = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
     own = [named(name, default=default, annotation=inner[name]) for name, default in defaults.items()]
     context = named("context", annotation=typer.Context)
     kept = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
         for name, parameter in signature.parameters.items()
         if name not in ("options", "given")
     ]
@@ -170,9 +145,20 @@ def unfolded(command: Callable[..., None]) -> Callable[..., None]:
         except ArithmeticError as error:
             raise ValueError(f"numbers too large or too small to compute with: {_numbers(given)}") from error
 
+    called.__doc__ = (inspect.getdoc(command) or "").partition(_OPTIONS)[0]
     called.__signature__ = signature.replace(parameters=[context, *kept, *own])  # type: ignore[attr-defined]
     called.__annotations__ = {"context": typer.Context} | hints | inner
     return called
+
+
+def _explained(owner: Any) -> dict[str, Any]:
+    """The types of a command's parameters, or a class's fields, as options where a docstring says of what."""
+    docs = [inspect.getdoc(one) or "" for one in reversed(getattr(owner, "__mro__", [owner]))]
+    told = "\n".join(doc.partition(_OPTIONS)[2] for doc in docs)
+    rows = [row.strip().partition(": ") for row in told.replace("\n        ", " ").splitlines()]
+    helps = {name: typer.Option(help=text) for name, _, text in rows}
+    hints = get_type_hints(owner, include_extras=True)
+    return {name: Annotated[hint, helps[name]] if name in helps else hint for name, hint in hints.items()}
 
 
 def _typed(context: typer.Context) -> set[str]:

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import typer
+from typing import Any, Literal
 
 from fedproof import check
 from fedproof.accounting.epsilon import replaced_epsilon
@@ -51,58 +49,40 @@ class Find(StrEnum):
 def plan(
     options: PlanOptions,
     given: Given,
-    size: Annotated[int | None, typer.Option(help="Number of poisoned units to certify.")] = None,
-    top: Annotated[
-        float,
-        typer.Option(help="Confidence in the predicted class that you expect, as a mean over replicas."),
-    ] = 0.95,
-    rival: Annotated[
-        float | None,
-        typer.Option(help="Confidence in its strongest rival that you expect. [default: 1 - top]"),
-    ] = None,
-    find: Annotated[
-        Find | None,
-        typer.Option(
-            help="What to look for, all else being given: the least noise, the most rounds, the largest "
-            "cohort, or the best mechanism. [default: noise; mechanism with --accuracy or --pilot]"
-        ),
-    ] = None,
-    epsilon: Annotated[
-        float | None,
-        typer.Option(
-            help="--find noise: look for the noise that gives this ε, instead of one that certifies --size. "
-            "--find mechanism: rank private mechanisms of at most this ε."
-        ),
-    ] = None,
-    delta: Annotated[float, typer.Option(help="δ that goes with --epsilon.")] = 1e-5,
-    upload: Annotated[
-        Literal["anchors", "rows", "pairs", "ball", "non-negative"] | None,
-        typer.Option(help="--find noise with --epsilon: one round, in which each user sends this, once."),
-    ] = None,
+    size: int | None = None,
+    top: float = 0.95,
+    rival: float | None = None,
+    find: Find | None = None,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    upload: Literal["anchors", "rows", "pairs", "ball", "non-negative"] | None = None,
     relation: RelationOption = Relation.REPLACE,
-    accuracy: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="--find mechanism: accuracy of one model trained on so many units, as 10=0.71 for ten; "
-            "repeat it for other numbers."
-        ),
-    ] = None,
-    pilot: Annotated[
-        Path | None,
-        typer.Option(help="--find mechanism: an experiment (TOML) to measure those accuracies on, instead."),
-    ] = None,
-    replicas: Annotated[
-        int, typer.Option(help="--find mechanism: models in an ensemble whose cohorts are drawn.")
-    ] = 500,
-    classes: Annotated[
-        int, typer.Option(help="--find mechanism with --accuracy, or --upload anchors: number of classes.")
-    ] = 10,
-    device: Annotated[
-        str, typer.Option(help="--find mechanism with --pilot: cpu or cuda, where the pilot trains.")
-    ] = "cpu",
+    accuracy: list[str] | None = None,
+    pilot: Path | None = None,
+    replicas: int = 500,
+    classes: int = 10,
+    device: str = "cpu",
     json: Json = False,
 ) -> None:
-    """Find noise, rounds, cohort or mechanism for k units or an ε."""
+    """Find noise, rounds, cohort or mechanism for k units or an ε.
+
+    Options:
+        size: Number of poisoned units to certify.
+        top: Confidence in the predicted class that you expect, as a mean over replicas.
+        rival: Confidence in its strongest rival that you expect. [default: 1 - top]
+        find: What to look for, all else being given: the least noise, the most rounds, the largest cohort, or
+            the best mechanism. [default: noise; mechanism with --accuracy or --pilot]
+        epsilon: --find noise: look for the noise that gives this ε, instead of one that certifies --size.
+            --find mechanism: rank private mechanisms of at most this ε.
+        delta: δ that goes with --epsilon.
+        upload: --find noise with --epsilon: one round, in which each user sends this, once.
+        accuracy: --find mechanism: accuracy of one model trained on so many units, as 10=0.71 for ten; repeat
+            it for other numbers.
+        pilot: --find mechanism: an experiment (TOML) to measure those accuracies on, instead.
+        replicas: --find mechanism: models in an ensemble whose cohorts are drawn.
+        classes: --find mechanism with --accuracy, or --upload anchors: number of classes.
+        device: --find mechanism with --pilot: cpu or cuda, where the pilot trains.
+    """
     kinds = _question(options, given, find)
     check_options("plan", given, kinds)
     check_relation(relation, kinds)

@@ -97,7 +97,7 @@ def run(
 
 def _execute(config: Config, out: Path, *, resume: bool, engine: str, device: str, json: bool) -> RunSummary:
     experiment = training()
-    from fedproof.report import write_report
+    from fedproof.report.run_page import write_report
 
     with progress_bars() as progress:
         result = experiment.run(config, out, resume=resume, engine=engine, device=device, progress=progress)

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import tomli_w
 from pydantic import ValidationError, model_validator
@@ -36,15 +36,9 @@ from fedproof.mechanisms.codec import trainable_kinds
 from fedproof.threat import Relation, ThreatModel, Unit
 
 __all__ = [
-    "Config",
-    "Count",
-    "DataSection",
-    "PretrainConfig",
-    "Section",
-    "load_config",
-    "parse_config",
+    "Config", "Count", "DataSection", "PretrainConfig", "Section", "load_config", "parse_config",
     "validated",
-]
+]  # fmt: skip
 
 
 class Config(Section):
@@ -293,7 +287,7 @@ def parse_config(text: str, name: str, overrides: Iterable[str] = (), *, forgivi
 def validated(model: type[Kind], document: Mapping[str, Any], name: str) -> Kind:
     """The document as `model`, or ValueError of one line that starts with `name`."""
     try:
-        return model.model_validate(_floats(document, model))
+        return model.model_validate(document)
     except ValidationError as error:
         # A misspelt key also makes a key missing: the spelling is what helps.
         worst = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
@@ -334,32 +328,6 @@ def _set(document: dict[str, Any], override: str) -> str:
     return f"{section}.{field}"
 
 
-def _floats(document: Mapping[str, Any], model: type[Section]) -> dict[str, Any]:
-    """Whole numbers where a float is wanted are floats: `noise_multiplier = 2` is what people write."""
-    result: dict[str, Any] = {}
-    for key, value in document.items():
-        field = model.model_fields.get(key)
-        kind = field.annotation if field else None
-        if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, Section):
-            result[key] = _floats(value, kind)
-        elif type(value) is int and _wants_float(kind):
-            result[key] = _as_float(value)
-        else:
-            result[key] = value
-    return result
-
-
-def _as_float(value: int) -> float | int:
-    try:
-        return float(value)
-    except OverflowError:  # left to the field, which says what is allowed
-        return value
-
-
-def _wants_float(kind: Any) -> bool:
-    return kind is float or any(_wants_float(part) for part in get_args(kind) if part is not int)
-
-
 def _explain(error: Any, model: type[Section]) -> str:
     """One line from pydantic's first error."""
     path = ".".join(str(part) for part in error["loc"])
@@ -371,7 +339,9 @@ def _explain(error: Any, model: type[Section]) -> str:
     if error["type"] == "value_error":
         section = f"{path}." if path and "." not in message.split(" ")[0] else ""
         return f"{section}{message}"
-    return f"{path} = {error['input']!r}: {message[0].lower()}{message[1:]}"
+    value, limit = error["input"], next(iter(error.get("ctx", {}).values()), None)
+    shown = float(value) if type(value) is int and type(limit) is float else value  # as they were compared
+    return f"{path} = {shown!r}: {message[0].lower()}{message[1:]}"
 
 
 def _nearest(location: tuple[int | str, ...], model: type[Section]) -> str:

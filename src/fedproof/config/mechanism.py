@@ -42,102 +42,80 @@ _ALWAYS = frozenset(("kind", "delta"))
 
 
 class MechanismSection(Section):
-    """`[mechanism]`: who takes part, how updates are clipped and noised, how users train.
+    """`[mechanism]`: who takes part, how updates are clipped and noised, how users train."""
 
-    Attributes:
-        kind: what is executed: `user-fedavg`, `instance-fedsgd`, `instance-fedavg`, `cohort-once`,
-            `bagging`, `partition`, `noisy-partition`, `one-round`, `local`, `smoothed`, `fedavg`; the page on
-            choosing tells which is for whom.
-        rounds: of training.
-        sampling: who takes part in a round: everybody by itself with the same chance, a cohort of fixed size,
-            or all.
-        cohort: users in a round, on average where `sampling` is poisson; of `cohort-once` and `bagging` the
-            units drawn. It is made a chance by `population`.
-        sampling_probability: of `sampling = "poisson"`, instead of `cohort`: the chance of each unit.
-        population: declared number of units (users, or instances where these are drawn), which chances and
-            divisors are made from, so that whoever joins changes neither; `data.users` if not given.
-        groups: of `partition` and `noisy-partition`: how many, each with a model of its own; a `partition`
-            without them makes every user a group of its own, with one vote.
-        upload: of `one-round` and `local`: what each user sends, once: the labels of public `anchors`, or a
-            linear head bounded in one of four ways (`local`: `rows` or `ball`).
-        anchors: public instances that users label (`anchors`) or inputs are compared with (`non-negative`).
-        sharpness: with `anchors`: how fast the weight of an anchor falls with the angle to an input.
-        honest: of `local`: how many users are taken to add their noise, half of the declared ones if not
-            given; the ε of the released sum alone rests on it, ε towards the server and sizes do not.
-        clip: how updates are bounded; `median` and `per-layer-median` are not private, and say so.
-        clip_norm: longest update, or gradient of an instance, that enters a sum unchanged.
-        quantile: of `clip = "quantile"`: share of updates that should not be clipped.
-        quantile_learning_rate: of `clip = "quantile"`: how fast the clip norm follows.
-        quantile_noise_std: of `clip = "quantile"`: noise on the count of clipped updates.
-        noise_multiplier: standard deviation of the noise over `clip_norm` or the largest norm of an `upload`;
-            of `local` each user adds it. 0 where nothing is private.
-        smoothing: of `smoothed`: the same of the noise that is added to the one release anew for each model
-            that is served; it costs no privacy, and certified sizes grow with it.
-        delta: the δ that ε is stated for.
-        local_epochs: passes of a user over its instances in a round.
-        local_steps: of `instance-fedavg`: noisy steps of a user in a round.
-        batch_probability: of `instance-fedavg` and `instance-fedsgd`: the declared chance of an instance to
-            enter a batch. If not given it follows from the batch size and the users' numbers of instances,
-            and then nothing is proved about instances that join or leave.
-        batch_size: instances of a step; of noisy steps, what their sum is divided by.
-        learning_rate: of users' steps.
-        momentum: of users' steps.
-        weight_decay: of users' steps.
-        cosine: whether the learning rate falls along half a cosine within a round.
-        shift: pixels by which images are moved at random, for augmentation.
-        flip: whether images are mirrored at random, for augmentation.
-        stretch: share by which images are stretched, slanted and turned at random, each in its own way.
-        bend: pixels by which images are bent at random, each in its own way.
-        balanced: whether a user's classes weigh alike.
-        solver: of `bagging`, `partition`, `one-round` and `local`: a linear model may be fitted in closed
-            form to the pooled instances, in one round, by `ridge` or multinomial `logistic` regression, one
-            `gradient` of it from zero, or `sums` of each class's instances; `sgd` takes steps.
-        penalty: of `ridge` and `logistic`: cost of the squared norm of weights and intercepts beside the sum
-            of the losses, whatever their number; `logistic` takes half of it.
-        pooled: of `cohort-once`, `bagging`, `partition` and `noisy-partition`: train on the instances of all
-            members as one data set.
-        shuffled: of `instance-fedavg`: batches are parts of shuffled passes, which the accounting does not
-            cover; the certificate then says that it is not sound.
-        keep_momentum: of `instance-fedavg`: users keep their momentum from round to round.
-    """
-
+    # what is executed: `user-fedavg`, `instance-fedsgd`, `instance-fedavg`, `cohort-once`, `bagging`,
+    # `partition`, `noisy-partition`, `one-round`, `local`, `smoothed`, `fedavg`; the page on choosing tells
+    # which is for whom
     kind: str = "user-fedavg"
-    rounds: Count = 1
+    rounds: Count = 1  # of training
+    # who takes part in a round: everybody by itself with the same chance, a cohort of fixed size, or all
     sampling: SamplingKind = Field(default=SamplingKind.POISSON, strict=False)
+    # users in a round, on average where `sampling` is poisson; of `cohort-once` and `bagging` the units
+    # drawn. It is made a chance by `population`
     cohort: Count | None = None
+    # of `sampling = "poisson"`, instead of `cohort`: the chance of each unit
     sampling_probability: Annotated[float, Field(gt=0, le=1)] | None = None
+    # declared number of units (users, or instances where these are drawn), which chances and divisors are
+    # made from, so that whoever joins changes neither; `data.users` if not given
     population: Count | None = None
+    # of `partition` and `noisy-partition`: how many, each with a model of its own; a `partition` without them
+    # makes every user a group of its own, with one vote
     groups: Annotated[int, Field(ge=2)] | None = None
+    # of `one-round` and `local`: what each user sends, once: the labels of public `anchors`, or a linear head
+    # bounded in one of four ways (`local`: `rows` or `ball`)
     upload: Literal["anchors", "rows", "pairs", "ball", "non-negative"] = "anchors"
+    # public instances that users label (`anchors`) or inputs are compared with (`non-negative`)
     anchors: Count = 256
+    # with `anchors`: how fast the weight of an anchor falls with the angle to an input
     sharpness: Positive = 16.0
+    # of `local`: how many users are taken to add their noise, half of the declared ones if not given; the ε
+    # of the released sum alone rests on it, ε towards the server and sizes do not
     honest: Count | None = None
+    # how updates are bounded; `median` and `per-layer-median` are not private, and say so
     clip: Literal["flat", "per-layer", "median", "per-layer-median", "quantile"] = "flat"
-    clip_norm: Positive = 1.0
-    quantile: Open = 0.5
-    quantile_learning_rate: Positive = 0.2
-    quantile_noise_std: Positive = 5.0
+    clip_norm: Positive = 1.0  # longest update, or gradient of an instance, that enters a sum unchanged
+    quantile: Open = 0.5  # of `clip = "quantile"`: share of updates that should not be clipped
+    quantile_learning_rate: Positive = 0.2  # of `clip = "quantile"`: how fast the clip norm follows
+    quantile_noise_std: Positive = 5.0  # of `clip = "quantile"`: noise on the count of clipped updates
+    # standard deviation of the noise over `clip_norm` or the largest norm of an `upload`; of `local` each
+    # user adds it. 0 where nothing is private
     noise_multiplier: NotNegative = 1.0
+    # of `smoothed`: the same of the noise that is added to the one release anew for each model that is
+    # served; it costs no privacy, and certified sizes grow with it
     smoothing: Positive | None = None
-    delta: Open = 1e-5
-    local_epochs: Count = 1
-    local_steps: Count | None = None
+    delta: Open = 1e-5  # the δ that ε is stated for
+    local_epochs: Count = 1  # passes of a user over its instances in a round
+    local_steps: Count | None = None  # of `instance-fedavg`: noisy steps of a user in a round
+    # of `instance-fedavg` and `instance-fedsgd`: the declared chance of an instance to enter a batch. If not
+    # given it follows from the batch size and the users' numbers of instances, and then nothing is proved
+    # about instances that join or leave
     batch_probability: Annotated[float, Field(gt=0, le=1)] | None = None
-    batch_size: Count = 32
-    learning_rate: Positive = 0.1
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: NotNegative = 0.0
-    cosine: bool = False
-    shift: Annotated[int, Field(ge=0)] = 0
-    flip: bool = False
+    batch_size: Count = 32  # instances of a step; of noisy steps, what their sum is divided by
+    learning_rate: Positive = 0.1  # of users' steps
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of users' steps
+    weight_decay: NotNegative = 0.0  # of users' steps
+    cosine: bool = False  # whether the learning rate falls along half a cosine within a round
+    shift: Annotated[int, Field(ge=0)] = 0  # pixels by which images are moved at random, for augmentation
+    flip: bool = False  # whether images are mirrored at random, for augmentation
+    # share by which images are stretched, slanted and turned at random, each in its own way
     stretch: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
-    bend: NotNegative = 0.0
-    balanced: bool = False
+    bend: NotNegative = 0.0  # pixels by which images are bent at random, each in its own way
+    balanced: bool = False  # whether a user's classes weigh alike
+    # of `bagging`, `partition`, `one-round` and `local`: a linear model may be fitted in closed form to the
+    # pooled instances, in one round, by `ridge` or multinomial `logistic` regression, one `gradient` of it
+    # from zero, or `sums` of each class's instances; `sgd` takes steps
     solver: Literal["sgd", "ridge", "logistic", "gradient", "sums"] = "sgd"
+    # of `ridge` and `logistic`: cost of the squared norm of weights and intercepts beside the sum of the
+    # losses, whatever their number; `logistic` takes half of it
     penalty: Positive = 1.0
+    # of `cohort-once`, `bagging`, `partition` and `noisy-partition`: train on the instances of all members as
+    # one data set
     pooled: bool = False
+    # of `instance-fedavg`: batches are parts of shuffled passes, which the accounting does not cover; the
+    # certificate then says that it is not sound
     shuffled: bool = False
-    keep_momentum: bool = False
+    keep_momentum: bool = False  # of `instance-fedavg`: users keep their momentum from round to round
 
     @model_validator(mode="after")
     def _has_what_its_kind_has(self) -> "MechanismSection":
@@ -286,27 +264,18 @@ class Builder:
 
     Rates come from declared numbers; sizes only tell whether these fit, and how many units a cohort of fixed
     size is drawn from.
-
-    Attributes:
-        section: what is described.
-        unit: what one poisoned unit is.
-        rule, adversaries: of the server.
-        sizes: numbers of instances of the users.
-        num_layers: of the model.
-        num_classes, features: of the data.
-        population: declared number of units, and the key that declares it; None if nobody declared any.
     """
 
-    section: MechanismSection
-    unit: Unit
-    rule: str
+    section: MechanismSection  # what is described
+    unit: Unit  # what one poisoned unit is
+    rule: str  # of the server, and whom it withstands
     adversaries: int
-    sizes: Sequence[int]
-    num_layers: int
-    num_classes: int
+    sizes: Sequence[int]  # numbers of instances of the users
+    num_layers: int  # of the model
+    num_classes: int  # of the data
     features: int
-    population: int | None
-    declared_by: str
+    population: int | None  # declared number of units; None: nobody declared any
+    declared_by: str  # the key that does
 
     def build(self) -> Mechanism:
         """The mechanism, from the fields of its kind."""

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -22,6 +22,7 @@ from fedproof.data.arrays import (
     encoded,
     limit_test,
     read_only,
+    tested_classes,
 )
 from fedproof.data.fetch import fetch
 from fedproof.data.files import data_folder
@@ -29,17 +30,8 @@ from fedproof.federation import EncodedBy, Federation, Summary, show, summarise
 from fedproof.functions import called, load_function
 
 __all__ = [
-    "Arrays",
-    "Summary",
-    "data_folder",
-    "default_users",
-    "even_share",
-    "fetch",
-    "load",
-    "load_arrays",
-    "show",
-    "summarise",
-]
+    "Arrays", "Summary", "data_folder", "default_users", "even_share", "fetch", "load", "show", "summarise",
+]  # fmt: skip
 
 
 FOLDERS = ("mnist", *cifar.VERSIONS, "leaf", "sent140", "sent140-pseudo")  # in the folder of all data
@@ -90,13 +82,15 @@ def load(
     check.not_negative_count(seed=seed)
     if test_limit is not None:
         check.count(test_limit=test_limit)
-    source = _read(name, data_dir, vectors, length)
+    read = partial(_read, data_dir=data_dir, vectors=vectors, length=length)
+    source = read(name)
     if isinstance(source, Federation):
-        own = _as_it_is(source, name, classes, users, partition, most_instances, public)
+        same = classes is None and users in (None, source.num_users) and partition in (None, "natural")
+        own = _as_it_is(source, name, same, most_instances, public)
         return own if encode is None else encode(own)
     elsewhere = None
     if isinstance(public, str):
-        elsewhere, public = _elsewhere(public, name, data_dir, vectors, length, encode), None
+        elsewhere, public = _elsewhere(public, name, read, encode), None
     arrays = choose_classes(source, classes)
     if partition is None:
         partition = "iid" if arrays.owners is None else "natural"
@@ -122,31 +116,27 @@ def load(
     return federation if elsewhere is None else _with_public(federation, elsewhere)
 
 
-def load_arrays(
-    name: str,
-    *,
-    classes: Sequence[int | str] | None = None,
-    data_dir: PathLike | None = None,
-    vectors: PathLike | None = None,
-    length: int = text.LENGTH,
-) -> Arrays:
-    """Training and test arrays without a partition, for ordinary training on public data.
-
-    >>> load_arrays("digits", classes=[2, 3]).class_names
-    ('2', '3')
-    """
-    source = _read(name, data_dir, vectors, length)
-    if isinstance(source, Federation):
-        raise ValueError(f"{name} returns a Federation; for plain arrays it must return fedproof.data.Arrays")
-    return read_only(encoded(choose_classes(source, classes)))
-
-
 def _read(name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int) -> Arrays | Federation:
-    if ":" in name:
-        return _custom(name)
-    arrays = _published(name, data_dir, vectors, length)
+    own = ":" in name
+    source = _custom(name) if own else _published(name, data_dir, vectors, length)
+    _check_classes(source)
+    if own or isinstance(source, Federation):
+        return source
     # What is published stays as it is: the place of an instance in its file is an identity.
-    return replace(arrays, ids=np.arange(len(arrays.labels)))
+    return replace(source, ids=np.arange(len(source.labels)))
+
+
+def _check_classes(source: Arrays | Federation) -> None:
+    """Raise ValueError unless there are two classes at least; say which stay empty."""
+    found = np.union1d(source.labels, source.test_labels)
+    if len(found) == 1:
+        raise ValueError(f"{source.name}: all labels are {found[0]}: there must be two classes at least")
+    if len(found) and found[0] > 0:
+        _LOG.warning(
+            "%s: the smallest label is %s, and classes below it stay empty: number the classes from 0",
+            source.name,
+            found[0],
+        )
 
 
 def _published(name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int) -> Arrays:
@@ -169,16 +159,10 @@ def _published(name: str, data_dir: PathLike | None, vectors: PathLike | None, l
 
 
 def _as_it_is(
-    federation: Federation,
-    name: str,
-    classes: Sequence[int | str] | None,
-    users: int | None,
-    partition: str | None,
-    most_instances: int | None,
-    public: int | str | None,
+    federation: Federation, name: str, same: bool, most_instances: int | None, public: int | str | None
 ) -> Federation:
     """A Federation made by a user's function, unless the caller asks for something else."""
-    if classes is not None or users not in (None, federation.num_users) or partition not in (None, "natural"):
+    if not same:
         raise ValueError(
             f"{name} returns a Federation of {federation.num_users} users, which is used as it is; "
             "leave out classes, users and partition"
@@ -188,9 +172,7 @@ def _as_it_is(
             f"public = {public}: {name} returns a Federation, which is used as it is; leave out public, and "
             "give the Federation public_features"
         )
-    if most_instances is None:
-        return federation
-    return replace(federation, most_instances=most_instances)
+    return federation if most_instances is None else replace(federation, most_instances=most_instances)
 
 
 def even_share(federation: Federation, name: str, partition: str | None) -> int | None:
@@ -235,17 +217,12 @@ def _check_enough(public: int, left: int, users: int | None, minimum: int) -> No
 
 
 def _elsewhere(
-    public: str,
-    name: str,
-    data_dir: PathLike | None,
-    vectors: PathLike | None,
-    length: int,
-    encode: Encode | None,
+    public: str, name: str, read: Callable[[str], Arrays | Federation], encode: Encode | None
 ) -> Arrays:
     """All training instances of another data set, as the users' become, but with nobody's data."""
     if public == name:
         raise ValueError(f"public = {public!r} is what users hold: name other data, or a number to set aside")
-    other = _read(public, data_dir, vectors, length)
+    other = read(public)
     if isinstance(other, Federation):
         raise ValueError(f"public = {public!r} returns a Federation; it must return fedproof.data.Arrays")
     if encode is None and isinstance(other.encoding, text.Encoding):
@@ -309,7 +286,7 @@ def _custom(name: str) -> Arrays | Federation:
     """What the function of this name returns when it is called without arguments.
 
     It may return a Federation (used as it is), `Arrays`, or `(features, labels, test_features,
-    test_labels)`, whose classes are the labels 0 to the largest one.
+    test_labels)`, whose classes are the labels 0 to the largest one of the test inputs.
     """
     result = called(name, load_function("name", name))
     if isinstance(result, Federation | Arrays):
@@ -324,9 +301,10 @@ def _custom(name: str) -> Arrays | Federation:
 
 def _from_arrays(name: str, features: Any, labels: Any, test_features: Any, test_labels: Any) -> Arrays:
     numbers, test_numbers = _own_labels(name, labels), _own_labels(name, test_labels)
-    classes = 1 + int(max(numbers.max(initial=0), test_numbers.max(initial=0)))
-    if classes > MAX_CLASSES:
-        raise ValueError(f"{name}: label {classes - 1} is no class; number the classes from 0")
+    largest = int(max(numbers.max(initial=0), test_numbers.max(initial=0)))
+    if largest >= MAX_CLASSES:
+        raise ValueError(f"{name}: label {largest} is no class; number the classes from 0")
+    classes = 1 + int((test_numbers if len(test_numbers) else numbers).max(initial=0))
     inputs, test_inputs = _own_features(name, features), _own_features(name, test_features)
     if inputs.dtype != test_inputs.dtype:
         raise ValueError(
@@ -336,15 +314,16 @@ def _from_arrays(name: str, features: Any, labels: Any, test_features: Any, test
     pixels = inputs.dtype == np.uint8
     if pixels:
         _LOG.warning("%s: uint8 features are read as pixels, and divided by 255", name)
-    return Arrays(
+    arrays = Arrays(
         features=inputs,
-        labels=numbers,
+        labels=np.where(numbers < classes, numbers, -1),
         test_features=test_inputs,
         test_labels=test_numbers,
         class_names=tuple(str(label) for label in range(classes)),
         name=name,
         encoding=Scaling() if pixels else None,
     )
+    return tested_classes(arrays)
 
 
 def _own_features(name: str, values: Any) -> NDArray[np.float32] | NDArray[np.uint8]:

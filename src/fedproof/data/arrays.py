@@ -1,5 +1,6 @@
 """The instances of one data set before users hold them: choose classes, scale, give to users."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -11,6 +12,7 @@ from fedproof.data import text
 from fedproof.federation import EncodedBy, Federation
 
 Kind = TypeVar("Kind", bound=np.generic)
+_LOG = logging.getLogger("fedproof")
 ROWS_AT_ONCE = 256  # scaled block by block: a block stays in the cache, and no second copy is made
 
 
@@ -25,24 +27,16 @@ class Scaling:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrays:
-    """Training and test instances of one data set; labels count the classes from 0.
+    """Training and test instances of one data set; what is not said here is as in `Federation`.
 
     Attributes:
         features: `(instances, ...)`, as stored (bytes, texts); `encoding` makes them float32 or token ids.
-        labels: `(instances,)`.
-        test_features: `(inputs, ...)`, shaped like `features`.
-        test_labels: `(inputs,)`.
-        class_names: one name for each class.
-        name: what the data are called in reports.
         owners: `(instances,)`, the user of each instance where the data come with users; else None.
         test_owners: `(inputs,)`, likewise; -1 for an input that belongs to no training user.
         ids: `(instances,)`, the identity of each instance, which stays whoever joins or leaves; None where
             the data do not tell.
         owner_ids: identity of owner 0, 1, ...; None if the numbers in `owners` are the identities.
         encoding: what makes stored features final, late, when classes and users are chosen; None: they are.
-        vectors: `(words, dimensions)` embedding of token ids; None unless the data are text.
-        test_texts: `(inputs,)`, test inputs as people read them, where an encoder made numbers of them.
-        encoded_by: which encoder; None if features are as published.
     """
 
     features: NDArray[np.generic]
@@ -90,14 +84,10 @@ def chosen(arrays: Arrays, *, rows: Rows = ALL, test_rows: Rows = ALL) -> Arrays
 
 
 def choose_classes(arrays: Arrays, classes: Sequence[int | str] | None) -> Arrays:
-    """The instances of `classes` alone, numbered 0, 1, ... in the order asked for.
+    """The instances of `classes` (numbers or names; None: all), numbered 0, 1, ... in the order asked for.
 
-    Users (where the data come with users) keep what is left of their instances; one who is left
-    with nothing is no user of this task.
-
-    Args:
-        arrays: the whole data set.
-        classes: numbers or names of classes; None keeps all of them.
+    Users (where the data come with users) keep what is left of their instances; one who is left with nothing
+    is no user of this task.
     """
     if classes is None:
         return arrays
@@ -113,6 +103,24 @@ def choose_classes(arrays: Arrays, classes: Sequence[int | str] | None) -> Array
     return chosen(renamed, rows=kept, test_rows=test_kept)
 
 
+def tested_classes(arrays: Arrays) -> Arrays:
+    """The data without training instances of no class, whose label is -1; a line says how many there were.
+
+    Where data come without a list of classes, those of the test inputs are the classes: users must not decide
+    how many there are. One poisoned label that nobody else has would change the shape of every model.
+    """
+    known = arrays.labels >= 0
+    if known.all():
+        return arrays
+    _LOG.warning(
+        "%s: %d training instances are left out, no test input has a label like theirs; classes are those of "
+        "the test inputs",
+        arrays.name,
+        len(known) - int(known.sum()),
+    )
+    return chosen(arrays, rows=known)
+
+
 def limit_test(arrays: Arrays, limit: int | None) -> Arrays:
     """At most `limit` test inputs, drawn once for all: the same for every seed, in their old order."""
     if limit is None or limit >= len(arrays.test_labels):
@@ -124,9 +132,7 @@ def limit_test(arrays: Arrays, limit: int | None) -> Arrays:
 def encoded(arrays: Arrays, order: NDArray[np.int64] | None = None) -> Arrays:
     """Instances in their final form: float32 pixels, or token ids with their vectors.
 
-    Args:
-        arrays: instances as stored.
-        order: the training instances to keep, in this order; None: all, as they are.
+    Of the training instances those in `order` are kept, in this order; None: all, as they are.
     """
     rows = np.arange(len(arrays.labels)) if order is None else order
     test_rows = np.arange(len(arrays.test_labels))
@@ -175,7 +181,7 @@ def as_federation(
     return Federation(
         features=final.features[:kept],
         labels=final.labels[:kept],
-        offsets=_frozen(offsets),
+        offsets=frozen(offsets),
         test_features=final.test_features,
         test_labels=final.test_labels,
         class_names=final.class_names,
@@ -200,11 +206,11 @@ def read_only(arrays: Arrays) -> Arrays:
     """The same data in arrays that refuse to be written to."""
     return replace(
         arrays,
-        features=_frozen(arrays.features),
-        labels=_frozen(arrays.labels),
-        test_features=_frozen(arrays.test_features),
-        test_labels=_frozen(arrays.test_labels),
-        vectors=None if arrays.vectors is None else _frozen(arrays.vectors),
+        features=frozen(arrays.features),
+        labels=frozen(arrays.labels),
+        test_features=frozen(arrays.test_features),
+        test_labels=frozen(arrays.test_labels),
+        vectors=None if arrays.vectors is None else frozen(arrays.vectors),
     )
 
 
@@ -235,7 +241,8 @@ def _scaled_rows(
     return result
 
 
-def _frozen(array: NDArray[Kind]) -> NDArray[Kind]:
+def frozen(array: NDArray[Kind]) -> NDArray[Kind]:
+    """The array as one that refuses to be written to."""
     view = array.view()  # a user's own function may go on writing to her array, we do not take that away
     view.flags.writeable = False
     return view

@@ -19,14 +19,9 @@ SCALING = Scaling(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """One of the two published sets.
+    """One of the two published sets: files in a `folder` of the archive, with the number of images in each.
 
-    Attributes:
-        name: of the data set here.
-        folder: of its files, as the publishers' archive calls it.
-        train, test: files, with the number of images in each.
-        classes: names in the order of the labels.
-        label_bytes: in front of the pixels; the last one is the class.
+    So many `label_bytes` stand in front of the pixels; the last one is the class.
     """
 
     name: str
@@ -35,16 +30,13 @@ class Version:
     test: Mapping[str, int]
     classes: tuple[str, ...]
     label_bytes: int
+    archive: str
+    sha256: str
 
     @property
     def record(self) -> int:
         """Bytes of one image with its labels."""
         return self.label_bytes + PIXELS
-
-    @property
-    def file_bytes(self) -> dict[str, int]:
-        """All files with their published sizes."""
-        return {name: images * self.record for name, images in {**self.train, **self.test}.items()}
 
     @property
     def remedy(self) -> str:
@@ -59,6 +51,8 @@ CIFAR10 = Version(
     test={"test_batch.bin": 10_000},
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     label_bytes=1,
+    archive="cifar-10-binary.tar.gz",
+    sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
 
 _FINE_CLASSES = """
@@ -78,6 +72,8 @@ CIFAR100 = Version(
     test={"test.bin": 10_000},
     classes=tuple(_FINE_CLASSES.split()),
     label_bytes=2,  # the first is one of twenty superclasses
+    archive="cifar-100-binary.tar.gz",
+    sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
 )
 
 VERSIONS = {version.name: version for version in (CIFAR10, CIFAR100)}

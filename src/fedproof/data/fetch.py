@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from fedproof.data import cifar, files, mnist, sent140
 
@@ -15,14 +14,10 @@ LEAF_REMEDY = "LEAF data are made by its own scripts (https://leaf.cmu.edu); put
 
 @dataclass(frozen=True, kw_only=True)
 class Download:
-    """One published file.
+    """One published file, from the first of `urls` that answers, in its `folder` below the data folder.
 
-    Attributes:
-        urls: where it can be had, the first that answers is taken.
-        sha256: of the published file.
-        folder: below the data folder, where it belongs.
-        members: of an archive, the files that are needed, with the most bytes each may have; empty:
-            the file itself is needed.
+    Of an archive, `members` are the files that are needed, with the most bytes each may have; if there are
+    none, the file itself is needed.
     """
 
     urls: tuple[str, ...]
@@ -42,31 +37,15 @@ def _mnist(name: str, sha256: str) -> Download:
     return Download(urls=tuple(f"{base}/{name}" for base in bases), sha256=sha256, folder=mnist.FOLDER)
 
 
-def _cifar(version: cifar.Version, archive: str, sha256: str) -> Download:
-    return Download(
-        urls=(f"https://www.cs.toronto.edu/~kriz/{archive}",),
-        sha256=sha256,
-        folder=version.folder,
-        members=version.file_bytes,
-    )
+def _cifar(version: cifar.Version) -> Download:
+    urls = (f"https://www.cs.toronto.edu/~kriz/{version.archive}",)
+    members = {name: images * version.record for name, images in {**version.train, **version.test}.items()}
+    return Download(urls=urls, sha256=version.sha256, folder=version.folder, members=members)
 
 
 PUBLISHED: Mapping[str, tuple[Download, ...]] = {
     "mnist": tuple(_mnist(name, sha256) for name, sha256 in mnist.FILES.items()),
-    "cifar10": (
-        _cifar(
-            cifar.CIFAR10,
-            "cifar-10-binary.tar.gz",
-            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-        ),
-    ),
-    "cifar100": (
-        _cifar(
-            cifar.CIFAR100,
-            "cifar-100-binary.tar.gz",
-            "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-        ),
-    ),
+    **{name: (_cifar(version),) for name, version in cifar.VERSIONS.items()},
     "sent140": (
         Download(
             urls=("https://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip",),
@@ -90,16 +69,11 @@ def fetch(
     name: str,
     *,
     data_dir: str | os.PathLike[str] | None = None,
-    progressbar: Any = False,
     published: Mapping[str, tuple[Download, ...]] = PUBLISHED,
 ) -> tuple[Path, ...]:
-    """Files of a data set, downloaded and unpacked where they are not there yet.
+    """Files of a data set, downloaded and unpacked where they are not there yet, in the `data_folder`.
 
-    Args:
-        name: `mnist`, `cifar10`, `cifar100`, `sent140` or `glove`; nothing is to be done for `digits`.
-        data_dir: folder of all data sets; None: FEDPROOF_DATA, else the platform's cache folder.
-        progressbar: handed to `pooch.HTTPDownloader`.
-        published: what can be downloaded.
+    The `name` is `mnist`, `cifar10`, `cifar100`, `sent140` or `glove`; nothing is to be done for `digits`.
 
     Raises:
         ValueError: no network, a wrong checksum, or a data set that cannot be downloaded. The line says
@@ -118,12 +92,10 @@ def fetch(
     key = name.removesuffix("-pseudo")
     if key not in published:
         raise ValueError(f"name = {name!r} cannot be fetched; known: digits, {', '.join(published)}")
-    return tuple(
-        path for download in published[key] for path in _fetch_one(download, folder, name, progressbar)
-    )
+    return tuple(path for download in published[key] for path in _fetch_one(download, folder, name))
 
 
-def _fetch_one(download: Download, data_folder: Path, name: str, progressbar: Any) -> list[Path]:
+def _fetch_one(download: Download, data_folder: Path, name: str) -> list[Path]:
     folder = data_folder / download.folder
     wanted = [folder / member for member in download.members]
     if wanted and all(path.is_file() for path in wanted):
@@ -133,7 +105,7 @@ def _fetch_one(download: Download, data_folder: Path, name: str, progressbar: An
     if brought:
         check_sha256(path, download.sha256)
     else:
-        _download(download, path, name, progressbar)
+        _download(download, path, name)
     if wanted:
         files.unpack(path, folder=folder, members=download.members)
         if not brought:  # what the user put there stays
@@ -148,7 +120,7 @@ def check_sha256(path: Path, expected: str) -> None:
         raise ValueError(f"{path} has sha256 {actual}, published is {expected}; remove it and fetch it again")
 
 
-def _download(download: Download, path: Path, name: str, progressbar: Any) -> None:
+def _download(download: Download, path: Path, name: str) -> None:
     """Bring one file; pooch moves it to its name only once its checksum is right."""
     remedy = (
         f"download {download.urls[0]} elsewhere, put it at {path}, and run `fedproof data fetch {name}` again"
@@ -168,7 +140,7 @@ def _download(download: Download, path: Path, name: str, progressbar: Any) -> No
                 known_hash=f"sha256:{download.sha256}",
                 fname=path.name,
                 path=path.parent,
-                downloader=pooch.HTTPDownloader(progressbar=progressbar, chunk_size=2**16),
+                downloader=pooch.HTTPDownloader(chunk_size=2**16),
             )
             return
         except requests.exceptions.RequestException as error:

@@ -81,15 +81,11 @@ def lines(stream: IO[str], path: Path, *, max_characters: int) -> Iterator[str]:
 
 
 def unpack(archive: Path, *, folder: Path, members: Mapping[str, int]) -> None:
-    """Put the named files of a tar or zip archive into `folder`, and nothing else anywhere.
+    """Put the named files of a .zip or .tar.gz archive into `folder`, and nothing else anywhere.
 
-    Folders inside the archive, links and other members are passed over, so no name in an archive can
-    lead outside. A file appears under its name only when it is complete.
-
-    Args:
-        archive: a .zip or .tar.gz file.
-        folder: where the files go.
-        members: names without folders, and the most bytes each may unpack to.
+    Folders inside the archive, links and other members are passed over, so no name in an archive can lead
+    outside. A file appears under its name only when it is complete. `members` are names without folders, and
+    the most bytes each may unpack to.
     """
     entries = _zip_entries if archive.suffix == ".zip" else _tar_entries
     missing = set(members)

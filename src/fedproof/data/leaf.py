@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.data.arrays import Arrays
+from fedproof.data.arrays import Arrays, tested_classes
 from fedproof.data.files import reading
 from fedproof.data.text import Encoding
 from fedproof.federation import identities
@@ -35,26 +35,22 @@ class Part:
 def read(folder: Path, *, name: str, find_encoding: Callable[[], Encoding]) -> Arrays:
     """Instances of a LEAF folder with the users they come with.
 
-    Classes are the labels that occur, in increasing order. Users whose names begin with `pseudo` are
-    nobody's accounts: the name of the data then says so.
-
-    Args:
-        folder: holds `train` and `test`.
-        name: what the data are called in reports.
-        find_encoding: asked for the encoding of texts; numbers need no word vectors.
+    Classes are the labels that occur in the test part, in increasing order. Users whose names begin with
+    `pseudo` are nobody's accounts: the name of the data then says so. `find_encoding` is asked for texts
+    alone: numbers need no word vectors.
     """
     train, test = read_part(folder / "train"), read_part(folder / "test")
     if empty := [user for user, size in zip(train.users, train.sizes, strict=True) if not size][:5]:
         raise ValueError(f"{folder / 'train'}: users {empty} hold no data; remove them, or {REMEDY} -k 1")
-    values = np.unique(np.concatenate([train.labels, test.labels]))
+    values = np.unique(test.labels)
     position = {user: index for index, user in enumerate(train.users)}
     owners = [position.get(user, -1) for user in test.users]
     synthetic = all(user.startswith("pseudo") for user in train.users)
     features = _features(train, folder / "train")
     test_features = _features(test, folder / "test", like=features)
-    return Arrays(
+    arrays = Arrays(
         features=features,
-        labels=np.searchsorted(values, train.labels).astype(np.int64),
+        labels=np.where(np.isin(train.labels, values), np.searchsorted(values, train.labels), -1),
         test_features=test_features,
         test_labels=np.searchsorted(values, test.labels).astype(np.int64),
         class_names=tuple(str(value) for value in values),
@@ -64,6 +60,7 @@ def read(folder: Path, *, name: str, find_encoding: Callable[[], Encoding]) -> A
         owner_ids=identities(train.users),
         encoding=find_encoding() if features.dtype == object else None,
     )
+    return tested_classes(arrays)
 
 
 def read_part(folder: Path) -> Part:
@@ -111,20 +108,16 @@ def _users_of(path: Path) -> list[tuple[str, list[Any], list[Any]]]:
 
 
 def _fields(path: Path) -> tuple[list[Any], list[Any], dict[str, Any]]:
-    data = _json(path)
+    with reading(path, REMEDY):
+        content = path.read_text(encoding="utf-8")
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError) as error:  # also numbers of more digits than Python converts
+        raise ValueError(f"{path} is no JSON file ({error}); {REMEDY}") from None
     kinds = {"users": list, "num_samples": list, "user_data": dict}
     if not isinstance(data, dict) or not all(isinstance(data.get(key), kind) for key, kind in kinds.items()):
         raise ValueError(f"{path} is no LEAF file: users, num_samples and user_data are expected; {REMEDY}")
     return data["users"], data["num_samples"], data["user_data"]
-
-
-def _json(path: Path) -> Any:
-    with reading(path, REMEDY):
-        content = path.read_text(encoding="utf-8")
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:  # also numbers of more digits than Python converts
-        raise ValueError(f"{path} is no JSON file ({error}); {REMEDY}") from None
 
 
 def _labels(labels: list[Any], folder: Path) -> NDArray[np.int64]:

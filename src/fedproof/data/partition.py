@@ -30,12 +30,7 @@ def iid(labels: NDArray[np.int64], *, users: int, generator: np.random.Generator
 
 
 def dirichlet(
-    labels: NDArray[np.int64],
-    *,
-    users: int,
-    alpha: float,
-    generator: np.random.Generator,
-    minimum: int = 1,
+    labels: NDArray[np.int64], *, users: int, alpha: float, generator: np.random.Generator, minimum: int = 1
 ) -> Partition:
     """Unequal shares of each class: users' shares of a class are drawn from Dir(alpha, ..., alpha).
 
@@ -108,11 +103,7 @@ def natural(
 ) -> Partition:
     """The users the data come with who own at least `minimum` instances; `users` of them, drawn at random.
 
-    Args:
-        owners: `(instances,)`, the user of each instance.
-        users: how many to keep; None keeps all.
-        generator: draws the users; who is kept stays in the data's order.
-        minimum: instances a user must own to be kept.
+    Who is kept stays in the data's order; None keeps all. `owners` is the user of each instance.
 
     >>> owners = np.array([7, 7, 3, 7, 9, 9])
     >>> natural(owners, users=None, minimum=2, generator=np.random.default_rng(0)).order
@@ -138,14 +129,8 @@ def set_aside(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """`count` public instances that belong to no user, and those that are left, each in the data's order.
 
-    A larger `count` adds to those of a smaller one.
-
-    Args:
-        count: how many are wanted.
-        instances: how many there are.
-        owners: `(instances,)`, the user of each instance, where users are those the data come with. Whole
-            users are set aside then: what else they hold is left out, because it is theirs.
-        generator: draws them.
+    A larger `count` adds to those of a smaller one. Where users are those the data come with, `owners` is the
+    user of each instance, and whole users are set aside: what else they hold is left out, as it is theirs.
 
     >>> owners = np.array([7, 7, 3, 7, 9, 9])
     >>> set_aside(2, instances=6, owners=owners, generator=np.random.default_rng(1))

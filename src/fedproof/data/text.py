@@ -85,11 +85,9 @@ def encode(
 
 
 def read_vectors(path: Path, words: Iterable[str]) -> Vocabulary:
-    """Vectors of those `words` that the GloVe text file holds, read line by line.
+    """Vectors of those `words` that the GloVe text file holds: lines `word number number ...` of one length.
 
-    Args:
-        path: a file of lines `word number number ...`, all of one length.
-        words: what is wanted; other lines are passed over unread, which makes this fast.
+    Lines of other words are passed over unread, which makes this fast.
     """
     wanted = set(words)
     found: list[str] = []

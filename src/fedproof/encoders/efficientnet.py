@@ -74,10 +74,8 @@ class Block(nn.Module):
 class EfficientNetLite(nn.Module):
     """Pooled features `(images, 1280)` of images `(images, 3 or 1, height, width)` with pixels from 0 to 1.
 
-    Args:
-        side: images are resized to so many pixels a side, bicubic.
-        width: by which channels between stem and head are multiplied.
-        depth: by which blocks of a stage are multiplied; the first and the last stage stay as they are.
+    Channels between stem and head are multiplied by `width`, blocks of all stages but the first and the last
+    by `depth`.
     """
 
     def __init__(self, *, side: int, width: float, depth: float) -> None:

@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -44,16 +43,12 @@ class Cache:
             if found is not None and found.shape[:1] == (num_inputs,):
                 return found
             path.unlink(missing_ok=True)
-        features = compute()
-        self._keep(key, features)
-        return features
-
-    def _keep(self, key: str, features: NDArray[np.float32]) -> None:
-        stream = io.BytesIO()
+        features, stream = compute(), io.BytesIO()
         np.save(stream, features, allow_pickle=False)
         self.folder.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256(stream.getbuffer()).hexdigest()
         replace_file(self.folder / f"{key}-{digest}.npy", stream.getvalue())
+        return features
 
 
 def cache_beside(data_dir: str | os.PathLike[str] | None) -> Cache:
@@ -237,7 +232,7 @@ class _Running:
                 f"encoder = {self.encoder.name!r} gives an input other features when others stand beside it: "
                 "one user's data would enter another's"
             )
-        return (sha256(first.tobytes()).hexdigest(),)
+        return (hashlib.sha256(first.tobytes()).hexdigest(),)
 
     def _checked(self, rows: NDArray[np.generic]) -> NDArray[np.float32]:
         if self._function is None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedproof import check, data
 from fedproof.data import PathLike, text
-from fedproof.data.arrays import Arrays, Scaling
+from fedproof.data.arrays import Arrays, Scaling, frozen
 from fedproof.encoders.encoder import Cache, Inputs, cache_beside, encode
 from fedproof.encoders.named import encoder_named
 from fedproof.encoders.projection import Neighbourhood, Projection, neighbourhood_of, projection_of
@@ -123,13 +123,16 @@ def load(
 
 def encoded(name: str, cache: Cache, device: str, progress: Progress, source: Source) -> Source:
     """The same instances, each by its features under the encoder called `name`."""
+    parts, top = [source.features, source.test_features], None
+    vectors: text.Encoding | NDArray[np.float32] | None = source.vectors
     if isinstance(source, Arrays):
-        inputs, known = _of_arrays(source), source.encoding
-        vectors = known if isinstance(known, text.Encoding) else source.vectors
-    else:
-        inputs, vectors = _of_federation(source), source.vectors
+        top = source.encoding.top if isinstance(source.encoding, Scaling) else None
+        vectors = source.encoding if isinstance(source.encoding, text.Encoding) else vectors
+    elif source.public_features is not None:
+        parts.append(source.public_features)
+    inputs = Inputs(name=source.name, parts=tuple(parts), top=top)
     encoder = encoder_named(name, inputs, vectors, device=device)
-    features, test_features, *public = map(_frozen, encode(encoder, inputs, cache, progress=progress))
+    features, test_features, *public = map(frozen, encode(encoder, inputs, cache, progress=progress))
     by = EncodedBy(name=name, weights_sha256=encoder.weights_sha256, public=len(public[0]) if public else 0)
     others: dict[str, Any] = {"vectors": None, "encoded_by": by}
     if isinstance(source, Arrays):
@@ -140,12 +143,9 @@ def encoded(name: str, cache: Cache, device: str, progress: Progress, source: So
 
 
 def seen(inputs: NDArray[np.generic], *, device: str = "cpu", **options: Any) -> NDArray[np.float32]:
-    """New inputs as the models of a federation see them, which was loaded with the same `options`.
+    """New inputs as the models of a federation see them, which was loaded with the same `options` of `load`.
 
-    Args:
-        inputs: `(inputs, ...)` as published: pixels from 0 to 1 or bytes, or texts.
-        device: where networks compute.
-        options: of `load`.
+    They are as published: pixels from 0 to 1 or bytes, or texts.
     """
     chosen = _one_name(options.get("features", "pixels"), options.get("encoder"))
     known = load(**options | {"project": None, "projection": "principal"}, device=device)
@@ -176,28 +176,13 @@ def projected(federation: Federation, kept: int, name: str = "principal") -> Fed
     projection = PROJECTIONS[name](public, kept)
     return replace(
         federation,
-        features=_frozen(projection(federation.features)),
-        test_features=_frozen(projection(federation.test_features)),
-        public_features=_frozen(projection(public)),
+        features=frozen(projection(federation.features)),
+        test_features=frozen(projection(federation.test_features)),
+        public_features=frozen(projection(public)),
         encoded_by=replace(
             federation.encoded_by or EncodedBy(public=len(public)), project=kept, projection=name
         ),
     )
-
-
-def _of_arrays(arrays: Arrays) -> Inputs:
-    top = arrays.encoding.top if isinstance(arrays.encoding, Scaling) else None
-    return Inputs(name=arrays.name, parts=(arrays.features, arrays.test_features), top=top)
-
-
-def _of_federation(federation: Federation) -> Inputs:
-    public = () if federation.public_features is None else (federation.public_features,)
-    return Inputs(name=federation.name, parts=(federation.features, federation.test_features, *public))
-
-
-def _frozen(array: NDArray[np.float32]) -> NDArray[np.float32]:
-    array.setflags(write=False)
-    return array
 
 
 def _one_name(features: str, encoder: str | None) -> str | None:

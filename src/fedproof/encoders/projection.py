@@ -37,9 +37,7 @@ def apply(function: Callable[[Rows], Rows], features: NDArray[np.generic], width
 class Projection:
     """Features `x` become `(x - centre) @ directions`.
 
-    Attributes:
-        centre: `(features,)`.
-        directions: `(features, kept)`, orthogonal, each divided by the spread of public instances along it.
+    Directions `(features, kept)` are orthogonal, each divided by the spread of public instances along it.
     """
 
     centre: NDArray[np.float64]

@@ -5,6 +5,7 @@ from fedproof.ensemble.memory import Sizes, sizes_for
 from fedproof.ensemble.task import Task, fingerprint, shares_first_round
 from fedproof.ensemble.train import (
     Replicas,
+    drawn_updates,
     ensemble_accuracy,
     first_updates,
     predict,
@@ -18,6 +19,7 @@ __all__ = [
     "Replicas",
     "Sizes",
     "Task",
+    "drawn_updates",
     "ensemble_accuracy",
     "fingerprint",
     "first_updates",

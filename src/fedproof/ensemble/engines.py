@@ -1,6 +1,6 @@
 """Engines that do what is missing of a task: `local` on this machine, `ray` on a cluster.
 
-On a cluster the task travels once; a worker sends the bytes of a finished part, which the driver writes and
+On a cluster the task travels once; a worker sends the replicas of a part, which the driver writes and
 forgets, so no shared disk is needed and the driver's memory does not grow with the number of replicas. If a
 worker dies, Ray runs its part again elsewhere; randomness belongs to the replica, so the result is the same.
 Secure noise comes from the machine that trains: the part that is run again is another one, and one of the two
@@ -9,9 +9,11 @@ is kept.
 
 import os
 import socket
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +32,6 @@ from fedproof.progress import Tally
 _RETRIES = 3
 _PATIENCE = 5.0  # seconds
 
-Shared = TypeVar("Shared")
 Job = TypeVar("Job")
 Done = TypeVar("Done")
 
@@ -99,7 +100,7 @@ def train_ensemble(
         num_replicas: how many replicas.
         folder: where the parts are kept.
         engine: `local`, or `ray` for a cluster.
-        first_updates: from `first_updates(task)`, to share round one between the ensembles of a sweep.
+        first_updates: see `train_replicas`, to share round one between the ensembles of a sweep.
         part_size: replicas in a part; None takes that of the stored parts, or chooses from the memory.
         progress: told after every part.
         address: of a running cluster, `host:port`; None uses the one this process is connected to, else
@@ -112,15 +113,17 @@ def train_ensemble(
     done = num_replicas - sum(len(part.replicas) for part in missing)
     tell(done, num_replicas)
     if missing and first_updates is None:
-        first_updates = shared_by_replicas(task)
+        first_updates = shared_by_replicas(task, chain.from_iterable(part.replicas for part in missing))
     if engine != "local" and first_updates is not None:
         first_updates = first_updates.cpu()
+    train = partial(train_replicas, task, first_updates=first_updates)
+    by_range = {part.replicas: part for part in missing}
     on_gpu = task.device.startswith("cuda")
-    spread = on_engine(engine, _train_part, (task, first_updates), missing, on_gpu=on_gpu, address=address)
-    with closing(spread) as finished:
-        for part, files in finished:  # a part is kept as soon as it is there
-            store.write_part(folder, part, files)
-            done += len(part.replicas)
+    with on_engine(engine, train, list(by_range), on_gpu=on_gpu, address=address) as finished:
+        for replicas, trained in finished:  # a part is kept as soon as it is there
+            part = by_range[replicas]
+            store.write_part(folder, part, store.encode(part, trained))
+            done += len(replicas)
             tell(done, num_replicas)
     return Ensemble(folder=folder, parts=parts)
 
@@ -131,27 +134,37 @@ def check_engine(name: str) -> None:
         raise ValueError(f"engine = {name!r} must be local or ray")
 
 
+@contextmanager
 def on_engine(
     name: str,
-    work: Callable[[Shared, Job], Done],
-    shared: Shared,
+    work: Callable[[Job], Done],
     jobs: Sequence[Job],
     *,
     on_gpu: bool = False,
     address: str | None = None,
-) -> Generator[tuple[Job, Done], None, None]:
-    """Each job and what `work` makes of it and what is `shared`, as they are done.
+) -> Iterator[Iterator[tuple[Job, Done]]]:
+    """Each job and what `work` makes of it, as they are done.
 
     The local engine does one after the other, a cluster as many as it has cores (`on_gpu`: GPUs) and again
-    where a worker dies: what `work` returns must follow from its arguments alone. `address` as for
-    `train_ensemble`.
+    where a worker dies: what `work` returns must follow from the job alone. `work` travels once, with all
+    that is bound to it. `address` as for `train_ensemble`; a cluster that is started here ends here.
     """
     check_engine(name)
-    if name == "ray":
-        yield from _on_cluster(_import_ray(), address, work, shared, jobs, on_gpu=on_gpu)
+    if name == "local":
+        yield zip(jobs, map(work, jobs), strict=True)
         return
-    for job in jobs:
-        yield job, work(shared, job)
+    ray = _import_ray()
+    started = not ray.is_initialized()
+    if started:
+        # "local": a cluster of our own, not whichever one this machine remembers.
+        where = address or os.environ.get("RAY_ADDRESS") or "local"
+        check_reachable(where)
+        ray.init(address=where, include_dashboard=False, log_to_driver=False)
+    try:
+        yield _on_workers(ray, work, jobs, on_gpu=on_gpu)
+    finally:
+        if started:
+            ray.shutdown()
 
 
 def plan_for(
@@ -167,35 +180,6 @@ def plan_for(
     size = part_size or store.stored_part_size(folder, mark) or part_size_for(task)
     check.count(part_size=size)
     return tuple(store.plan(num_replicas, size, mark, None if any_engine else engine_version()))
-
-
-def _train_part(inputs: tuple[Task, Tensor | None], part: store.Part) -> store.PartFiles:
-    """One part, from everybody's first updates if replicas share them."""
-    task, first_updates = inputs
-    return store.encode(part, train_replicas(task, part.replicas, first_updates=first_updates))
-
-
-def _on_cluster(
-    ray: Any,
-    address: str | None,
-    work: Callable[[Shared, Job], Done],
-    shared: Shared,
-    jobs: Sequence[Job],
-    *,
-    on_gpu: bool,
-) -> Generator[tuple[Job, Done], None, None]:
-    """What workers finish; a cluster that is started for them ends with them."""
-    started = not ray.is_initialized()
-    if started:
-        # "local": a cluster of our own, not whichever one this machine remembers.
-        where = address or os.environ.get("RAY_ADDRESS") or "local"
-        check_reachable(where)
-        ray.init(address=where, include_dashboard=False, log_to_driver=False)
-    try:
-        yield from _on_workers(ray, work, shared, jobs, on_gpu=on_gpu)
-    finally:
-        if started:
-            ray.shutdown()
 
 
 def check_reachable(address: str) -> None:
@@ -216,26 +200,26 @@ def check_reachable(address: str) -> None:
 
 
 def _on_workers(
-    ray: Any, work: Callable[[Shared, Job], Done], shared: Shared, jobs: Sequence[Job], *, on_gpu: bool
-) -> Generator[tuple[Job, Done], None, None]:
+    ray: Any, work: Callable[[Job], Done], jobs: Sequence[Job], *, on_gpu: bool
+) -> Iterator[tuple[Job, Done]]:
     """Jobs in the order in which they are done, no more of them under way than the cluster can hold."""
     worker = ray.remote(num_cpus=1, num_gpus=int(on_gpu), max_retries=_RETRIES)(_on_one_core)
-    inputs = ray.put(shared)
+    kept = ray.put(work)
     waiting = list(reversed(jobs))
     most = 2 * max(1, int(ray.cluster_resources().get("GPU" if on_gpu else "CPU", 1)))
     running: dict[Any, Job] = {}
     while waiting or running:
         while waiting and len(running) < most:
             job = waiting.pop()
-            running[worker.remote(work, inputs, job)] = job
+            running[worker.remote(kept, job)] = job
         (done, *_), _ = ray.wait(list(running), num_returns=1)
         yield running.pop(done), ray.get(done)
 
 
-def _on_one_core(work: Callable[[Shared, Job], Done], shared: Shared, job: Job) -> Done:
+def _on_one_core(work: Callable[[Job], Done], job: Job) -> Done:
     """What a worker does."""
     torch.set_num_threads(1)
-    return work(shared, job)
+    return work(job)
 
 
 def _import_ray() -> Any:

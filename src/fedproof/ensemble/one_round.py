@@ -1,8 +1,9 @@
 """One upload from every unit, and one release: what honest units send, and the model that is made of it."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -39,8 +40,8 @@ def release(task: Task, keep: list[Integers] | None = None, *, engine: str = "lo
     total = np.zeros(mechanism.upload.shape, dtype=np.int64)
     added: dict[int, list[Integers]] = {}
     on_gpu = mechanism.upload.labels and task.device.startswith("cuda")
-    asked = (task, keep is not None)
-    with closing(on_engine(engine, _sum_of, asked, _spans(task, engine), on_gpu=on_gpu)) as sums:
+    sum_of = partial(_sum_of, task, kept=keep is not None)
+    with on_engine(engine, sum_of, _spans(task, engine), on_gpu=on_gpu) as sums:
         for units, (part, vectors) in sums:
             total += part
             added[units.start] = vectors
@@ -59,9 +60,8 @@ def _spans(task: Task, engine: str) -> list[range]:
     return [range(begin, min(begin + step, units)) for begin in range(0, units, step)]
 
 
-def _sum_of(asked: tuple[Task, bool], units: range) -> tuple[Integers, list[Integers]]:
-    """The exact sum of what some units send, and if it is asked for the vectors that it is made of."""
-    task, kept = asked
+def _sum_of(task: Task, units: range, *, kept: bool) -> tuple[Integers, list[Integers]]:
+    """The exact sum of what some units send, and if they are to be `kept` the vectors that it is made of."""
     mechanism, vectors = described(task), list[Integers]()
     total = np.zeros(mechanism.upload.shape, dtype=np.int64)
     for sent in uploads_of(task, units):
@@ -147,8 +147,10 @@ def _honest(task: Task, asked: range) -> Iterator[Sent]:
     for begin in range(asked.start, asked.stop, step):
         ends = units.offsets[begin : min(begin + step, asked.stop) + 1]
         own = slice(int(ends[0]), int(ends[-1]))
+        # Each unit's rows by themselves: how many others hold decides the last bits of a common product.
+        each = [_seen(mechanism, units.features[a:b], anchors) for a, b in pairwise(ends.tolist())]
         found = heads(
-            _seen(mechanism, units.features[own], anchors),
+            np.concatenate(each),
             units.labels[own],
             ends - ends[0],
             units.num_classes,

@@ -25,7 +25,7 @@ from fedproof.files import read_npz, replace_file
 
 @dataclass(frozen=True, kw_only=True)
 class PartFiles:
-    """One part as the bytes of its files: what a worker sends and the store writes."""
+    """One part as the bytes of its files: what the store writes."""
 
     scores: bytes
     models: bytes

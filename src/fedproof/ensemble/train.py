@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import islice
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproof.aggregation.rule import alone
 from fedproof.arrays import votes_of
 from fedproof.ensemble.memory import Sizes, halved, shared_fits, sizes_for
 from fedproof.ensemble.task import (
@@ -20,14 +23,15 @@ from fedproof.ensemble.task import (
 from fedproof.models import Layout, Model
 from fedproof.models.model import as_inputs
 from fedproof.models.precision import all_digits
-from fedproof.rounds import RoundReport, Setting, State, Streams, play, smoothed, user_fedavg
+from fedproof.rounds import RoundReport, Setting, State, Streams, executor_of, smoothed, user_fedavg
 from fedproof.rounds.randomness import Stream
 from fedproof.rounds.stacking import LANES, Stacking, free_cores, on_cores
 from fedproof.rounds.state import users_on
 from fedproof.seeds import Lots, Purpose, cohorts_of, private_numbers
 
 _WIDTH = 512  # test inputs at once, for as many replicas as fit
-_APART = 64  # replicas in closed form, each for itself, that are computed by the same operations
+_TOGETHER = 64  # replicas in closed form, each for itself, that are computed by the same operations
+_DRAWN = 16  # replicas whose cohorts are looked at together
 _PROBES = 256  # test inputs on which the accuracy after each round is watched
 
 
@@ -71,32 +75,36 @@ def train_replicas(
     Args:
         task: what is trained.
         replicas: indices, `range(0, 100)`.
-        first_updates: result of `first_updates(task)` for this federation, model, local training and seed;
-            saves the first round in every part and every noise level. Computed here if None. Of a mechanism
-            with one release it may be that, from `released(task)`.
+        first_updates: result of `first_updates(task)` for this federation, model, local training and seed,
+            or of `drawn_updates` for these replicas; saves the first round in every part and every noise
+            level. Computed here if None. Of a mechanism with one release it may be that, from
+            `released(task)`.
         sizes: how much is trained at once; None chooses from the memory of the device.
     """
     if not replicas or replicas.start < 0 or replicas.step != 1:
         raise ValueError(f"replicas = {replicas} must be a range of neighbouring indices, at least one")
     sizes = sizes or sizes_for(task)
+    found = _untrained(task, replicas)
     with free_cores(torch.device(task.device)) as cores:
         if task.mechanism.apart:
-            return _train_apart(task, replicas, sizes, cores)
-        shared = shared_by_replicas(task, first_updates, sizes)
+            setting = _setting(task, sizes, 1)
+            train = partial(_train_block, task, setting, None, sizes.cells, found)
+            on_cores(train, _apart(task, replicas, setting.stacking), cores)
+            return found
+        shared = shared_by_replicas(task, replicas, first_updates, sizes)
         setting = _setting(task, sizes, cores)
-        blocks: list[Replicas] = []
-        begin = replicas.start
-        while begin < replicas.stop:
-            block = range(begin, min(begin + sizes.block, replicas.stop))
+        begin = 0
+        while begin < len(replicas):
+            block = np.arange(begin, min(begin + sizes.block, len(replicas)))
             try:
-                blocks.append(_train_block(task, block, setting, shared, sizes.cells))
+                _train_block(task, setting, shared, sizes.cells, found, block)
             except torch.cuda.OutOfMemoryError:
                 sizes = halved(sizes)
                 setting = replace(setting, stacking=replace(setting.stacking, size=sizes.stack))
                 torch.cuda.empty_cache()
                 continue
-            begin = block.stop
-    return concatenate(blocks)
+            begin += len(block)
+    return found
 
 
 @all_digits()
@@ -118,6 +126,32 @@ def first_updates(task: Task, sizes: Sizes | None = None, users: NDArray[np.int6
                 torch.cuda.empty_cache()
 
 
+def drawn_updates(
+    task: Task, replicas: Iterable[int], known: Tensor | None = None, sizes: Sizes | None = None
+) -> Tensor:
+    """Round-one updates `(users, dim)` of all whom round one of `replicas` needs; nan for others.
+
+    Few replicas draw few of many users, and nobody else has to train. Rows that are `known`, the result for
+    other replicas, are kept, and rows that are missing are written there.
+
+    Guarantee: a row has the bits that `first_updates(task)` gives it, whoever else is drawn.
+    """
+    needed = np.full(task.units.num_users, task.secure_noise)  # then only the training itself draws
+    needed[[0, *getattr(task.attack, "adversaries", ())]] = True  # the first stands in for an empty cohort
+    ahead = iter(replicas)
+    while not needed.all() and (some := list(islice(ahead, _DRAWN))):
+        needed |= cohorts_of(task.mechanism, task.units.who, task.seed, some)[:, 0].any(axis=0)
+    if known is None and needed.all():
+        return first_updates(task, sizes)
+    if known is None:
+        shape, home = (len(needed), task.model.layout.dim), task.device if shared_fits(task) else "cpu"
+        known = torch.full(shape, torch.nan, dtype=task.dtype, device=home)
+    missing = np.flatnonzero(needed & known[:, 0].isnan().cpu().numpy())
+    if len(missing):
+        known[torch.from_numpy(missing).to(known.device)] = first_updates(task, sizes, missing)
+    return known
+
+
 @all_digits()
 def released(task: Task, updates: Tensor | None = None, sizes: Sizes | None = None) -> Tensor:
     """The one release `(dim,)` that replicas are drawn around, from everybody's first `updates`.
@@ -129,22 +163,6 @@ def released(task: Task, updates: Tensor | None = None, sizes: Sizes | None = No
     updates = first_updates(task, sizes) if updates is None else updates
     numbers = private_numbers(task.seed, Purpose.RELEASE, 0, secure=task.secure_noise)
     return smoothed.release(task.mechanism, _setting(task, sizes, 1), start_of(task, 0), updates, numbers)
-
-
-def concatenate(blocks: list[Replicas]) -> Replicas:
-    """Neighbouring ranges of replicas as one."""
-    if len(blocks) == 1:
-        return blocks[0]
-    first = blocks[0]
-    return Replicas(
-        indices=range(first.indices.start, blocks[-1].indices.stop),
-        scores=np.concatenate([block.scores for block in blocks]),
-        params=torch.cat([block.params for block in blocks]),
-        layout=first.layout,
-        diagnostics={
-            name: np.concatenate([block.diagnostics[name] for block in blocks]) for name in first.diagnostics
-        },
-    )
 
 
 @all_digits()
@@ -171,70 +189,72 @@ def _predict(
     return scores
 
 
-def _train_apart(task: Task, replicas: range, sizes: Sizes, cores: int) -> Replicas:
-    """One replica after the other, each in shapes of its own, and some at a time.
+def _untrained(task: Task, replicas: range) -> Replicas:
+    """Room for what becomes of replicas."""
+    names = (*(field.name for field in fields(RoundReport)), "accuracy")
+    inputs, classes = len(task.federation.test_labels), task.federation.num_classes
+    return Replicas(
+        indices=replicas,
+        scores=np.empty((len(replicas), inputs, classes), dtype=np.float32),
+        params=torch.empty(len(replicas), task.model.layout.dim, dtype=task.dtype),
+        layout=task.model.layout,
+        diagnostics={name: np.empty((len(replicas), task.mechanism.rounds)) for name in names},
+    )
+
+
+def _apart(task: Task, replicas: range, stacking: Stacking) -> Iterable[NDArray[np.int64]]:
+    """Places of replicas that are trained at once, -1 where there is none: one after the other, by itself.
 
     Whoever joins or leaves changes the number of replicas and everybody's place among them. What a replica
     computes does not depend on either: nobody else is in its arrays. Models in closed form share arrays, but
     the lane follows from who a replica is, and so does the shape where it matters: see `Stacking`.
     """
-    setting = _setting(task, sizes, 1)
-    whole = len(replicas), len(task.federation.test_labels), task.federation.num_classes
-    scores = np.empty(whole, dtype=np.float32)
-    params = torch.empty(len(replicas), task.model.layout.dim, dtype=task.dtype)
-    found: dict[str, NDArray[np.float64]] = {}
-
-    def train(places: NDArray[np.int64]) -> None:
-        real = places >= 0
-        # Somebody twice for an empty place, of the same lane if there is one: a lane must not grow long.
-        filler = np.where(real[:LANES], places[:LANES], np.resize(places[real], LANES))
-        block = replicas.start + np.where(real, places, np.resize(filler, len(places)))
-        trained = _train_block(task, block.tolist(), setting, None, sizes.cells)
-        scores[places[real]] = trained.scores[real]
-        params[places[real]] = trained.params[real]
-        for name, values in trained.diagnostics.items():
-            found.setdefault(name, np.empty((len(replicas), values.shape[1])))[places[real]] = values[real]
-
-    stacks: Iterable[NDArray[np.int64]] = np.arange(len(replicas))[:, None]
-    if task.local.solver != "sgd":
-        lane, work = (each[replicas.start : replicas.stop] for each in (task.units.who, task.units.sizes))
-        stacks = replace(setting.stacking, size=_APART).stacks(work, lane, _APART)
-    on_cores(train, stacks, cores)
-    return Replicas(
-        indices=replicas, scores=scores, params=params, layout=task.model.layout, diagnostics=found
-    )
+    if task.local.solver == "sgd":
+        return np.arange(len(replicas))[:, None]
+    lane, work = (each[replicas.start : replicas.stop] for each in (task.units.who, task.units.sizes))
+    return replace(stacking, size=_TOGETHER).stacks(work, lane, _TOGETHER)
 
 
 def _train_block(
-    task: Task, block: Sequence[int], setting: Setting, shared: Tensor | None, cells: int
-) -> Replicas:
-    streams = _streams(task, block)
-    state = State(
-        round=0,
-        params=_starts(task, block),
-        clip_norms=torch.full(
-            (len(block),), task.mechanism.clip_norm, dtype=torch.float64, device=task.device
-        ),
-    )
+    task: Task,
+    setting: Setting,
+    shared: Tensor | None,
+    cells: int,
+    found: Replicas,
+    places: NDArray[np.int64],
+) -> None:
+    """Train the replicas in some `places` of `found`, through all rounds, and write down what they become."""
+    block = [found.indices[place] for place in _filled(places).tolist()]
+    play, streams = executor_of(task.mechanism), _streams(task, block)
+    norms = torch.full((len(block),), task.mechanism.clip_norm, dtype=torch.float64, device=task.device)
+    state = State(round=0, params=_starts(task, block), clip_norms=norms)
     inputs = as_inputs(task.federation.test_features, torch.device(task.device), task.dtype)
     probe = np.linspace(0, len(inputs) - 1, min(_PROBES, len(inputs))).astype(np.int64)
+    labels = task.federation.test_labels[probe]
     reports, learned = [], []
     for round in range(task.mechanism.rounds):
         if round > 0:
             scores = _predict(setting.model, state.params, inputs[probe], cells, setting.cores)
-            learned.append(replica_accuracies(scores, task.federation.test_labels[probe]))
+            learned.append(replica_accuracies(scores, labels))
         state, report = play(task.mechanism, setting, state, streams, shared if round == 0 else None)
         reports.append(report)
     most = cells if task.mechanism.apart else _WIDTH  # one model alone takes as many inputs as fit
     scores = _predict(setting.model, state.params, inputs, cells, setting.cores, most)
-    learned.append(replica_accuracies(scores[:, probe], task.federation.test_labels[probe]))
-    return Replicas(
-        indices=range(block[0], block[-1] + 1),
-        scores=scores,
-        params=state.params.cpu(),
-        layout=task.model.layout,
-        diagnostics=_diagnostics(reports) | {"accuracy": np.stack(learned, axis=1)},
-    )
+    learned.append(replica_accuracies(scores[:, probe], labels))
+    real, own = places >= 0, places[places >= 0]
+    found.scores[own] = scores[real]
+    found.params[own] = state.params.cpu()[real]
+    for name, values in (_diagnostics(reports) | {"accuracy": np.stack(learned, axis=1)}).items():
+        found.diagnostics[name][own] = values[real]
+
+
+def _filled(places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The places, and for an empty one somebody twice, of the same lane if there is one."""
+    real = places >= 0
+    if real.all():
+        return places
+    filler = np.where(real[:LANES], places[:LANES], np.resize(places[real], LANES))  # no lane grows long
+    return np.where(real, places, np.resize(filler, len(places)))
 
 
 def replica_accuracies(scores: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -267,7 +287,7 @@ def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:
         seed=task.seed,
         stacking=Stacking(size=sizes.stack, rigid=device.type != "cpu" or not task.model.stacks),
         cores=cores,
-        aggregation=task.aggregation,
+        aggregation=alone(task.aggregation),
         population=population_of(task),
         expected_cohort=cohort_size(task),
         cohort_spread=task.mechanism.sampling.spread(population_of(task)),
@@ -304,8 +324,10 @@ def _starts(task: Task, block: Sequence[int]) -> Tensor:
     return torch.stack([start_of(task, name) for name in _names(task, block)])
 
 
-def shared_by_replicas(task: Task, given: Tensor | None = None, sizes: Sizes | None = None) -> Tensor | None:
-    """What all replicas start from: first updates (users, dim), or one release (dim,); None: nothing."""
+def shared_by_replicas(
+    task: Task, replicas: Iterable[int], given: Tensor | None = None, sizes: Sizes | None = None
+) -> Tensor | None:
+    """What all `replicas` start from: first updates (users, dim), or one release (dim,); None: nothing."""
     if not shares_first_round(task):
         return None
     if task.mechanism.one_release and (given is None or given.ndim == 2):
@@ -316,7 +338,7 @@ def shared_by_replicas(task: Task, given: Tensor | None = None, sizes: Sizes | N
             )
         return released(task, given, sizes)
     if given is None:
-        return first_updates(task, sizes)
+        return drawn_updates(task, replicas, sizes=sizes)
     if given.ndim == 1 and task.mechanism.one_release and len(given) == task.model.layout.dim:
         return given.double()
     expected = (task.federation.num_users, task.model.layout.dim)

@@ -7,7 +7,7 @@ is drawn in the precision of the model.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,14 +71,9 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Where the replicas stand.
+    """Where the replicas stand after so many rounds: models `(replicas, dim)`, and whether there is one.
 
-    Attributes:
-        round: rounds done.
-        params: models `(replicas, dim)`.
-        clip_norms: `(replicas,)`.
-        heard: `(replicas,)`, whether there is a model: one that no member's update is in has no vote, unless
-            noise is added whoever replies.
+    One that no member's update is in was not `heard`, and has no vote, unless noise is added whoever replies.
     """
 
     round: int
@@ -129,16 +124,6 @@ def _check_among_users(mechanism: Mechanism) -> None:
         raise ValueError("pooled = True must be False: users of a federation do not pool their instances")
     if mechanism.rule not in (None, "mean"):
         raise ValueError(f"rule = {mechanism.rule!r} must be 'mean': the server adds updates up as they come")
-
-
-def layer_sizes(names: Sequence[str], sizes: Sequence[int]) -> tuple[int, ...]:
-    """Number of entries of each layer: a layer is one module, so its weight and bias are clipped together.
-
-    >>> layer_sizes(["fc0.weight", "fc0.bias", "fc1.weight"], [6, 2, 4])
-    (8, 4)
-    """
-    owners = groupby(zip(names, sizes, strict=True), key=lambda row: row[0].rpartition(".")[0])
-    return tuple(sum(size for _, size in group) for _, group in owners)
 
 
 # --- who takes part ---------------------------------------------------------------------------------------
@@ -209,13 +194,8 @@ def release(
     `noise_multiplier * clip_norm` on the sum, whether or not anybody replied, and then a fixed divisor.
     Without noise it is the mean of those who replied, and nobody else has any influence.
 
-    Args:
-        plan: what is accounted, hence what is executed.
-        state: before the round.
-        total: sum of the bounded updates.
-        below: `(replicas,)`, how many of them were not clipped.
-        replied: `(replicas,)`, how many there were.
-        noise: one generator for each replica, see `noise_streams`.
+    Of each replica `replied` updates are in the sum, of which `below` were not clipped; `noise` has one
+    generator for each replica, see `noise_streams`.
     """
     mechanism, dtype = plan.mechanism, _noise_dtype(state.params)
     heard = state.heard | (replied > 0) | (mechanism.noise_multiplier > 0)
@@ -248,7 +228,8 @@ def noise_streams(plan: Plan, state: State) -> Sequence[Numbers]:
     """A generator of noise for each replica, standing where `state.round` rounds have left it."""
     if not plan.mechanism.noise_multiplier:
         return ()
-    streams = [_generator(plan, replica) for replica in plan.replicas]
+    draw = partial(private_numbers, plan.seed or 0, Purpose.NOISE, secure=plan.seed is None)
+    streams = [draw(replica) for replica in plan.replicas]
     for stream in () if plan.seed is None else streams:
         for _ in range(state.round):
             stream.standard_normal(state.params.shape[1], dtype=_noise_dtype(state.params))
@@ -279,18 +260,3 @@ def _squares(rows: Floats) -> Floats:
 
 def _noise_dtype(params: Params) -> type[np.float32] | type[np.float64]:
     return np.float64 if params.dtype == np.float64 else np.float32
-
-
-def _generator(plan: Plan, replica: int) -> Numbers:
-    return private_numbers(plan.seed or 0, Purpose.NOISE, replica, secure=plan.seed is None)
-
-
-def noise_std(plan: Plan, clip_norm: float) -> float:
-    """Standard deviation of the noise on each parameter of the new model.
-
-    >>> from fedproof.mechanisms import Poisson, UserFedAvg
-    >>> fedavg = UserFedAvg(rounds=1, noise_multiplier=2.0, sampling=Poisson(probability=0.5))
-    >>> noise_std(Plan(mechanism=fedavg, num_users=20, seed=0), clip_norm=1.0)
-    0.2
-    """
-    return plan.mechanism.noise_multiplier * clip_norm / plan.divisor

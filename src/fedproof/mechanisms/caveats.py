@@ -37,20 +37,6 @@ def rule_caveats(rule: str) -> tuple[Caveat, ...]:
     )
 
 
-def size_caveats() -> tuple[Caveat, ...]:
-    """Chances that follow from users' sizes void what is proved about instances that join."""
-    return (
-        Caveat(
-            code="chance-by-size",
-            sentence=(
-                "the chance of an instance to enter a batch follows from how many instances users hold: one "
-                "that joins changes the chances of others"
-            ),
-            remedy="Declare mechanism.batch_probability, or certify against instances that are replaced.",
-        ),
-    )
-
-
 _RISING = ("hoeffding", "clopper-pearson", "levels")  # bounds that rise with every score, and heed no order
 
 

@@ -9,23 +9,15 @@ from fedproof.mechanisms.caveats import Caveat
 
 
 class Bounding:
-    """What is asked of a way to bound updates by a clip norm S; kinds answer what differs from this.
+    """What is asked of a way to bound updates by a clip norm S; kinds answer what differs from this."""
 
-    Attributes:
-        kind: its name in files.
-        words: how updates are clipped, for a reader.
-        num_layers: of an update, where each is bounded by itself; None: it is bounded as a whole.
-        from_cohort: whether the clip norm is taken from what the cohort hands in.
-        bit_noise: standard deviation of the noise on the sum of bits that the clip norm follows, which is a
-            second query of each round; None: it follows none.
-        caveats: why a guarantee would only be heuristic.
-    """
-
-    kind: ClassVar[str]
-    from_cohort: ClassVar[bool] = False
-    caveats: ClassVar[tuple[Caveat, ...]] = ()
-    words: str
-    num_layers: int | None = None
+    kind: ClassVar[str]  # its name in files
+    from_cohort: ClassVar[bool] = False  # whether the clip norm is taken from what the cohort hands in
+    caveats: ClassVar[tuple[Caveat, ...]] = ()  # why a guarantee would only be heuristic
+    words: str  # how updates are clipped, for a reader
+    num_layers: int | None = None  # each bounded by itself; None: an update is bounded as a whole
+    # Standard deviation of the noise on the sum of bits that the clip norm follows, which is a second query
+    # of each round; None: it follows none.
     bit_noise: float | None = None
 
     def __post_init__(self) -> None:

@@ -91,7 +91,8 @@ def restore(document: Any, *, name: str) -> Any:
         raise ValueError(f"{name}.kind = {kind!r} must be one of {', '.join(KINDS)}")
     cls = KINDS[kind]
     given, known = set(document) - {"kind"}, {field.name for field in fields(cls)}
-    odd = (given - known) | (_needed(cls) - given)
+    needed = {one.name for one in fields(cls) if one.default is MISSING and one.default_factory is MISSING}
+    odd = (given - known) | (needed - given)
     if odd:
         raise ValueError(f"{name} of kind {kind} has missing or unknown fields: {', '.join(sorted(odd))}")
     parts = {key: restore(document[key], name=f"{name}.{key}") for key in known & given}
@@ -128,12 +129,6 @@ def completed(document: Any) -> Any:
     if is_old_bagging(document):
         return whole
     return {key: completed(document[key]) if key in document else value for key, value in whole.items()}
-
-
-def _needed(cls: Any) -> set[str]:
-    return {
-        field.name for field in fields(cls) if field.default is MISSING and field.default_factory is MISSING
-    }
 
 
 _PLAIN: dict[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,)}  # bool is none of them

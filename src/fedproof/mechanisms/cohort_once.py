@@ -13,7 +13,7 @@ from fedproof.mechanisms.contract import (
     Query,
     check_drawn_unit,
     check_pooled_noise,
-    check_population,
+    executor_of_members,
     noisy_sum_in_words,
 )
 from fedproof.mechanisms.sampling import FixedSize, Poisson
@@ -44,8 +44,8 @@ class Bagging(Mechanism):
     unit: Unit = Unit.USER
     population: int | None = None
     kind: ClassVar[str] = "bagging"
-    executor: ClassVar[str] = "fedproof.rounds.members"
     once: ClassVar[bool] = True
+    divides: ClassVar[bool] = False
     step_options: ClassVar[frozenset[str]] = SOLVER_OPTIONS
     unaccounted: ClassVar[str] = (
         "Bagging has no privacy guarantee, only one against poisoning: use CohortOnce with a "
@@ -54,11 +54,14 @@ class Bagging(Mechanism):
     noise_multiplier = 0.0
 
     def __post_init__(self) -> None:
-        check.count(rounds=self.rounds)
-        check.not_negative_count(adversaries=self.adversaries)
+        super().__post_init__()
         check_drawn_unit(self)
-        check_population(self)
         check_drawn(self.sampling)
+
+    @property
+    def executor(self) -> str:  # type: ignore[override]  # a property where others have a name
+        """By what a model is trained on."""
+        return executor_of_members(pooled=self.pooled)
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -67,19 +70,13 @@ class Bagging(Mechanism):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of who takes part."""
-        drawn, others = (
-            ("cohort was", "nobody else took part")
-            if self.unit is Unit.USER
-            else ("instances were", "no other was trained on")
-        )
-        return (
-            super().assumptions[0],
-            f"each replica's {drawn} drawn at random and {others}; no privacy is claimed",
-        )
+        drawn, others = "instances were", "no other was trained on"
+        if self.unit is Unit.USER:
+            drawn, others = "cohort was", "nobody else took part"
+        alone = f"each replica's {drawn} drawn at random and {others}; no privacy is claimed"
+        return super().assumptions[0], alone
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, the cohort, that there is no noise."""
         return (*super().in_words(), "only who was drawn is trained on, and no noise is added")
 
 
@@ -125,7 +122,6 @@ class CohortOnce(Mechanism):
     unit: Unit = Unit.USER
     population: int | None = None
     kind: ClassVar[str] = "cohort-once"
-    executor: ClassVar[str] = "fedproof.rounds.members"
     once: ClassVar[bool] = True
 
     def __new__(cls, **fields: Any) -> Any:
@@ -136,13 +132,15 @@ class CohortOnce(Mechanism):
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        check.count(rounds=self.rounds)
-        check.not_negative_count(adversaries=self.adversaries)
+        super().__post_init__()
         check_drawn_unit(self)
-        check_population(self)
-        check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
         check_drawn(self.sampling)
         check_pooled_noise(self)
+
+    @property
+    def executor(self) -> str:  # type: ignore[override]  # a property where others have a name
+        """By what a model is trained on."""
+        return executor_of_members(pooled=self.pooled)
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -155,7 +153,6 @@ class CohortOnce(Mechanism):
         return rule_caveats(self.rule)
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, the cohort, clipping, noise, divisor."""
         return (*super().in_words(), *noisy_sum_in_words(self))
 
 

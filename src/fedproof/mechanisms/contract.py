@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedproof import check
+from fedproof.arrays import Integers
 from fedproof.mechanisms.caveats import Caveat, sentences
 from fedproof.mechanisms.clipping import Clipping, Flat
 from fedproof.mechanisms.sampling import AnySampling, Everyone, FixedSize, Sampling, digits
@@ -81,54 +79,42 @@ class Releases(StrEnum):
 
 
 class Mechanism:
-    """One training, described. Kinds are frozen dataclasses that answer what differs from this.
+    """One training, described. Kinds are frozen dataclasses that answer what differs from this."""
 
-    What accounting and certificates ask:
+    # What accounting and certificates ask:
+    kind: ClassVar[str]  # its name in files
+    releases: ClassVar[Releases] = Releases.REPLICAS  # what is trained and kept
+    unit: Unit = Unit.USER  # whose poisoning, and whose privacy, it is about
+    unaccounted: ClassVar[str] = ""  # why there is no finite ε; empty where there is one
+    parallel: int = 1  # how many models cost together what one costs: those of disjoint units, or one release
+    one_release: ClassVar[bool] = False  # whether all replicas are draws around one release, made once
+    honest: int | None = None  # users, at least, who add noise to what they send; None: the server adds it
 
-    Attributes:
-        kind: its name in files.
-        releases: what is trained and kept.
-        unit: whose poisoning, and whose privacy, it is about.
-        unaccounted: why there is no finite ε; empty where there is one.
-        parallel: how many models cost together what one costs: those of disjoint units, or of one release.
-        one_release: whether all replicas are draws around one release, which is made once.
-        honest: users, at least, who add noise of their own to what they send; None: the server adds it.
-
-    What the engine asks:
-
-    Attributes:
-        executor: module with the function `play` that executes a round, or `release` where there is only one
-            model; None: only described.
-        rounds: of training.
-        sampling: who takes part.
-        once: whether they are drawn once, before the first round, and not in each.
-        divides: whether a sum is divided by the expected number of units in it.
-        population: declared number of units; None: however many there are.
-        pooled: whether a replica trains on its members' instances as one data set.
-        noise_multiplier, clip_norm, clipping: of what is summed; noise 0: nothing is clipped.
-        rule, adversaries: of the server, and how many of a cohort it is to withstand; None: any, because
-            nothing rests on it.
-        step_options: keys of `LocalTraining` that its steps know.
-    """
-
-    kind: ClassVar[str]
-    releases: ClassVar[Releases] = Releases.REPLICAS
-    unaccounted: ClassVar[str] = ""
+    # What the engine asks:
+    # module with the function `play` that executes a round, or `release` where there is only one model;
+    # None: only described
     executor: ClassVar[str | None] = None
-    once: ClassVar[bool] = False
-    one_release: ClassVar[bool] = False
-    divides: ClassVar[bool] = True
-    step_options: ClassVar[frozenset[str]] = STEP_OPTIONS
-
-    unit: Unit = Unit.USER
-    parallel: int = 1
-    population: int | None = None
-    pooled: bool = False
-    clip_norm: float = 1.0
+    once: ClassVar[bool] = False  # whether members are drawn once, before the first round, and not in each
+    divides: ClassVar[bool] = True  # whether a sum is divided by the expected number of units in it
+    population: int | None = None  # declared number of units; None: however many there are
+    pooled: bool = False  # whether a replica trains on its members' instances as one data set
+    clip_norm: float = 1.0  # of what is summed, as noise and clipping; noise 0: nothing is clipped
     clipping: Clipping = Flat()
-    rule: str | None = None
-    adversaries: int = 0
-    honest: int | None = None
+    rule: str | None = None  # of the server; None: any, because nothing rests on it
+    adversaries: int = 0  # how many of a cohort the rule is to withstand
+    step_options: ClassVar[frozenset[str]] = STEP_OPTIONS  # keys of `LocalTraining` that its steps know
+
+    def __post_init__(self) -> None:
+        check.count(rounds=self.rounds)
+        check.not_negative_count(adversaries=self.adversaries)
+        if not self.unaccounted:
+            check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
+        if self.population is None:
+            return
+        check.count(population=self.population)
+        drawn_from = self.sampling.drawn_from
+        if drawn_from not in (None, self.population):
+            raise ValueError(f"population = {self.population} must be sampling.users = {drawn_from}")
 
     if TYPE_CHECKING:  # every kind answers these, by a field or by a property
 
@@ -137,11 +123,11 @@ class Mechanism:
             """What an observer of the whole training sees; empty where nothing bounds it."""
 
         @property
-        def rounds(self) -> int: ...  # noqa: D102
+        def rounds(self) -> int: ...
         @property
-        def sampling(self) -> AnySampling: ...  # noqa: D102
+        def sampling(self) -> AnySampling: ...  # who takes part
         @property
-        def noise_multiplier(self) -> float: ...  # noqa: D102
+        def noise_multiplier(self) -> float: ...
 
     @property
     def certified_queries(self) -> tuple[Query, ...]:
@@ -223,7 +209,7 @@ class Mechanism:
         """Size of what one unit sends in a round, for a model of `dim` numbers of `bytes_each`."""
         return dim * bytes_each
 
-    def check_users(self, sizes: NDArray[np.int64], batch_size: int) -> None:
+    def check_users(self, sizes: Integers, batch_size: int) -> None:
         """Raise ValueError if users of these sizes, with batches of this size, cannot be trained as told."""
 
     def declared_population(self, num_units: int) -> int | None:
@@ -263,16 +249,6 @@ def is_certified(mechanism: Mechanism) -> bool:
     return bool(mechanism.certified_queries) or mechanism.releases is not Releases.REPLICAS
 
 
-def check_population(mechanism: Mechanism) -> None:
-    """Raise ValueError if a declared population is none, or not the one that a cohort is drawn from."""
-    if mechanism.population is None:
-        return
-    check.count(population=mechanism.population)
-    drawn_from = mechanism.sampling.drawn_from
-    if drawn_from not in (None, mechanism.population):
-        raise ValueError(f"population = {mechanism.population} must be sampling.users = {drawn_from}")
-
-
 def check_drawn_unit(mechanism: Any) -> None:
     """Instances that are drawn one by one belong to no user who could train on them alone."""
     unit = as_unit(mechanism.unit)
@@ -282,6 +258,11 @@ def check_drawn_unit(mechanism: Any) -> None:
             "pooled = False must be True for unit = 'instance': instances of many users are trained on "
             "together, nobody trains on one alone"
         )
+
+
+def executor_of_members(*, pooled: bool) -> str:
+    """The module that executes rounds among fixed members: on all their instances, or each on its own."""
+    return f"fedproof.rounds.{'members' if pooled else 'user_fedavg'}"
 
 
 def check_pooled_noise(mechanism: Mechanism) -> None:

@@ -5,15 +5,23 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedproof import check
-from fedproof.mechanisms.caveats import Caveat, size_caveats
-from fedproof.mechanisms.contract import DIVIDED, Mechanism, Query, check_population, counted, noise_in_words
+from fedproof.arrays import Floats, Integers
+from fedproof.mechanisms.caveats import Caveat
+from fedproof.mechanisms.contract import DIVIDED, Mechanism, Query, counted, noise_in_words
 from fedproof.mechanisms.sampling import Everyone, FixedSize, Poisson, Sampling, digits
 from fedproof.threat import Relation, Unit
 
 DP_SGD_OPTIONS = frozenset(("batch_size", "learning_rate", "momentum", "weight_decay"))
+_BY_SIZE = Caveat(
+    code="chance-by-size",
+    sentence=(
+        "the chance of an instance to enter a batch follows from how many instances users hold: one that "
+        "joins changes the chances of others"
+    ),
+    remedy="Declare mechanism.batch_probability, or certify against instances that are replaced.",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +53,7 @@ class InstanceFedSGD(Mechanism):
     unit = Unit.INSTANCE
 
     def __post_init__(self) -> None:
-        check.count(rounds=self.rounds)
-        check.not_negative_count(adversaries=self.adversaries)
-        check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
+        super().__post_init__()
         check.probability(batch_probability=self.batch_probability)
         if not isinstance(self.sampling, FixedSize):
             raise ValueError(
@@ -69,9 +75,9 @@ class InstanceFedSGD(Mechanism):
 
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
         """A rule other than the sum may be used, and chances may follow from sizes."""
-        found = size_caveats() if self.by_size and relation is Relation.JOIN else ()
+        found = [_BY_SIZE] * (self.by_size and relation is Relation.JOIN)
         if self.rule == "mean":
-            return found
+            return tuple(found)
         noise = Caveat(
             code="noise-of-the-sum",
             sentence=(
@@ -82,7 +88,6 @@ class InstanceFedSGD(Mechanism):
         return (noise, *found)
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, cohorts, batches, clipping, noise of each user, what is seen."""
         noise, cohort = noise_in_words(self.noise_multiplier), self.sampling.cohort
         return (
             *super().in_words(),
@@ -93,7 +98,7 @@ class InstanceFedSGD(Mechanism):
             f"only the total over all {cohort} users is ever seen, divided by a number fixed beforehand",
         )
 
-    def batch_probabilities(self, sizes: NDArray[np.int64], batch_size: int) -> NDArray[np.float64]:
+    def batch_probabilities(self, sizes: Integers, batch_size: int) -> Floats:
         """Chance `(users,)` that an instance enters a batch: for all the declared one."""
         return np.full(len(sizes), self.batch_probability)
 
@@ -137,10 +142,9 @@ class InstanceFedAvg(Mechanism):
     unit = Unit.INSTANCE
 
     def __post_init__(self) -> None:
-        check.count(rounds=self.rounds, local_steps=self.local_steps)
-        check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
+        super().__post_init__()
+        check.count(local_steps=self.local_steps)
         check.probability(batch_probability=self.batch_probability)
-        check_population(self)
         if self.keep_momentum and not isinstance(self.sampling, Everyone):
             raise ValueError(
                 f"keep_momentum = True needs sampling = Everyone(), not {self.sampling!r}: momentum goes on "
@@ -161,10 +165,9 @@ class InstanceFedAvg(Mechanism):
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
         """Batches may be shuffled, and chances may follow from sizes."""
         by_size = self.by_size and relation is Relation.JOIN
-        return (*[_SHUFFLED] * self.shuffled, *(size_caveats() if by_size else ()))
+        return (*[_SHUFFLED] * self.shuffled, *[_BY_SIZE] * by_size)
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds and steps, batches, clipping, noise, divisor; who is drawn protects no instance."""
         steps = counted(self.local_steps, "step")
         return (
             f"{counted(self.rounds, 'round')} in which a user takes {steps} on its own data",
@@ -175,11 +178,11 @@ class InstanceFedAvg(Mechanism):
             DIVIDED,
         )
 
-    def check_users(self, sizes: NDArray[np.int64], batch_size: int) -> None:
+    def check_users(self, sizes: Integers, batch_size: int) -> None:
         """Raise ValueError if an instance of some user enters batches more often than is accounted."""
         self.batch_probabilities(sizes, batch_size)
 
-    def batch_probabilities(self, sizes: NDArray[np.int64], batch_size: int) -> NDArray[np.float64]:
+    def batch_probabilities(self, sizes: Integers, batch_size: int) -> Floats:
         """Chance `(users,)` that an instance enters a batch: declared, or the batch size over the user's.
 
         Guarantee: no user's chance is above the one that is accounted.

@@ -124,7 +124,6 @@ class Local(UploadedOnce):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of the release."""
         return (
             f"every user was counted once, and what it sent was put inside the set '{self.upload.kind}', "
             f"{self.reach:.6g} times as large as that of honest users before their noise",
@@ -139,7 +138,6 @@ class Local(UploadedOnce):
         )
 
     def in_words(self) -> tuple[str, ...]:
-        """What is noised, sent and summed."""
         noise = noise_in_words(self.noise_multiplier)
         if isinstance(self.upload, Anchors):
             sent = (

@@ -5,7 +5,8 @@ from dataclasses import dataclass, fields
 from fedproof import check
 
 SOLVERS = ("sgd", "ridge", "logistic", "gradient", "sums")
-_LATER = ("stretch", "bend")  # keys that trainings of old do not have
+LATER = {"stretch": 0.0, "bend": 0.0}
+"""Keys that trainings of old do not have, with the values that leave everything as it was without them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ class LocalTraining:
     def __repr__(self) -> str:
         """All fields, later ones where they do something: stored parts are known by it, old ones too."""
         said = {field.name: getattr(self, field.name) for field in fields(self)}
-        shown = [f"{key}={value!r}" for key, value in said.items() if value or key not in _LATER]
+        shown = [f"{key}={value!r}" for key, value in said.items() if key not in LATER or value != LATER[key]]
         return f"LocalTraining({', '.join(shown)})"
 
     @property

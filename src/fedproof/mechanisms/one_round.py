@@ -5,15 +5,7 @@ from typing import ClassVar, Self
 
 from fedproof import check
 from fedproof.arrays import Floats, Integers
-from fedproof.mechanisms.contract import (
-    DIVIDED,
-    SOLVER_OPTIONS,
-    Mechanism,
-    Query,
-    Releases,
-    check_population,
-    noise_in_words,
-)
+from fedproof.mechanisms.contract import DIVIDED, SOLVER_OPTIONS, Mechanism, Query, Releases, noise_in_words
 from fedproof.mechanisms.sampling import Everyone
 from fedproof.mechanisms.uploads import UPLOADS, AnyUpload, Sent, on_grid
 from fedproof.threat import Unit
@@ -22,15 +14,10 @@ _SILENT = "OneRound without noise has no privacy guarantee; its certificate is e
 
 
 class UploadedOnce(Mechanism):
-    """What is common to all that release one sum of vectors, each of which a unit sends once.
+    """What is common to all that release one sum of vectors, each of which a unit sends once."""
 
-    Attributes:
-        upload: the public set that whatever a unit sends is put into before it is added.
-        uploads: kinds of sets that there may be.
-    """
-
-    upload: AnyUpload
-    uploads: ClassVar[tuple[str, ...]] = tuple(UPLOADS)
+    upload: AnyUpload  # the public set that whatever a unit sends is put into before it is added
+    uploads: ClassVar[tuple[str, ...]] = tuple(UPLOADS)  # kinds of sets that there may be
     releases: ClassVar[Releases] = Releases.MODEL
     executor: ClassVar[str] = "fedproof.ensemble.one_round"
     once: ClassVar[bool] = True
@@ -74,15 +61,12 @@ class UploadedOnce(Mechanism):
 
     @property
     def sends_labels(self) -> bool:
-        """As the set says."""
         return self.upload.labels
 
     def models(self, num_units: int) -> int:
-        """One."""
         return 1
 
     def upload_bytes(self, dim: int, bytes_each: int) -> int:
-        """Size of one upload."""
         return self.upload.bytes
 
 
@@ -126,7 +110,6 @@ class OneRound(UploadedOnce):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of the release."""
         unit = self.unit
         return (
             f"every {unit} was counted once, and what it sent was put inside the set '{self.upload.kind}'",
@@ -138,7 +121,6 @@ class OneRound(UploadedOnce):
         )
 
     def in_words(self) -> tuple[str, ...]:
-        """What is sent, summed and noised."""
         noise = noise_in_words(self.noise_multiplier) if self.noise_multiplier else "no noise"
         return (
             f"once, every {self.unit} sends {self.upload.in_words()}",
@@ -187,10 +169,8 @@ class Smoothed(Mechanism):
     parallel = 10**9
 
     def __post_init__(self) -> None:
-        check.positive(
-            noise_multiplier=self.noise_multiplier, smoothing=self.smoothing, clip_norm=self.clip_norm
-        )
-        check_population(self)
+        super().__post_init__()
+        check.positive(smoothing=self.smoothing)
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -204,7 +184,6 @@ class Smoothed(Mechanism):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of the release and of the draws."""
         return (
             *super().assumptions,
             "what an honest user sent depends on its own data alone, and holds all that the model reads",
@@ -214,7 +193,6 @@ class Smoothed(Mechanism):
         )
 
     def in_words(self) -> tuple[str, ...]:
-        """What is sent, summed, noised, released and smoothed."""
         return (
             "once, every user sends one update, which is clipped to norm S as a whole",
             f"{noise_in_words(self.noise_multiplier)} is added to the SUM",

@@ -11,7 +11,7 @@ from fedproof.mechanisms.contract import (
     Releases,
     check_drawn_unit,
     check_pooled_noise,
-    check_population,
+    executor_of_members,
     noisy_sum_in_words,
 )
 from fedproof.mechanisms.sampling import Everyone, Groups
@@ -49,8 +49,8 @@ class Partition(Mechanism):
     unit: Unit = Unit.USER
     kind: ClassVar[str] = "partition"
     releases: ClassVar[Releases] = Releases.GROUPS
-    executor: ClassVar[str] = "fedproof.rounds.members"
     once: ClassVar[bool] = True
+    divides: ClassVar[bool] = False
     step_options: ClassVar[frozenset[str]] = SOLVER_OPTIONS
     unaccounted: ClassVar[str] = (
         "Partition adds no noise and has no privacy guarantee; its certificate counts votes (method vote)"
@@ -59,11 +59,16 @@ class Partition(Mechanism):
     queries = ()
 
     def __post_init__(self) -> None:
-        check.count(rounds=self.rounds)
+        super().__post_init__()
         check_drawn_unit(self)
         check_groups(self.groups)
         if self.groups is None and self.unit is Unit.INSTANCE:
             raise ValueError("groups = None must be a number for unit = 'instance': one instance is no data")
+
+    @property
+    def executor(self) -> str:  # type: ignore[override]  # a property where others have a name
+        """By what a model is trained on."""
+        return executor_of_members(pooled=self.pooled)
 
     @property
     def sampling(self) -> Groups:
@@ -71,7 +76,6 @@ class Partition(Mechanism):
         return Groups(count=self.groups)
 
     def models(self, num_units: int) -> int:
-        """One for each group."""
         return num_units if self.groups is None else self.groups
 
     @property
@@ -86,7 +90,6 @@ class Partition(Mechanism):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of the groups."""
         whose = "depends on no data" if self.groups else _OWN
         return (
             "every model was trained on its own group alone, and the same group gives the same model again",
@@ -94,7 +97,6 @@ class Partition(Mechanism):
         )
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, groups, that there is no noise."""
         return (*super().in_words(), "each model is trained on its own group alone, and no noise is added")
 
 
@@ -141,17 +143,19 @@ class NoisyPartition(Mechanism):
     population: int | None = None
     kind: ClassVar[str] = "noisy-partition"
     releases: ClassVar[Releases] = Releases.GROUPS
-    executor: ClassVar[str] = "fedproof.rounds.members"
     once: ClassVar[bool] = True
     rule = "mean"
 
     def __post_init__(self) -> None:
-        check.count(rounds=self.rounds)
-        check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
+        super().__post_init__()
         check_drawn_unit(self)
         check_groups(self.groups)
-        check_population(self)
         check_pooled_noise(self)
+
+    @property
+    def executor(self) -> str:  # type: ignore[override]  # a property where others have a name
+        """By what a model is trained on."""
+        return executor_of_members(pooled=self.pooled)
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -169,7 +173,6 @@ class NoisyPartition(Mechanism):
         return Groups(count=self.groups)
 
     def models(self, num_units: int) -> int:
-        """One for each group."""
         return self.groups
 
     def declared_population(self, num_units: int) -> int | None:
@@ -178,7 +181,6 @@ class NoisyPartition(Mechanism):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of the groups."""
         return (
             "every model was trained on its own group alone, and the same group with the same noise gives "
             "the same model again; neither the noise nor what sums are divided by depends on who takes part",
@@ -187,6 +189,5 @@ class NoisyPartition(Mechanism):
         )
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, groups, clipping, noise, divisor."""
         alone = "each model is trained on its own group alone"
         return (*super().in_words(), alone, *noisy_sum_in_words(self))

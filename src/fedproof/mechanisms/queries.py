@@ -31,7 +31,6 @@ class Queries(Mechanism):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of queries that others described."""
         executed, divided = super().assumptions
         noise = (
             "a noise multiplier is the noise's standard deviation over the largest norm of what one "
@@ -40,7 +39,6 @@ class Queries(Mechanism):
         return executed, noise, divided
 
     def in_words(self) -> tuple[str, ...]:
-        """Each query: how often, of whom, with how much noise."""
         told = [
             f"{counted(query.count, 'release')} of a sum to which one {self.unit} adds a vector of norm S or "
             f"less, in each of which {query.sampling.in_words(self.unit)} and "

@@ -21,14 +21,26 @@ def digits(value: float) -> str:
     return f"{value:.12g}"
 
 
+class Drawing:
+    """What is asked of a way to take part; kinds answer what differs from this."""
+
+    closed: ClassVar[bool] = False  # whoever joins changes nobody's chance
+    drawn_from: ClassVar[int | None] = None  # how many units there must be; None: any number
+
+    def spread(self, num_units: int) -> float:
+        """Standard deviation of the number of units that take part."""
+        return 0.0
+
+    def check_units(self, num_units: int) -> None:
+        """Raise ValueError if so many units cannot be drawn from."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Poisson:
+class Poisson(Drawing):
     """Each unit takes part independently with `probability`, anew in every round."""
 
     probability: float
     kind: ClassVar[str] = SamplingKind.POISSON.value
-    closed: ClassVar[bool] = False  # whoever joins changes nobody's chance
-    drawn_from: ClassVar[int | None] = None  # any number of units
 
     def __post_init__(self) -> None:
         check.probability(probability=self.probability)
@@ -53,15 +65,12 @@ class Poisson:
         """Who takes part, for a reader."""
         return f"every {unit} takes part independently with probability {digits(self.probability)}"
 
-    def check_units(self, num_units: int) -> None:
-        """Any number of units can be drawn from."""
-
 
 MOST_USERS = 10**10  # the law of who is drawn takes seconds for so many, and minutes for more
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedSize:
+class FixedSize(Drawing):
     """A uniformly random cohort of exactly `cohort` out of `users`, anew in every round."""
 
     cohort: int
@@ -77,7 +86,7 @@ class FixedSize:
             raise ValueError(f"cohort = {self.cohort} must be at most the number of users = {self.users}")
 
     @property
-    def drawn_from(self) -> int:
+    def drawn_from(self) -> int:  # type: ignore[override]
         """How many units there must be."""
         return self.users
 
@@ -94,10 +103,6 @@ class FixedSize:
         """The same way of drawing with the cohort whose chance is nearest."""
         return FixedSize(cohort=max(1, round(chance * self.users)), users=self.users)
 
-    def spread(self, num_units: int) -> float:
-        """The number of units that are drawn does not vary."""
-        return 0.0
-
     def in_words(self, unit: str) -> str:
         """Who takes part, for a reader."""
         chosen = f"all choices of {self.cohort} being equally likely"
@@ -110,13 +115,11 @@ class FixedSize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Everyone:
+class Everyone(Drawing):
     """No sampling: every unit takes part in every round."""
 
     probability: ClassVar[float] = 1.0
     kind: ClassVar[str] = SamplingKind.NONE.value
-    closed: ClassVar[bool] = False
-    drawn_from: ClassVar[int | None] = None
 
     def expected(self, num_units: int) -> float:
         """All of them."""
@@ -126,20 +129,13 @@ class Everyone:
         """There is no other way to take everyone."""
         return self
 
-    def spread(self, num_units: int) -> float:
-        """The number of units that take part does not vary."""
-        return 0.0
-
     def in_words(self, unit: str) -> str:
         """Who takes part, for a reader."""
         return f"every {unit} takes part"
 
-    def check_units(self, num_units: int) -> None:
-        """Any number of units can take part."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class Groups:
+class Groups(Drawing):
     """Units are split once into `count` disjoint groups; replica g trains on group g.
 
     Without a count every unit is a group of its own.
@@ -147,15 +143,10 @@ class Groups:
 
     count: int | None
     closed: ClassVar[bool] = True
-    drawn_from: ClassVar[int | None] = None
 
     def expected(self, num_units: int) -> float:
-        """Mean size of a group."""
+        """Mean size of a group; sizes do not vary by chance, they follow from identities."""
         return 1.0 if self.count is None else num_units / self.count
-
-    def spread(self, num_units: int) -> float:
-        """Sizes of groups are public, they follow from identities."""
-        return 0.0
 
     def in_words(self, unit: str) -> str:
         """Who takes part, for a reader."""

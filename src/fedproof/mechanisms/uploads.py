@@ -39,15 +39,15 @@ class Upload(Protocol):
     bumps: ClassVar[bool]
 
     @property
-    def classes(self) -> int: ...  # noqa: D102
+    def classes(self) -> int: ...
     @property
-    def shape(self) -> tuple[int, int]: ...  # noqa: D102
+    def shape(self) -> tuple[int, int]: ...
     @property
-    def norm(self) -> float: ...  # noqa: D102
+    def norm(self) -> float: ...
     @property
-    def distance(self) -> float: ...  # noqa: D102
+    def distance(self) -> float: ...
     @property
-    def bytes(self) -> int: ...  # noqa: D102
+    def bytes(self) -> int: ...
 
     def inside(self, sent: Sent, out: Floats | None = None) -> Floats:
         """Vectors `(units, width, classes)` of K, whatever was sent; what is not finite becomes 0.
@@ -86,7 +86,7 @@ class _Head(ABC):
     @property
     def bytes(self) -> int:
         """Numbers of four bytes."""
-        return 4 * self.features * self.classes
+        return 4 * self.features * self.classes  # four for each number
 
     @property
     def distance(self) -> float:
@@ -204,6 +204,8 @@ class _Near:
 
     def __post_init__(self) -> None:
         check.count(anchors=self.anchors, classes=self.classes)
+        if self.classes < 2:
+            raise ValueError(f"classes = {self.classes} must be at least 2: one leaves nothing to decide")
         check.positive(sharpness=self.sharpness)
 
     @property
@@ -244,7 +246,7 @@ class NonNegative(_Near):
     @property
     def bytes(self) -> int:
         """Numbers of four bytes."""
-        return 4 * self.anchors * self.classes
+        return 4 * self.anchors * self.classes  # four for each number
 
     def inside(self, sent: Sent, out: Floats | None = None) -> Floats:
         """Negative numbers become 0, and every class's row is scaled to norm one."""

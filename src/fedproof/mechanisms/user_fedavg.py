@@ -4,10 +4,9 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, rule_caveats
 from fedproof.mechanisms.clipping import Clipping, Flat
-from fedproof.mechanisms.contract import Mechanism, Query, check_population, noisy_sum_in_words
+from fedproof.mechanisms.contract import Mechanism, Query, noisy_sum_in_words
 from fedproof.mechanisms.sampling import Sampling
 from fedproof.threat import Relation
 
@@ -37,12 +36,6 @@ class UserFedAvg(Mechanism):
     kind: ClassVar[str] = "user-fedavg"
     executor: ClassVar[str] = "fedproof.rounds.user_fedavg"
 
-    def __post_init__(self) -> None:
-        check.count(rounds=self.rounds)
-        check.not_negative_count(adversaries=self.adversaries)
-        check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
-        check_population(self)
-
     @property
     def effective_noise_multiplier(self) -> float:
         """Noise multiplier of one Gaussian query that stands for all that a round releases.
@@ -65,7 +58,6 @@ class UserFedAvg(Mechanism):
         return self.clipping.caveats + rule_caveats(self.rule)
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, cohorts, clipping, noise, divisor."""
         return (*super().in_words(), *noisy_sum_in_words(self))
 
 
@@ -93,14 +85,9 @@ class FedAvg(Mechanism):
     noise_multiplier = 0.0
     queries = ()
 
-    def __post_init__(self) -> None:
-        check.count(rounds=self.rounds)
-        check_population(self)
-
     def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
         """There is no guarantee at all."""
         return (_NO_NOISE,)
 
     def in_words(self) -> tuple[str, ...]:
-        """Rounds, cohorts, that there is no noise."""
         return (*super().in_words(), "updates are averaged, and no noise is added")

@@ -24,6 +24,13 @@ __all__ = ["NAMES", "Layout", "Model", "as_model", "build", "with_weights"]
 
 
 NAMES = ("linear", "logistic", "mlp", "mnist-cnn", "lenet", "cifar-cnn", "lstm")
+SHAPED = {
+    "linear": linear,
+    "logistic": logistic,
+    "mnist-cnn": mnist_cnn,
+    "lenet": lenet,
+    "cifar-cnn": cifar_cnn,
+}  # by the shape of an input and the number of classes alone
 
 
 @all_digits()
@@ -38,14 +45,9 @@ def build(
 ) -> Model:
     """The model called `name`, shaped for the inputs and classes of `federation`.
 
-    Args:
-        name: one of `NAMES`, or `package.module:function` for a function that takes the federation and
-            returns an `nn.Module`.
-        federation: gives the shape of the inputs, the classes and, for text, the word vectors.
-        hidden: widths of hidden layers; empty for the model's default.
-        weights: `.npz` file with parameters to start from, by name.
-        random_head: whether a head that the file does not have is drawn by the seed, not zero.
-        copies: trained from seeds of their own, whose confidences are averaged.
+    One of `NAMES`, with widths of `hidden` layers, or `package.module:function` for a function that takes the
+    federation and returns an `nn.Module`. It starts from the `weights` in an `.npz` file, see `with_weights`.
+    Of several `copies`, trained from seeds of their own, confidences are averaged.
     """
     if copies != 1:
         one = build(name, federation, hidden=hidden, weights=weights, random_head=random_head)
@@ -93,23 +95,14 @@ def _built_in(name: str, federation: Federation, hidden: tuple[int, ...]) -> Sta
     classes = federation.num_classes
     if hidden and name not in ("mlp", "lstm"):
         raise ValueError(f"hidden = {hidden} is not used by model = {name!r}; only mlp and lstm have it")
-    match name:
-        case "linear":
-            return linear(shape, classes)
-        case "logistic":
-            return logistic(shape, classes)
-        case "mlp":
-            return mlp(shape, classes, hidden or (64,))
-        case "mnist-cnn":
-            return mnist_cnn(shape, classes)
-        case "lenet":
-            return lenet(shape, classes)
-        case "cifar-cnn":
-            return cifar_cnn(shape, classes)
-        case "lstm":
-            if federation.vectors is None:
-                raise ValueError(f"model = 'lstm' needs word vectors, {federation.name} has none")
-            return lstm(federation.vectors, classes, *hidden[:1])
+    if name in SHAPED:
+        return SHAPED[name](shape, classes)
+    if name == "mlp":
+        return mlp(shape, classes, hidden or (64,))
+    if name == "lstm":
+        if federation.vectors is None:
+            raise ValueError(f"model = 'lstm' needs word vectors, {federation.name} has none")
+        return lstm(federation.vectors, classes, *hidden[:1])
     raise ValueError(f"model = {name!r} must be one of {', '.join(NAMES)}, or package.module:function")
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, groupby
+from itertools import accumulate
 from math import prod
 from typing import ClassVar, Protocol
 
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedproof.arrays import layer_sizes
 from fedproof.models.precision import clip_scales, seeded, training_dtype
 from fedproof.models.tape import Tape, Weights, traces
 
@@ -21,10 +22,6 @@ class Layout:
     """Names and shapes of a model's parameters, in the order in which they are flattened.
 
     A layer is one module that owns parameters, so its weight and bias are clipped together.
-
-    Attributes:
-        names: full parameter names, `module.weight`.
-        shapes: shape of each parameter.
     """
 
     names: tuple[str, ...]
@@ -50,9 +47,7 @@ class Layout:
     @cached_property
     def layer_sizes(self) -> tuple[int, ...]:
         """Number of entries of each layer; a layer's parameters are neighbours."""
-        rows = zip(self.names, self.sizes, strict=True)
-        owners = groupby(rows, key=lambda row: row[0].rpartition(".")[0])
-        return tuple(sum(size for _, size in group) for _, group in owners)
+        return layer_sizes(self.names, self.sizes)
 
     @property
     def num_layers(self) -> int:
@@ -134,7 +129,6 @@ class StackedModel:
     Attributes:
         factory: makes the equivalent ordinary module.
         forward: `(weights, inputs, tape) -> logits`; every map with parameters leaves a trace on the tape.
-        num_classes: number of classes.
         start: parameters to start from, `(dim,)`; None draws those of a fresh module.
         drawn: parameters that are drawn anew although there is a `start`.
         frozen: tensors that are not trained, given to `forward` among the weights.

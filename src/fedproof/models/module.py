@@ -37,8 +37,6 @@ class ModuleModel:
         original: the module, never called and never written to; its parameters are where all replicas start
             unless there is a factory.
         factory: makes a fresh module, so that the start follows the seed of the task.
-        num_classes: number of classes.
-        layout: of the parameters that are trained.
         frozen: buffers, and parameters with `requires_grad = False`.
     """
 

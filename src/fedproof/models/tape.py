@@ -38,12 +38,9 @@ class Trace(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Tap:
-    """One application of a map.
+    """One application of a map, by the name of its parameter, and what came out of it, `(stack, ...)`.
 
-    Attributes:
-        weight: name of the map's parameter.
-        outputs: what came out, `(stack, ...)`.
-        trace: makes the trace from the gradient of the outputs, the batch and the type to compute in.
+    `trace` makes the trace from the gradient of the outputs, the batch and the type to compute in.
     """
 
     weight: str
@@ -82,13 +79,10 @@ def affine(
 ) -> Tensor:
     """`inputs @ weight.T + bias` of every model in the stack, as one batched matrix product.
 
-    Args:
-        weights: named parameters `(stack, ...)`.
-        names: of the weight `(stack, out, in)`, or `(stack, out, channels, height, width)` if the inputs are
-            patches with their channels last; and of the bias `(stack, out)`.
-        inputs: `(stack, rows, in)`, or `(1, rows, in)` if all models see the same.
-        tape: where a trace is left, None if no per-instance gradients are wanted.
-        with_bias: False if the caller adds the bias later; the trace is the same.
+    `names` are those of the weight `(stack, out, in)`, or `(stack, out, channels, height, width)` if the
+    inputs are patches with their channels last, and of the bias `(stack, out)`. Inputs `(stack, rows, in)`
+    are `(1, rows, in)` if all models see the same. Without `with_bias` the caller adds the bias later; the
+    trace on the `tape` is the same.
     """
     weight, bias = weights[names[0]], weights[names[1]]
     if weight.dim() == 5:
@@ -116,13 +110,9 @@ def layer(weights: Weights, name: str, inputs: Tensor, tape: Tape | None) -> Ten
 
 @dataclass(frozen=True, kw_only=True)
 class AffineTrace:
-    """An affine map, applied at one or several positions, with the gradients of its outputs.
+    """An affine map, applied at one or several positions, with the gradients of the loss by its outputs.
 
-    Attributes:
-        names: of the map's weight and bias.
-        inputs: `(stack, batch, positions, in)`.
-        gradients: `(stack, batch, positions, out)`, of the loss with respect to the outputs.
-        dtype: what norms and sums are computed in.
+    Inputs are `(stack, batch, positions, in)`; norms and sums are computed in `dtype`.
     """
 
     names: tuple[str, str]

@@ -92,13 +92,9 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """One figure.
+    """One figure; the `description` is what one sees in it, for who cannot.
 
-    Attributes:
-        name: of its files.
-        description: what one sees in it, for who cannot.
-        shares: whether y is a share between 0 and 1, shown in percent.
-        logarithmic: whether x is.
+    With `shares`, y is a share between 0 and 1, shown in percent.
     """
 
     name: str
@@ -177,8 +173,15 @@ def write_charts(charts: Iterable[Chart], destination: Path) -> tuple[Path, ...]
     destination.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for chart in charts:
-        written.append(_write_rows(chart, destination / f"{chart.name}.csv"))
-        written += _write_drawings(chart, destination)
+        rows = destination / f"{chart.name}.csv"
+        with rows.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([chart.header(), *chart.rows()])
+        drawings = [destination / f"{chart.name}.{kind}" for kind in FORMATS]
+        with new_axes() as axes:
+            draw(chart, axes)
+            for path in drawings:
+                save_figure(axes.figure, path)
+        written += [rows, *drawings]
     return tuple(written)
 
 
@@ -194,23 +197,6 @@ def draw_federation(federation: Federation, path: Path) -> Path:
         axes.figure.colorbar(drawn, label="instances")
         save_figure(axes.figure, path)
     return path
-
-
-def _write_rows(chart: Chart, path: Path) -> Path:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(chart.header())
-        writer.writerows(chart.rows())
-    return path
-
-
-def _write_drawings(chart: Chart, destination: Path) -> list[Path]:
-    paths = [destination / f"{chart.name}.{kind}" for kind in FORMATS]
-    with new_axes() as axes:
-        draw(chart, axes)
-        for path in paths:
-            save_figure(axes.figure, path)
-    return paths
 
 
 @contextmanager

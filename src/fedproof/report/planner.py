@@ -148,7 +148,7 @@ def sizes_along(
     """The certified size for each query, cut at `most`; the queries' noise must increase."""
     ratio, sizes = 1.0, list[int]()
     for query in queries:
-        largest = min(most, _users(query))
+        largest = min(most, query.sampling.drawn_from or most)
         if sizes and sizes[-1] >= largest:  # more noise never certifies less
             sizes.append(largest)
             continue
@@ -161,10 +161,6 @@ def sizes_along(
         sizes.append(size)
         ratio = size / guess if 0 < size < largest else ratio  # how far the approximation was off
     return sizes
-
-
-def _users(query: Query) -> int:
-    return query.sampling.drawn_from or 10**9
 
 
 def _walk(holds: Callable[[int], bool], guess: int, largest: int) -> int:
@@ -205,9 +201,6 @@ def planner_section(plan: Plan | None, run: RunData) -> Markup:
     gains = bullets(found, class_="gains") if found else ""
     sliders = () if plan is None else (*_planner(plan, run), _table(plan))
     return section("planner", "What would certify more?", gains, *sliders)
-
-
-# --- gains --------------------------------------------------------------------------------------------------
 
 
 def improvements(run: RunData, plan: Plan | None) -> tuple[str, ...]:
@@ -253,10 +246,10 @@ def _noise(plan: Plan | None) -> Iterator[str]:
     noise, probability, rounds = plan.start
     most = plan.sizes[-1][probability][rounds]
     if most > plan.here:
-        more = f"{most} or more" if most >= plan.most else str(most)
         yield (
             f"More noise: a multiplier of {plan.noises[-1]:g} instead of {plan.noises[noise]:g} certifies "
-            f"{more} instead of {plan.here} for the typical input, by its confidences alone and if they stay."
+            f"{size_text(plan, most)} instead of {plan.here} for the typical input, by its confidences alone "
+            "and if they stay."
         )
 
 
@@ -279,9 +272,6 @@ def _at(run: RunData, method: str, relation: str, *, sure: bool, size: int) -> f
     ]
     found = (float(row["certified_accuracy"]) for row in rows if int(row["size"]) == size)
     return next(found, 0.0) if rows else None
-
-
-# --- sliders ------------------------------------------------------------------------------------------------
 
 
 def _planner(plan: Plan, run: RunData) -> tuple[Markup, Markup]:

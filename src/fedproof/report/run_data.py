@@ -26,9 +26,7 @@ Row = dict[str, str]
 class RunData:
     """A finished run: `certificate` is None where nothing is certified, `federation` where it is not here.
 
-    Attributes:
-        metrics: rows of `metrics.csv`, the certified-accuracy curves.
-        rounds: rows of `private/rounds.csv`, which ε does not cover; empty if it is not there.
+    `metrics` are rows of the certified-accuracy curves, `rounds` those of a file that ε does not cover.
     """
 
     folder: Path
@@ -138,11 +136,9 @@ class ClassRow:
 def class_rows(certificate: Certificate, names: tuple[str, ...], size: int) -> list[ClassRow]:
     """One row for each class that occurs among the labels; `certified` is the share certified for `size`."""
     labels = certificate.labels or ()
-    members: dict[int, list[int]] = {}
-    for index, label in enumerate(labels):
-        members.setdefault(label, []).append(index)
     rows = []
-    for label, inputs in sorted(members.items()):
+    for label in sorted(set(labels)):
+        inputs = [index for index, other in enumerate(labels) if other == label]
         sizes = [certificate.certified_size[index] for index in inputs]
         right = [certificate.prediction[index] == label for index in inputs]
         kept = [known for known in sizes if known is not None]
@@ -190,9 +186,6 @@ def run_charts(run: RunData) -> Iterator[Chart]:
     rounds = rounds_chart(run, spent_after(run, run.certificate))
     if rounds is not None:
         yield rounds
-
-
-# --- certified accuracy -------------------------------------------------------------------------------------
 
 
 def accuracy_chart(certificate: Certificate, metrics: tuple[Row, ...] = ()) -> Chart:
@@ -280,9 +273,6 @@ def _grouped(metrics: tuple[Row, ...]) -> dict[_Key, list[Row]]:
     return dict(sorted(groups.items(), key=lambda group: not group[0][2]))
 
 
-# --- certified sizes ----------------------------------------------------------------------------------------
-
-
 def sizes_chart(certificate: Certificate) -> Chart:
     """How many inputs are certified for each size, right and wrong predictions apart."""
     unit = certificate.threat.unit
@@ -312,9 +302,6 @@ def sizes_chart(certificate: Certificate) -> Chart:
 
 def _bars(label: str, counts: Counter[int], sizes: range, tone: Tone) -> Bars:
     return Bars(label=label, xs=sizes, ys=[counts[size] for size in sizes], tone=tone)
-
-
-# --- round by round -----------------------------------------------------------------------------------------
 
 
 def spent_after(run: RunData, certificate: Certificate) -> dict[int, dict[str, float]]:

@@ -213,9 +213,6 @@ def granted(certificate: Certificate) -> Markup:
     return details("What is taken for granted", bullets(certificate.assumptions))
 
 
-# --- class by class -----------------------------------------------------------------------------------------
-
-
 def classes(certificate: Certificate, names: tuple[str, ...]) -> Markup:
     """The table of the classes."""
     size = words.chosen_size(certificate.headline["certified_accuracy"])

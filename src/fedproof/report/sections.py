@@ -243,8 +243,7 @@ def gallery(run: RunData) -> Markup | None:
     """The chosen inputs as pictures or texts; None where the data are not here or cannot be shown."""
     if run.certificate is None or run.federation is None:
         return None
-    show = _shower(run.federation)
-    certificate, names = run.certificate, run.class_names
+    show, certificate, names = _shower(run.federation), run.certificate, run.class_names
     shown = choices(certificate)
     if show is None or not shown:
         return None
@@ -273,22 +272,15 @@ def _item(index: int, certificate: Certificate, names: tuple[str, ...], show: Sh
 
 
 def _shower(federation: Federation) -> Show | None:
-    texts = getattr(federation, "test_texts", None)
-    if texts is not None or federation.test_features.dtype.kind in "UO":
-        return _text_shower(texts if texts is not None else federation.test_features)
+    """What shows a test input, as a text or as a picture; None where it is neither."""
+    texts = federation.test_texts
+    if texts is not None:
+        return lambda index: _quoted(texts[index])
+    if federation.test_features.dtype.kind in "UO":
+        return lambda index: _quoted(str(federation.test_features[index]))
     images = None if federation.encoded else as_images(federation.test_features, federation.name)
-    return None if images is None else _image_shower(images, federation)
-
-
-def _text_shower(texts: object) -> Show:
-    def show(index: int) -> Markup:
-        text = str(texts[index])  # type: ignore[index]
-        return tag("blockquote", text if len(text) <= _LONGEST else text[:_LONGEST] + "…")
-
-    return show
-
-
-def _image_shower(images: NDArray[np.floating], federation: Federation) -> Show:
+    if images is None:
+        return None
     low = high = None
     if images.ndim == 4:
         # Pixels were scaled channel by channel; over many images the extremes are black and white again.
@@ -300,6 +292,10 @@ def _image_shower(images: NDArray[np.floating], federation: Federation) -> Show:
         return void("img", src=data_uri(pixels), alt=f"test input {index}, {name}", width=64, height=64)
 
     return show
+
+
+def _quoted(text: str) -> Markup:
+    return tag("blockquote", text if len(text) <= _LONGEST else text[:_LONGEST] + "…")
 
 
 def as_images(features: NDArray[np.generic], name: str) -> NDArray[np.floating] | None:

@@ -83,12 +83,11 @@ def legend(chart: Chart) -> Markup:
     if len(chart.series) < 2:
         return Markup("")
     named = [series for series in chart.series if series.short]
-    items = (tag("li", _swatch(series), series.short or series.label) for series in named or chart.series)
+    items = []
+    for series in named or chart.series:
+        swatch = tag("i", class_=f"swatch {_kind(series)} tone-{series.tone}", aria_hidden="true")
+        items.append(tag("li", swatch, series.short or series.label))
     return tag("ul", *items, class_="legend beside" if named else "legend")
-
-
-def _swatch(series: Series) -> Markup:
-    return tag("i", class_=f"swatch {_kind(series)} tone-{series.tone}", aria_hidden="true")
 
 
 def _kind(series: Series) -> str:
@@ -268,23 +267,15 @@ def _shape(series: Series, x: Scale, y: Scale, stacks: dict[float, float]) -> Ma
                 tag("circle", cx=_pixel(x(a)), cy=_pixel(y(b)), r=5, class_=f"point {tone}") for a, b in pairs
             )
     width = min(_WIDEST_BAR, 0.72 * abs(x(1.0) - x(0.0)))
-    return join(_bar(at, height, width, x, y, stacks, tone) for at, height in pairs if height)
-
-
-def _bar(
-    at: float, height: float, width: float, x: Scale, y: Scale, stacks: dict[float, float], tone: str
-) -> Markup:
-    base = stacks.get(at, 0.0)
-    stacks[at] = base + height
-    low, high = y(base), y(base + height)
-    return tag(
-        "rect",
-        x=_pixel(x(at) - width / 2),
-        y=_pixel(high),
-        width=_pixel(width),
-        height=_pixel(low - high),
-        class_=f"bar {tone}",
-    )
+    bars = []
+    for at, height in pairs:
+        base = stacks.get(at, 0.0)
+        stacks[at] = base + height
+        low, high = y(base), y(base + height)
+        box = {"x": x(at) - width / 2, "y": high, "width": width, "height": low - high}
+        if height:
+            bars.append(tag("rect", **{key: _pixel(side) for key, side in box.items()}, class_=f"bar {tone}"))
+    return join(bars)
 
 
 def _mark(at: float, label: str, frame: Frame, x: Scale) -> Markup:

@@ -152,12 +152,8 @@ def claim(
     verb = "keep" if sound else "would keep"
     who = _whatever(threat, users, size)
     kept = f"{percent(curve[str(size)])} of the test inputs {verb} their {label} {who}"
-    return f"{sure} for {for_whom(simultaneous)}, {kept}." if sure else f"{kept}, with certainty."
-
-
-def for_whom(simultaneous: bool) -> str:
-    """Whom a failure probability is about."""
-    return "all inputs together" if simultaneous else "each input"
+    whom = "all inputs together" if simultaneous else "each input"
+    return f"{sure} for {whom}, {kept}." if sure else f"{kept}, with certainty."
 
 
 def released_epsilons(summary: RunSummary) -> list[tuple[str, str, float]]:

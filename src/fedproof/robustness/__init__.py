@@ -4,21 +4,14 @@ One attack beside the bounds is a row, which `fedproof attack` writes. Nothing m
 are drawn from rows where there is no torch.
 """
 
-import csv
-import io
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from fedproof.files import replace_rows
 from fedproof.mechanisms import Caveat
 from fedproof.mechanisms.caveats import sentences
-
-__all__ = ["AttackRow", "read_rows", "write_rows"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +19,11 @@ class AttackRow:
     """One attack beside the bounds; what belongs to a certificate is None where there is none.
 
     Attributes:
-        adversaries: number of poisoned units, users or instances.
-        clean_replica_accuracy, replica_accuracy: of one replica without and with the attack, on average.
-        clean_accuracy, accuracy: of the ensemble predictor without and with the attack, as in `summary.json`.
-        clean_success, success: share of the attacker's inputs, those with a trigger where there is one, that
-            the ensemble answers as the attacker wants; None where it was not measured.
+        adversaries: number of poisoned units, users or instances; what is clean is without them.
+        replica_accuracy: of one replica, on average.
+        accuracy: of the ensemble predictor, as in `summary.json`.
+        success: share of the attacker's inputs, those with a trigger where there is one, that the ensemble
+            answers as the attacker wants; None where it was not measured.
         clean_cost, cost: the attacker's cost J(D) and J(D').
         clipped_share: share of the attacked losses that were clipped to the cost bound.
         certified_accuracy: share of inputs that are predicted correctly and certified for this size.
@@ -40,8 +33,7 @@ class AttackRow:
         certified_lower, certified_upper: tight bounds on J(D').
         paper_lower, paper_upper: the paper's.
         holds_on_cost: J(D') is within the tight bounds up to Monte-Carlo error.
-        sound: the certificate covers this attack and all conditions of its theorem are met.
-        caveats: why not.
+        sound: the certificate covers this attack and all conditions of its theorem are met, else `caveats`.
     """
 
     attack: str
@@ -99,33 +91,3 @@ def write_rows(rows: Sequence[AttackRow], path: Path) -> None:
 def document(rows: Sequence[AttackRow]) -> dict[str, Any]:
     """The rows as `fedproof attack --json` prints them."""
     return {"rows": [row.values() | {"empirical": row.cost} for row in rows]}
-
-
-def read_rows(path: Path) -> list[AttackRow]:
-    """The rows of a file that `write_rows` wrote or, if its name ends in `.json`, that holds a `document`.
-
-    Raises:
-        ValueError: the file holds something else.
-    """
-    text = path.read_text(encoding="utf-8")
-    try:
-        found = (
-            json.loads(text)["rows"]
-            if path.suffix == ".json"
-            else csv.DictReader(io.StringIO(text, newline=""))
-        )
-        rows = [dict(values) for values in found]
-    except (ValueError, TypeError, KeyError, csv.Error) as error:
-        raise ValueError(f"{path} holds no rows of attacks: {error}") from error
-    return [_row(values, f"{path}: rows[{place}]") for place, values in enumerate(rows)]
-
-
-def _row(values: Mapping[str, Any], where: str) -> AttackRow:
-    given = {name: value for name, value in values.items() if value not in ("", None)}
-    why = given.pop("reasons", "").split("; ")
-    given["caveats"] = [{"code": "stated", "sentence": reason} for reason in why if reason]
-    try:
-        return TypeAdapter(AttackRow).validate_python(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{where}.{first['loc'][0]}: {first['msg']}") from error

@@ -15,13 +15,7 @@ from fedproof.certificates import Certificate, CostMethod, Inefficacy, inefficac
 from fedproof.certificates.soundness import caveats_of
 from fedproof.certificates.tight import exact_costs, partition_costs
 from fedproof.config import Config
-from fedproof.ensemble import (
-    Task,
-    ensemble_accuracy,
-    first_updates,
-    replica_accuracies,
-    shares_first_round,
-)
+from fedproof.ensemble import Task, ensemble_accuracy, first_updates, replica_accuracies, shares_first_round
 from fedproof.experiment import certify_scores, ensemble_size, make_task
 from fedproof.mechanisms import Caveat, is_certified, is_private
 from fedproof.progress import Progress, silent
@@ -43,16 +37,9 @@ Certifier = Callable[[NDArray[np.float32]], Certificate | None]
 
 _ROUNDING = 1e-9  # of a mean of losses
 _OPTIONS = (
-    "poison_fraction",
-    "source",
-    "target",
-    "trigger_size",
-    "direction",
-    "values",
-    "gain",
-    "spread",
+    "poison_fraction", "source", "target", "trigger_size", "direction", "values", "gain", "spread",
     "user_instances",
-)
+)  # fmt: skip
 
 
 def attack(
@@ -123,18 +110,11 @@ def evaluate_all(
     first: Tensor | None = None,
     progress: Progress = silent,
 ) -> list[AttackRow]:
-    """A row for every attack; the clean ensemble is trained once.
+    """A row for every attack, with the name it has in `attacks`; the clean ensemble is trained once.
 
-    Args:
-        task: the clean one.
-        attacks: with the name of their row, see `build_series`.
-        num_replicas: of every ensemble.
-        certifier: makes the certificate of the clean ensemble.
-        cost_bound: C̄, to which losses are clipped.
-        delta: at which the paper's ε is accounted.
-        failure_probability: of each comparison with a bound, for the attacked ensemble.
-        first: everybody's round-one updates in the clean task; None: computed here where replicas share them.
-        progress: told after every part.
+    Losses are clipped to the `cost_bound` C̄; the paper's ε is accounted at `delta`. Each comparison of the
+    attacked ensemble with a bound fails with `failure_probability` at most. `first` are everybody's round-one
+    updates in the clean task; None: computed here where replicas share them.
     """
     settings = {"cost_bound": cost_bound, "delta": delta, "failure_probability": failure_probability}
     if first is None and shares_first_round(task):

@@ -243,9 +243,7 @@ def verdict(
         each = failure_probability / lost.size
         sure[lost] = mean_upper((margins[:, lost] + 1) / 2, Bound.BETTING, each) < 0.5
     return Verdict(
-        certified=len(rows),
-        kept=int(np.sum(~lost.any(axis=1))),
-        contradicted=int(np.sum(sure.any(axis=1))),
+        certified=len(rows), kept=int(np.sum(~lost.any(axis=1))), contradicted=int(np.sum(sure.any(axis=1)))
     )
 
 

@@ -96,12 +96,9 @@ def _with_units(task: Task, federation: Federation) -> Task:
 
 @all_digits()
 def attacked_first_updates(task: Task, adversaries: tuple[int, ...], clean: Tensor) -> Tensor:
-    """Round-one updates `(users, dim)` of the attacked `task`: only the adversaries train anew.
+    """Round-one updates `(users, dim)` of a `task` from `under_attack`: only the adversaries train anew.
 
-    Args:
-        task: from `under_attack`, by an attack that nobody leaves in.
-        adversaries: whose rows are computed anew, newcomers behind the others.
-        clean: result of `first_updates` for the clean task.
+    Nobody has left; newcomers stand behind the others. `clean` are the `first_updates` of the clean task.
     """
     if not adversaries:
         return clean
@@ -121,9 +118,9 @@ def poisoned(federation: Federation, attack: Attack) -> Federation:
     """The federation after `attack`.
 
     Guarantee: no unit but the attack's own was touched, of which there are `attack.size`. Units are told by
-    their identity. An attack on users may
-    give its users any instances; one on instances leaves all others of their owners as they are. Only an
-    attack of the relation `join` adds units or takes its own away, and it changes none.
+    their identity. An attack on users may give its users any instances; one on instances leaves all others of
+    their owners as they are. Only an attack of the relation `join` adds units or takes its own away, and it
+    changes none.
 
     Raises:
         ValueError: the attack went beyond its units.

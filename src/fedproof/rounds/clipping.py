@@ -60,19 +60,23 @@ def unbounded(contributions: Contributions) -> Bounded:
 
 
 def add_noise(
-    total: Tensor, noise_std: Tensor, layer_sizes: tuple[int, ...], streams: Sequence[Stream]
+    total: Tensor,
+    noise_std: Tensor,
+    layer_sizes: tuple[int, ...],
+    streams: Sequence[Stream],
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """`total` (replicas, dim) plus Gaussian noise of standard deviation `noise_std` (replicas, layers or 1).
 
-    Guarantee: row r of the noise is drawn from `streams[r]` alone, independent of `total`.
+    Guarantee: row r of the noise is drawn from `streams[r]` alone, in `dtype` or the type of `total`,
+    independent of `total`. The sum has the type of `total`: whoever rounds it does so to what is noised.
     """
-    noise = torch.empty_like(total)
+    noise = torch.empty_like(total, dtype=dtype)
     for row, stream in zip(noise, streams, strict=True):
         stream.normal_(row)
-    if noise_std.shape[1] == 1:
-        return total + noise * noise_std
-    per_entry = noise_std.repeat_interleave(torch.tensor(layer_sizes, device=total.device), dim=1)
-    return total + noise * per_entry
+    if noise_std.shape[1] > 1:
+        noise_std = noise_std.repeat_interleave(torch.tensor(layer_sizes, device=total.device), dim=1)
+    return total + noise * noise_std
 
 
 def next_clip_norms(

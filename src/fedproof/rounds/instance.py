@@ -18,7 +18,7 @@ from fedproof.mechanisms import InstanceFedAvg, InstanceFedSGD
 from fedproof.rounds.clipping import unbounded
 from fedproof.rounds.local import descend
 from fedproof.rounds.randomness import Stream, draw
-from fedproof.rounds.stacking import on_cores
+from fedproof.rounds.stacking import Stacking, on_cores
 from fedproof.rounds.state import (
     Cohort,
     RoundReport,
@@ -50,19 +50,16 @@ class Draw:
         """Of rows without the one more."""
         return Draw(rows=torch.cat([rows, rows.new_zeros(1)]), counts=counts)
 
-    def batches(self, models: Tensor, real: Tensor, width: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Rows `(len(models), width)` and mask of what is no padding, batch after batch.
+    def batch(self, models: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
+        """Rows `(len(models), width)` of each model from its row `first` on, and mask of what is no padding.
 
-        Padding repeats a model's own last row; a model without rows, or in an empty place, gets anybody's.
-        What is masked adds zero whatever it holds: a gradient that is not finite does so too.
+        Padding repeats a model's own last row; a model without rows gets anybody's. What is masked adds zero
+        whatever it holds: a gradient that is not finite does so too.
         """
-        counts = torch.where(real, self.counts[models], 0).unsqueeze(1)
+        counts = self.counts[models].unsqueeze(1)
         begin = (self.counts.cumsum(0) - self.counts)[models].unsqueeze(1)
-        places = torch.arange(width, device=self.rows.device)
-        for first in range(0, max(1, int(counts.max())), width):
-            place = first + places
-            own = torch.minimum(place, (counts - 1).clamp(min=0))
-            yield self.rows[begin + own], place < counts
+        place = torch.arange(first, first + width, device=self.rows.device)
+        return self.rows[begin + torch.minimum(place, (counts - 1).clamp(min=0))], place < counts
 
 
 class Tally:
@@ -106,13 +103,16 @@ def clipped_sums(
     tally: Tally,
     lane: NDArray[np.int64],
     pieces: tuple[float, float],
-    width: int,
+    widths: tuple[int, int],
 ) -> Tensor:
-    """Sum of clipped gradients `(models, dim)` over each model's instances, `width` of them at a time.
+    """Sum of clipped gradients `(models, dim)` over each model's instances, batch after batch.
+
+    In float64, batch after batch, see `aggregation.rule.summed`; what the instances of one batch add up to is
+    computed in the type of `params`, and errs by at most the square of its width times 2⁻²⁴ clip norms.
 
     Guarantee: one instance adds at most `clip_norm`, and nothing where its gradient is not finite. A model's
-    sum depends on its own instances alone, bit for bit: batches have the same width for all, and one that
-    holds padding only adds nothing.
+    sum depends on its own instances alone, bit for bit: batches have the same width for all, and are added
+    one after the other.
 
     Args:
         setting: model, users, how many are summed at once.
@@ -122,25 +122,58 @@ def clipped_sums(
         tally: counts what was clipped.
         lane: `(models,)`, public numbers.
         pieces: how many models there are on average, and the standard deviation.
-        width: of a batch, a public number.
+        widths: of the first batch and of all others, public numbers.
     """
-    total = torch.zeros_like(params)
-    work = draw.counts.cpu().numpy()
+    total = torch.zeros_like(params, dtype=torch.float64)
 
-    def sum_up(places: NDArray[np.int64]) -> None:
-        models = torch.from_numpy(np.maximum(places, 0)).to(params.device)
-        real = torch.from_numpy(places >= 0).to(params.device)
-        own, sums = params[models], torch.zeros_like(params[models])
-        for rows, mask in draw.batches(models, real, width):
-            found = setting.model.clipped_gradient(
-                own, setting.users.features[rows], setting.users.labels[rows], mask, clip_norm
-            )
-            sums += found.total
-            tally.add(models[real], mask[real], found.norms[real], found.finite[real], clip_norm)
-        total[models[real]] = sums[real]
+    def sum_up(stack: _Stack) -> None:
+        rows, mask = draw.batch(stack.models, stack.first, stack.width)
+        found = setting.model.clipped_gradient(
+            params[stack.models], setting.users.features[rows], setting.users.labels[rows], mask, clip_norm
+        )
+        models, real = stack.models[stack.real], stack.real
+        total[models] += found.total[real]
+        tally.add(models, mask[real], found.norms[real], found.finite[real], clip_norm)
 
-    on_cores(sum_up, setting.stacking.stacks(work, lane, *pieces), setting.cores)
+    for stacks in _stacks(setting.stacking, draw.counts, lane, pieces, widths):
+        on_cores(sum_up, stacks, setting.cores)
     return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stack:
+    """Models that are at the same batch: instances `first`, `first + 1`, ..., `width` of them.
+
+    Attributes:
+        models: `(places,)`; anybody in an empty place.
+        real: places that are not empty.
+    """
+
+    first: int
+    width: int
+    models: Tensor
+    real: Tensor
+
+
+def _stacks(
+    stacking: Stacking,
+    counts: Tensor,
+    lane: NDArray[np.int64],
+    pieces: tuple[float, float],
+    widths: tuple[int, int],
+) -> Iterator[Iterator[_Stack]]:
+    """The stacks of first batches, then those of second ones for models that have so many instances, ..."""
+    counted, first, width = counts.cpu().numpy(), 0, widths[0]
+    while (left := np.flatnonzero(counted > first)).size:
+        stacks = list(stacking.stacks(counted[left], lane[left], *pieces))
+        arrays = [index for places in stacks for index in (left[places], np.flatnonzero(places >= 0))]
+        # At once: a GPU is waited for whenever something is sent to it.
+        sent = torch.from_numpy(np.concatenate(arrays)).to(counts.device)
+        parts = iter(torch.split(sent, [len(array) for array in arrays]))
+        yield (_Stack(first=first, width=width, models=models, real=next(parts)) for models in parts)
+        if width > widths[1]:  # about half of the models end with their first batch
+            pieces = pieces[0] / 2, pieces[1]
+        first, width = first + width, widths[1]
 
 
 # --- the round: DP-SGD of every drawn user ------------------------------------------------------------------
@@ -155,10 +188,12 @@ def play(
 ) -> tuple[State, RoundReport]:
     """The state after one round: noisy local steps, sum, divide by the expected cohort.
 
-    Guarantee: all that leaves a user has been noised there; the server's work is post-processing. After one
-    step each (InsDP-FedSGD) the sum of a cohort of m holds noise of standard deviation
-    `√m * noise_multiplier * clip_norm` (times learning rate over batch size), to which one instance adds at
-    most `clip_norm` (times the same).
+    Guarantee: given the models before it, each step is a Gaussian mechanism on a batch, a Poisson sample
+    unless `shuffled`: noise of standard deviation `noise_multiplier * clip_norm` on a sum to which one
+    instance adds at most `clip_norm`. All that leaves a user has been noised there; the server's work is
+    post-processing. After one step each (InsDP-FedSGD) the sum of a cohort of m holds noise of √m times that
+    standard deviation (times learning rate over batch size), to which one instance adds at most `clip_norm`
+    (times the same).
     """
     training = PrivateTraining(
         steps=mechanism.local_steps,
@@ -167,11 +202,39 @@ def play(
         batch_probability=mechanism.batch_probabilities(setting.users.sizes, setting.local.batch_size),
         shuffled=mechanism.shuffled,
     )
-    velocity = _velocity(setting, state) if mechanism.keep_momentum else None
-    handed_in, report = private_updates(training, setting, state, streams, velocity)
+    cohort = cohort_of(streams.cohorts[:, state.round])
+    start = state.params[torch.from_numpy(cohort.replica).to(state.params.device)]
+    kept = _velocity(setting, state) if mechanism.keep_momentum else None
+    velocity = torch.zeros_like(start) if kept is None else kept
+    params, tally = start.clone(), Tally(len(start), start)
+    rows = _Rows.of(setting.users, cohort, start.device)
+    sum_up = partial(
+        clipped_sums,
+        setting,
+        clip_norm=training.clip_norm,
+        tally=tally,
+        lane=cohort.replica + cohort.slot,
+        pieces=setting.pieces(len(state.params)),
+        widths=_widths(setting),
+    )
+    for drawn, divisors in _draws(training, setting, rows, state.round, streams.lots):
+        gradient = sum_up(params, drawn)
+        gradient.add_(_noise(cohort, streams.noise, start), alpha=training.noise_std)
+        descend(params, velocity, gradient.div_(divisors).to(params.dtype), setting.local)
+    handed_in = _handed_in(setting, state, cohort, params.sub_(start))
     total = setting.aggregation(unbounded(handed_in).contributions)
-    params = state.params + total / mechanism.divisor(setting.users.num_users)
-    return replace(state, round=state.round + 1, params=params, velocity=velocity), report
+    mean = total / mechanism.divisor(setting.users.num_users)
+    after = replace(state, round=state.round + 1, params=state.params + mean, velocity=kept)
+    return after, tally.of_replicas(cohort).report((cohort.members >= 0).sum(1), training.clip_norm)
+
+
+def _handed_in(setting: Setting, state: State, cohort: Cohort, changes: Tensor) -> Contributions:
+    """What the members of a cohort hand in, of `changes` (pairs, dim), after the attack if there is one."""
+    updates = changes.new_zeros((*cohort.members.shape, changes.shape[1]))
+    places = (torch.from_numpy(index).to(changes.device) for index in (cohort.replica, cohort.slot))
+    updates[tuple(places)] = changes
+    contributions = contributions_of(updates, cohort.members, setting.model.layout.layer_sizes)
+    return contributions if setting.attack is None else setting.attack(contributions, state)
 
 
 def _velocity(setting: Setting, state: State) -> Tensor:
@@ -200,62 +263,18 @@ class PrivateTraining:
     shuffled: bool = False
 
 
-def private_updates(
-    training: PrivateTraining,
-    setting: Setting,
-    state: State,
-    streams: Streams,
-    velocity: Tensor | None = None,
-) -> tuple[Contributions, RoundReport]:
-    """What the members of the round's cohorts hand in after `training.steps` noisy steps each.
-
-    Guarantee: given the models before it, each step is a Gaussian mechanism on a batch, a Poisson sample
-    unless `shuffled`: noise of standard deviation `noise_std` on a sum to which one instance adds at most
-    `clip_norm`.
-
-    Args:
-        training: what members do.
-        setting: what stays the same.
-        state: the models before the round.
-        streams: the randomness.
-        velocity: `(pairs, dim)`, momentum to begin with, changed in place; None begins at rest.
-    """
-    cohort = cohort_of(streams.cohorts[:, state.round])
-    replica = torch.from_numpy(cohort.replica).to(state.params.device)
-    start = state.params[replica]
-    velocity = torch.zeros_like(start) if velocity is None else velocity
-    params, tally = start.clone(), Tally(len(replica), start)
-    rows = _Rows.of(setting.users, cohort, start.device)
-    sum_up = partial(
-        clipped_sums,
-        setting,
-        clip_norm=training.clip_norm,
-        tally=tally,
-        lane=cohort.replica + cohort.slot,
-        pieces=setting.pieces(len(state.params)),
-        width=_width(setting),
-    )
-    for drawn, divisors in _draws(training, setting, rows, state.round, streams.lots):
-        gradient = sum_up(params, drawn)
-        gradient.add_(_noise(cohort, streams.noise, start), alpha=training.noise_std)
-        descend(params, velocity, gradient.div_(divisors), setting.local)
-    updates = start.new_zeros((*cohort.members.shape, start.shape[1]))
-    updates[replica, torch.from_numpy(cohort.slot).to(replica.device)] = params.sub_(start)
-    contributions = contributions_of(updates, cohort.members, setting.model.layout.layer_sizes)
-    if setting.attack is not None:
-        contributions = setting.attack(contributions, state)
-    sizes = (cohort.members >= 0).sum(1)
-    return contributions, tally.of_replicas(cohort).report(sizes, training.clip_norm)
-
-
 # --- batches ------------------------------------------------------------------------------------------------
 
 
-def _width(setting: Setting) -> int:
-    """Instances summed at a time: few batches are larger than two standard deviations above the mean."""
-    size, most = setting.local.batch_size, setting.users.most_instances
-    width = 4 * math.ceil((size + 2 * math.sqrt(size)) / 4)
-    return width if most is None else min(width, most)
+def _widths(setting: Setting) -> tuple[int, int]:
+    """Instances summed at first, and at a time after that, from public numbers alone.
+
+    As many as a batch has on average, then about two standard deviations: most of a wider batch would be
+    padding, and each narrower one reads all parameters of its model. Few enough for sums of float32.
+    """
+    size, most = setting.local.batch_size, setting.users.most_instances or math.inf
+    first, more = min(4 * math.ceil(size / 4), 256), min(4 * math.ceil(math.sqrt(size) / 2), 256)
+    return int(min(first, most)), int(min(more, first, most))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Local training of many (replica, user) pairs at once, each exactly as if it were trained alone."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from fedproof.mechanisms import LocalTraining
 from fedproof.rounds.randomness import augment_generator
-from fedproof.rounds.stacking import taken
-from fedproof.rounds.state import Setting
+from fedproof.rounds.stacking import on_cores, taken
+from fedproof.rounds.state import Setting, State
 
 _POINTS = 4  # along each side of an image, at which it is bent
 
@@ -48,43 +48,30 @@ class Augment:
     itself. Nothing is drawn for a model or a unit, so nobody's random numbers depend on others.
 
     Attributes:
-        shift: largest number of pixels, each way.
-        flip: whether half of the steps see mirrored images.
-        stretch: largest change of each entry of the 2 by 2 matrix that maps an image's coordinates.
-        bend: largest number of pixels, each way, by which each of 4 by 4 even points is displaced; pixels in
-            between follow smoothly.
+        local: says by how much, see `shift`, `flip`, `stretch` and `bend` there.
         seed, round: of the random numbers.
     """
 
-    shift: int
-    flip: bool
-    stretch: float = 0.0
-    bend: float = 0.0
+    local: LocalTraining
     seed: int = field(repr=False)
     round: int
 
-    @staticmethod
-    def of(local: LocalTraining, seed: int, round: int) -> "Augment":
-        """What `local` asks for."""
-        asked = {key: getattr(local, key) for key in ("shift", "flip", "stretch", "bend")}
-        return Augment(**asked, seed=seed, round=round)
-
     def __call__(self, images: Tensor, epoch: int, step: int) -> Tensor:
         """`images` (models, places, ..., height, width) as seen in one step; their border is repeated."""
-        if not (self.shift or self.flip or self.stretch or self.bend):
+        if not self.local.augments:
             return images
         generator = augment_generator(self.seed, self.round, epoch, step)
-        down, right = generator.integers(-self.shift, self.shift + 1, size=2).tolist()
+        down, right = generator.integers(-self.local.shift, self.local.shift + 1, size=2).tolist()
         images = _moved(_moved(images, down, -2), right, -1)
-        images = images.flip(-1) if self.flip and generator.random() < 0.5 else images
-        return self._warped(images, generator) if self.stretch or self.bend else images
+        images = images.flip(-1) if self.local.flip and generator.random() < 0.5 else images
+        return self._warped(images, generator) if self.local.stretch or self.local.bend else images
 
     def _warped(self, images: Tensor, generator: np.random.Generator) -> Tensor:
         models, places, *_, height, width = images.shape
         # Row after row, so that a short batch is warped as the first places of a full one are.
         drawn = torch.from_numpy(generator.uniform(-1, 1, (places, 2, 2 + _POINTS**2)))
-        matrix = torch.eye(2, 3).double() + F.pad(self.stretch * drawn[..., :2], (0, 1))
-        points = self.bend * drawn[..., 2:].reshape(places, 2, _POINTS, _POINTS)
+        matrix = torch.eye(2, 3).double() + F.pad(self.local.stretch * drawn[..., :2], (0, 1))
+        points = self.local.bend * drawn[..., 2:].reshape(places, 2, _POINTS, _POINTS)
         moves = F.interpolate(points, (height, width), mode="bicubic").permute(0, 2, 3, 1)
         source = F.affine_grid(matrix, [places, 1, height, width], align_corners=False)
         source = source + moves * 2 / torch.tensor([width, height])
@@ -93,37 +80,69 @@ class Augment:
         return seen.view(places, models, *images.shape[2:]).transpose(0, 1).contiguous()
 
 
-def descent(setting: Setting, start: Tensor, batches: Iterable[Batch], augment: Augment) -> Tensor:
-    """What SGD over `batches` changes, `(stack, dim)`, from `start` (stack, dim).
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The local training of one round, in pieces: each has a replica's model to start from, and batches.
 
-    What stands in an empty place of the stack means nothing afterwards.
+    Attributes:
+        replica, slot: `(pieces,)`, which replica a piece belongs to, and its place among the pieces of that.
+        width: number of these places.
+        stacks: the pieces that are trained at once, -1 where a place is empty, see `Stacking.stacks`.
+        batches: of the pieces in a stack.
     """
-    users, local = setting.users, setting.local
-    params = start.clone()
-    velocity = torch.zeros_like(params)
-    for batch in batches:
-        now, moving = params[: len(batch.rows)], velocity[: len(batch.rows)]
-        inputs, labels = users.features[batch.rows], users.labels[batch.rows]
-        inputs = augment(inputs, batch.epoch, batch.step)
-        weights = 1 / batch.sizes.to(now.dtype)
-        if local.balanced:
-            weights = weights * users.balance[batch.rows]
-        gradient = setting.model.gradient(now, inputs, labels, torch.where(batch.inside, weights, 0))
-        before = None if batch.steps is None else (now.clone(), moving.clone())
-        descend(now, moving, gradient, at_epoch(local, batch.epoch))
-        if before is not None and batch.steps is not None:
-            now.copy_(torch.where(batch.steps, now, before[0]))
-            moving.copy_(torch.where(batch.steps, moving, before[1]))
-    return params.sub_(start)
+
+    replica: NDArray[np.int64]
+    slot: NDArray[np.int64]
+    width: int
+    stacks: Iterable[NDArray[np.int64]]
+    batches: Callable[[NDArray[np.int64]], Iterator[Batch]]
 
 
-def batches_of(setting: Setting, members: NDArray[np.int64], order: Tensor) -> Iterator[Batch]:
-    """The batches of each user in `members` (stack,), all epochs; a member of -1 is an empty place.
+def descent(setting: Setting, state: State, work: Work, home: torch.device | None = None) -> Tensor:
+    """What SGD changes, `(replicas, width, dim)`, 0 where there is no piece, kept on `home` or with `state`.
+
+    Guarantee: an update depends on its replica's model, its own batches and the round alone, bit for bit.
+    """
+    params, local, device = state.params, setting.local, state.params.device
+    home = home or device
+    updates = torch.zeros((len(params), work.width, params.shape[1]), dtype=params.dtype, device=home)
+    augment = Augment(local=local, seed=setting.seed, round=state.round)
+
+    def train(places: NDArray[np.int64]) -> None:
+        pieces, real = places[places >= 0], torch.from_numpy(places >= 0).to(device)
+        replica, slot = (torch.from_numpy(index[pieces]) for index in (work.replica, work.slot))
+        start = params.new_zeros((len(places), params.shape[1]))  # nobody asks what becomes of an empty place
+        start[real] = params[replica.to(device)]
+        models, velocity = start.clone(), torch.zeros_like(start)
+        for batch in work.batches(places):
+            now, moving = models[: len(batch.rows)], velocity[: len(batch.rows)]
+            gradient = setting.model.gradient(now, *_seen(setting, batch, augment))
+            descend(now, moving, gradient, at_epoch(local, batch.epoch), batch.steps)
+        updates[replica.to(home), slot.to(home)] = models.sub_(start)[real].to(home)
+
+    on_cores(train, work.stacks, setting.cores)
+    return updates
+
+
+def _seen(setting: Setting, batch: Batch, augment: Augment) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, labels and weights `(models, width)` of a batch."""
+    users = setting.users
+    inputs = augment(users.features[batch.rows], batch.epoch, batch.step)
+    weights = 1 / batch.sizes.to(users.balance.dtype)
+    if setting.local.balanced:
+        weights = weights * users.balance[batch.rows]
+    return inputs, users.labels[batch.rows], torch.where(batch.inside, weights, 0)
+
+
+def batches_of(
+    setting: Setting, user: NDArray[np.int64], order: Tensor, places: NDArray[np.int64]
+) -> Iterator[Batch]:
+    """The batches, of all epochs, that the pieces in `places` see, each those of its `user` (pieces,).
 
     `order` (epochs, instances) says in which order a user sees its rows.
     """
     users, size, device = setting.users, setting.local.batch_size, order.device
-    sizes, offsets = taken(users.sizes, members), taken(users.offsets[:-1], members)
+    sizes, offsets = taken(users.sizes[user], places), taken(users.offsets[user], places)
     first, counts = (torch.from_numpy(array).to(device).unsqueeze(1) for array in (offsets, sizes))
     for epoch in range(setting.local.epochs):
         for begin in range(0, int(sizes.max()), size):
@@ -169,13 +188,22 @@ def at_epoch(local: LocalTraining, epoch: int) -> LocalTraining:
     return replace(local, learning_rate=local.learning_rate * part)
 
 
-def descend(params: Tensor, velocity: Tensor, gradient: Tensor, local: LocalTraining) -> None:
-    """One step of SGD with momentum and weight decay, in place, as `torch.optim.SGD` takes it."""
+def descend(
+    params: Tensor, velocity: Tensor, gradient: Tensor, local: LocalTraining, steps: Tensor | None = None
+) -> None:
+    """One step of SGD with momentum and weight decay, in place, as `torch.optim.SGD` takes it.
+
+    Of `steps` (models, 1) it is taken by those where it is True, if it is given.
+    """
+    before = None if steps is None else (params.clone(), velocity.clone())
     if local.weight_decay:
         gradient = gradient.add_(params, alpha=local.weight_decay)
     if local.momentum:
         gradient = velocity.mul_(local.momentum).add_(gradient)
     params.add_(gradient, alpha=-local.learning_rate)
+    if before is not None and steps is not None:
+        params.copy_(torch.where(steps, params, before[0]))
+        velocity.copy_(torch.where(steps, velocity, before[1]))
 
 
 def _moved(images: Tensor, pixels: int, axis: int) -> Tensor:

@@ -1,7 +1,8 @@
-"""Members drawn once, or disjoint groups, without noise or with it: the same in every round."""
+"""Instances of all members as one data set, without noise or with it: members drawn once, or groups."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -9,14 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.mechanisms import Mechanism
-from fedproof.rounds import user_fedavg
-from fedproof.rounds.clipping import add_noise, unbounded
+from fedproof.rounds.clipping import add_noise
 from fedproof.rounds.heads import heads_of
 from fedproof.rounds.instance import Draw, Tally, clipped_sums
-from fedproof.rounds.local import Augment, Batch, descend, descent, steps_of
+from fedproof.rounds.local import Batch, Work, descend, descent, steps_of
 from fedproof.rounds.randomness import Stream
 from fedproof.rounds.stacking import on_cores, taken
-from fedproof.rounds.state import RoundReport, Setting, State, Streams, Users, report
+from fedproof.rounds.state import RoundReport, Setting, State, Streams, Users
 
 _NOTHING = np.empty(0, dtype=np.int64)  # the rows of an empty place
 _TOGETHER, _NUMBERS = 64, 1 << 25  # models in closed form that are fitted at once, and what they hold
@@ -27,37 +27,57 @@ def play(
 ) -> tuple[State, RoundReport]:
     """The state after one round among the members of each replica, their cohort or group.
 
-    Guarantee: nobody else has any influence. Without noise the round is the members' mean, or training on
-    their data, and nothing is claimed about a single member. With noise it is that of `UserFedAvg`, or one
-    step on the drawn instances: a Gaussian mechanism whose sum is divided by the expected cohort.
+    Guarantee: nobody else has any influence. Without noise the round is training on their data, or a fit to
+    them, and nothing is claimed about a single member. With noise it is one step on the drawn instances: a
+    Gaussian mechanism whose sum is divided by the expected cohort.
     """
-    if mechanism.noise_multiplier:
-        if mechanism.pooled:
-            return _noisy_step(mechanism, setting, state, streams)
-        return user_fedavg.play(mechanism, setting, state, streams, shared)
-    if setting.local.solver != "sgd":
-        params = _fitted(setting, state, streams)
-        happened = _report(streams.cohorts[:, state.round], params - state.params)
-        return replace(state, round=state.round + 1, params=params), happened
-    if mechanism.pooled:
-        update, happened = _pooled(setting, state, streams)
-    else:
-        plain = unbounded(user_fedavg.gather_updates(setting, state, streams, shared))
-        members = plain.contributions.present.sum(1).clamp(min=1).unsqueeze(1)
-        update, happened = setting.aggregation(plain.contributions) / members, report(plain)
-    return replace(state, round=state.round + 1, params=state.params + update), happened
+    chosen = streams.cohorts[:, state.round]
+    if not mechanism.noise_multiplier:
+        if setting.local.solver == "sgd":
+            update = descent(setting, state, _pooled(setting, chosen, streams.batches))[:, 0]
+            some = torch.from_numpy((chosen & (setting.users.sizes > 0)).any(axis=1, keepdims=True))
+            update = torch.where(some.to(update.device), update, 0)  # who has no instances does not move
+            params = state.params + update
+        else:
+            params = _fitted(setting, chosen, state.params)
+            update = params - state.params
+        return replace(state, round=state.round + 1, params=params), _report(chosen, update)
+    tally = Tally(len(chosen), state.params)
+    total = clipped_sums(
+        setting,
+        state.params,
+        _drawn(chosen, state.params.device),
+        clip_norm=mechanism.clip_norm,
+        tally=tally,
+        lane=np.arange(len(chosen)),
+        pieces=(len(chosen), 0.0),
+        widths=(setting.local.batch_size, setting.local.batch_size),
+    )
+    noise_std = (mechanism.noise_multiplier * state.clip_norms).unsqueeze(1)
+    noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise, state.params.dtype)
+    params = state.params.clone()
+    gradient = (noisy / mechanism.divisor(setting.users.num_users)).to(params.dtype)  # no draw changes it
+    descend(params, torch.zeros_like(params), gradient, setting.local)
+    after = replace(state, round=state.round + 1, params=params)
+    return after, tally.report(chosen.sum(axis=1), mechanism.clip_norm)
 
 
-def _fitted(setting: Setting, state: State, streams: Streams) -> Tensor:
+def _drawn(chosen: NDArray[np.bool_], device: torch.device) -> Draw:
+    """The instances of each replica; units are instances here, so a unit's number is its row."""
+    arrays = (np.nonzero(chosen)[1], chosen.sum(axis=1))
+    return Draw.of(*(torch.from_numpy(array).to(device) for array in arrays))
+
+
+def _fitted(setting: Setting, chosen: NDArray[np.bool_], like: Tensor) -> Tensor:
     """The linear models that fit the pooled instances of each replica in closed form, whatever the start.
 
     Guarantee: a model's bits follow from its own instances. Some models are computed at once, in a shape that
     their own instances decide: the number of rows is the power of two that holds them, the number of models
     follows from that, and the lane from who the instances belong to.
     """
-    chosen, local, users = streams.cohorts[:, state.round], setting.local, setting.users
+    local, users = setting.local, setting.users
     own = [_rows_of(users, np.flatnonzero(row)) for row in chosen]
-    found = torch.zeros_like(state.params)
+    found = torch.zeros_like(like)
 
     def fit(places: NDArray[np.int64]) -> None:
         rows, inside = _rows(own, places, found.device)
@@ -126,36 +146,28 @@ def _table(held: Sequence[NDArray[np.int64]], width: int) -> Tensor:
     return torch.from_numpy(table)
 
 
-def _pooled(setting: Setting, state: State, streams: Streams) -> tuple[Tensor, RoundReport]:
-    chosen = streams.cohorts[:, state.round]
-    sizes = chosen.astype(np.int64) @ setting.users.sizes
-    augment = Augment.of(setting.local, setting.seed, state.round)
-    update = torch.zeros_like(state.params)
-
-    def train(places: NDArray[np.int64]) -> None:
-        real = torch.from_numpy(places >= 0).to(update.device)
-        where = torch.from_numpy(places[places >= 0]).to(update.device)
-        start = torch.zeros((len(places), update.shape[1]), dtype=update.dtype, device=update.device)
-        start[real] = state.params[where]
-        batches = _batches(setting, chosen, taken(sizes, places), places, streams.batches)
-        change = descent(setting, start, batches, augment)[real]
-        some = torch.from_numpy(sizes[places[places >= 0]] > 0).to(update.device).unsqueeze(1)
-        update[where] = torch.where(some, change, 0)  # who has no instances does not move
-
-    lane = np.arange(len(chosen))
-    on_cores(train, setting.stacking.stacks(sizes, lane, len(chosen)), setting.cores)
-    return update, _report(chosen, update)
+def _pooled(setting: Setting, chosen: NDArray[np.bool_], streams: Sequence[Stream]) -> Work:
+    """Training on the instances of each replica's members as one data set: a piece for each replica."""
+    sizes, replica = chosen.astype(np.int64) @ setting.users.sizes, np.arange(len(chosen))
+    return Work(
+        replica=replica,
+        slot=np.zeros_like(replica),
+        width=1,
+        stacks=setting.stacking.stacks(sizes, replica, len(chosen)),
+        batches=partial(_batches, setting, chosen, sizes, streams),
+    )
 
 
 def _batches(
     setting: Setting,
     chosen: NDArray[np.bool_],
-    counts: NDArray[np.int64],
-    places: NDArray[np.int64],
+    sizes: NDArray[np.int64],
     streams: Sequence[Stream],
+    places: NDArray[np.int64],
 ) -> Iterator[Batch]:
-    """Batches of the pooled instances of the replicas in `places`, which hold `counts` of them."""
+    """Batches of the pooled instances of the replicas in `places`; replicas hold `sizes` of them."""
     size, device = setting.local.batch_size, setting.users.labels.device
+    counts = taken(sizes, places)
     held = [
         _rows_of(setting.users, np.flatnonzero(chosen[place])) if place >= 0 else _NOTHING
         for place in places.tolist()
@@ -195,36 +207,3 @@ def _report(chosen: NDArray[np.bool_], update: Tensor) -> RoundReport:
         non_finite=(~norms.isfinite()).double(),
         clip_norm=torch.full_like(norms, torch.inf),
     )
-
-
-# --- with noise ---------------------------------------------------------------------------------------------
-
-
-def _noisy_step(
-    mechanism: Mechanism, setting: Setting, state: State, streams: Streams
-) -> tuple[State, RoundReport]:
-    chosen = streams.cohorts[:, state.round]
-    tally = Tally(len(chosen), state.params)
-    total = clipped_sums(
-        setting,
-        state.params,
-        _drawn(chosen, state.params.device),
-        clip_norm=mechanism.clip_norm,
-        tally=tally,
-        lane=np.arange(len(chosen)),
-        pieces=(len(chosen), 0.0),
-        width=setting.local.batch_size,
-    )
-    noise_std = (mechanism.noise_multiplier * state.clip_norms).to(total.dtype).unsqueeze(1)
-    noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise)
-    gradient = noisy / mechanism.divisor(setting.users.num_users)  # which nobody's draw changes
-    params = state.params.clone()
-    descend(params, torch.zeros_like(params), gradient, setting.local)
-    after = replace(state, round=state.round + 1, params=params)
-    return after, tally.report(chosen.sum(axis=1), mechanism.clip_norm)
-
-
-def _drawn(chosen: NDArray[np.bool_], device: torch.device) -> Draw:
-    """The instances of each replica; units are instances here, so a unit's number is its row."""
-    arrays = (np.nonzero(chosen)[1], chosen.sum(axis=1))
-    return Draw.of(*(torch.from_numpy(array).to(device) for array in arrays))

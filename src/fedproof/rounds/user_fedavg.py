@@ -1,18 +1,19 @@
 """User-level DP-FedAvg, and federated averaging without privacy: the same round, without bound and noise."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.aggregation import Contributions
+from fedproof.aggregation import Contributions, mean
+from fedproof.aggregation.rule import summed
 from fedproof.mechanisms import Mechanism
 from fedproof.rounds.clipping import Bounded, add_noise, bound, next_clip_norms, unbounded
-from fedproof.rounds.local import Augment, batches_of, descent
+from fedproof.rounds.local import Work, batches_of, descent
 from fedproof.rounds.randomness import data_order
-from fedproof.rounds.stacking import on_cores, taken
 from fedproof.rounds.state import (
     Cohort,
     RoundReport,
@@ -32,7 +33,8 @@ def play(
 
     Guarantee: given the models before it, a round is a Gaussian mechanism: noise of standard deviation
     `noise_multiplier * clip_norm` on a sum to which a member adds at most `clip_norm * clipping.sensitivity`.
-    There is none where the mechanism has no noise: then nothing is clipped either.
+    There is none where the mechanism has no noise: then nothing is clipped either, and where it does not
+    divide by the expected cohort the members' mean is taken. Who is no member has no influence at all.
 
     Args:
         mechanism: what is accounted, hence what is executed.
@@ -41,47 +43,73 @@ def play(
         streams: of the replicas in `state`.
         shared: updates `(users, dim)` if all replicas start this round from the same model, else None.
     """
-    handed_in = gather_updates(setting, state, streams, shared)
-    cohort = mechanism.divisor(setting.users.num_users)
-    if not mechanism.noise_multiplier:
-        plain = unbounded(handed_in)
-        params = state.params + setting.aggregation(plain.contributions) / cohort
-        return replace(state, round=state.round + 1, params=params), report(plain)
-    bounded = bound(handed_in, mechanism.clipping, state.clip_norms)
-    total = setting.aggregation(bounded.contributions)
-    noise_std = (mechanism.noise_multiplier * bounded.thresholds).to(total.dtype)
-    noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise)
-    clip_norms = _clip_norms(mechanism, bounded, state, streams, cohort)
-    after = State(round=state.round + 1, params=state.params + noisy / cohort, clip_norms=clip_norms)
-    return after, report(bounded)
-
-
-def gather_updates(setting: Setting, state: State, streams: Streams, shared: Tensor | None) -> Contributions:
-    """What the members of the round's cohorts hand in, after the attack if there is one."""
     chosen = streams.cohorts[:, state.round]
-    layer_sizes = setting.model.layout.layer_sizes
     if shared is None:
         cohort = cohort_of(chosen)
-        # A lane by the place in the replica's own cohort: another replica's members do not change it.
-        lane, public = cohort.replica + cohort.slot, setting.pieces(len(chosen))
-        updates = _train(setting, state, cohort, state.params.device, lane, public)
-        contributions = contributions_of(updates, cohort.members, layer_sizes)
+        updates = descent(setting, state, _pairs(setting, state, cohort, setting.pieces(len(chosen))))
+        handed_in = contributions_of(updates, cohort.members, setting.model.layout.layer_sizes)
         if getattr(setting.attack, "collusive", False):
-            contributions = _with_coalition(contributions, setting, state, chosen)
+            handed_in = _with_coalition(handed_in, setting, state, chosen)
     else:
-        # All that is needed of a table the device may not hold, and one row if all cohorts are empty.
-        needed: NDArray[np.bool_] = np.asarray(chosen.any(axis=0))
-        # Adversaries know of each other: what they hand in must not depend on who was drawn beside them.
-        needed[list(getattr(setting.attack, "adversaries", ()))] = True
-        drawn = np.flatnonzero(needed) if needed.any() else np.zeros(1, dtype=np.int64)
-        updates = shared[torch.from_numpy(drawn).to(shared.device)].to(state.params.device)
-        present = torch.from_numpy(chosen[:, drawn]).to(updates.device)
-        contributions = replace(
-            contributions_of(updates.unsqueeze(0), drawn[None, :], layer_sizes),
-            present=present,
-            scales=present.unsqueeze(2).to(updates.dtype),
-        )
-    return contributions if setting.attack is None else setting.attack(contributions, state)
+        handed_in = _looked_up(shared, setting, state, chosen)
+    if setting.attack is not None:
+        handed_in = setting.attack(handed_in, state)
+    expected = mechanism.divisor(setting.users.num_users)
+    if not mechanism.noise_multiplier:
+        plain = unbounded(handed_in)
+        members = plain.contributions.present.sum(1).clamp(min=1).unsqueeze(1)
+        change = setting.aggregation(plain.contributions) / (expected if mechanism.divides else members)
+        return replace(state, round=state.round + 1, params=state.params + change), report(plain)
+    bounded = bound(handed_in, mechanism.clipping, state.clip_norms)
+    exact = setting.aggregation is mean  # the one rule whose noise is accounted
+    total = (
+        summed(bounded.contributions, torch.float64) if exact else setting.aggregation(bounded.contributions)
+    )
+    noise_std = (mechanism.noise_multiplier * bounded.thresholds).to(total.dtype)
+    noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise, state.params.dtype)
+    clip_norms = _clip_norms(mechanism, bounded, state, streams, expected)
+    params = state.params + (noisy / expected).to(state.params.dtype)
+    return State(round=state.round + 1, params=params, clip_norms=clip_norms), report(bounded)
+
+
+def _pairs(
+    setting: Setting,
+    state: State,
+    cohort: Cohort,
+    pieces: tuple[float, float],
+    lane: NDArray[np.int64] | None = None,
+) -> Work:
+    """The local training of a cohort: a piece for each (replica, user) pair.
+
+    `pieces` are how many there are on average, and the standard deviation: public numbers, as the `lane` is.
+    """
+    users, local = setting.users, setting.local
+    if lane is None:  # by the place in the replica's own cohort: another replica's members do not change it
+        lane = cohort.replica + cohort.slot
+    order = data_order(setting.seed, state.round, users.offsets, local.epochs, users.who)
+    return Work(
+        replica=cohort.replica,
+        slot=cohort.slot,
+        width=cohort.members.shape[1],
+        stacks=setting.stacking.stacks(users.sizes[cohort.user], lane, *pieces),
+        batches=partial(batches_of, setting, cohort.user, torch.from_numpy(order).to(users.labels.device)),
+    )
+
+
+def _looked_up(shared: Tensor, setting: Setting, state: State, chosen: NDArray[np.bool_]) -> Contributions:
+    """What members hand in where everybody's update is known: one table for all replicas."""
+    # All that is needed of a table the device may not hold, and one row if all cohorts are empty.
+    needed: NDArray[np.bool_] = np.asarray(chosen.any(axis=0))
+    # Adversaries know of each other: what they hand in must not depend on who was drawn beside them.
+    needed[list(getattr(setting.attack, "adversaries", ()))] = True
+    drawn = np.flatnonzero(needed) if needed.any() else np.zeros(1, dtype=np.int64)
+    updates = shared[torch.from_numpy(drawn).to(shared.device)].to(state.params.device)
+    present = torch.from_numpy(chosen[:, drawn]).to(updates.device)
+    return replace(
+        contributions_of(updates.unsqueeze(0), drawn[None, :], setting.model.layout.layer_sizes),
+        present=present,
+        scales=present.unsqueeze(2).to(updates.dtype),
+    )
 
 
 def _with_coalition(
@@ -98,8 +126,8 @@ def _with_coalition(
     if not at_home.any():
         return contributions
     cohort = cohort_of(at_home)
-    lane, public = cohort.replica + cohort.slot, (float(len(chosen) * adversaries.sum()), 0.0)
-    updates = _train(setting, state, cohort, state.params.device, lane, public)
+    public = float(len(chosen) * adversaries.sum()), 0.0
+    updates = descent(setting, state, _pairs(setting, state, cohort, public))
     more = contributions_of(updates, cohort.members, contributions.layer_sizes)
     return replace(
         contributions,
@@ -118,39 +146,8 @@ def first_updates(
     chosen[0, slice(None) if users is None else users] = True
     cohort = cohort_of(chosen)
     start = State(round=0, params=initial.unsqueeze(0), clip_norms=torch.ones(1, dtype=torch.float64))
-    return _train(setting, start, cohort, home, setting.users.who[cohort.user], (setting.population, 0.0))[0]
-
-
-def _train(
-    setting: Setting,
-    state: State,
-    cohort: Cohort,
-    home: torch.device,
-    lane: NDArray[np.int64],
-    pieces: tuple[float, float],
-) -> Tensor:
-    """Updates `(replicas, members, dim)` of a round, 0 where there is no member, kept on `home`.
-
-    Guarantee: a pair's update depends on its replica's model, its user and the round alone, bit for bit.
-    """
-    device, dim = state.params.device, state.params.shape[1]
-    updates = torch.zeros((*cohort.members.shape, dim), dtype=state.params.dtype, device=home)
-    users, local = setting.users, setting.local
-    order = data_order(setting.seed, state.round, users.offsets, local.epochs, users.who)
-    on_device = torch.from_numpy(order).to(device)
-    augment = Augment.of(local, setting.seed, state.round)
-
-    def train(places: NDArray[np.int64]) -> None:
-        pairs, real = places[places >= 0], torch.from_numpy(places >= 0).to(device)
-        replica, slot = (torch.from_numpy(index[pairs]) for index in (cohort.replica, cohort.slot))
-        start = state.params.new_zeros((len(places), dim))
-        start[real] = state.params[replica.to(device)]
-        members = np.where(places >= 0, taken(cohort.user, places), -1)
-        trained = descent(setting, start, batches_of(setting, members, on_device), augment)
-        updates[replica.to(home), slot.to(home)] = trained[real].to(home)
-
-    on_cores(train, setting.stacking.stacks(users.sizes[cohort.user], lane, *pieces), setting.cores)
-    return updates
+    lane = setting.users.who[cohort.user]
+    return descent(setting, start, _pairs(setting, start, cohort, (setting.population, 0.0), lane), home)[0]
 
 
 def _clip_norms(

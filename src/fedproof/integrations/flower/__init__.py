@@ -30,12 +30,7 @@ _HOME = {
     "arrays": ("stacked_arrays", "upload_reply"),
     "exchange": ("Fault",),
     "files": ("write_certificate",),
-    "nodes": (
-        "answer_partition",
-        "ask_partitions",
-        "replicas_mod",
-        "wait_for_nodes",
-    ),
+    "nodes": ("answer_partition", "ask_partitions", "replicas_mod", "wait_for_nodes"),
     "one_round": ("OneRoundStrategy",),
     "recognise": ("Recognised", "mechanism_of"),
     "site": ("SiteApp", "site_mod"),
@@ -44,22 +39,10 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "Fault",
-    "OneRoundStrategy",
-    "Recognised",
-    "RoundsStrategy",
-    "SiteApp",
-    "UserFedAvgStrategy",
-    "answer_partition",
-    "ask_partitions",
-    "mechanism_of",
-    "replicas_mod",
-    "site_mod",
-    "stacked_arrays",
-    "upload_reply",
-    "wait_for_nodes",
-    "write_certificate",
-]
+    "Fault", "OneRoundStrategy", "Recognised", "RoundsStrategy", "SiteApp", "UserFedAvgStrategy",
+    "answer_partition", "ask_partitions", "mechanism_of", "replicas_mod", "site_mod", "stacked_arrays",
+    "upload_reply", "wait_for_nodes", "write_certificate",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -12,8 +12,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from fedproof.arrays import Floats
-from fedproof.integrations.server import Params, layer_sizes
+from fedproof.arrays import Floats, layer_sizes
+from fedproof.integrations.server import Params
 from fedproof.mechanisms import Local
 from fedproof.mechanisms.uploads import Upload
 from fedproof.seeds import Numbers, SecureGenerator
@@ -28,14 +28,10 @@ _TRAINED = ("float16", "float32", "float64")
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The arrays of a model, in the order in which the floating ones are flattened.
+    """The arrays of a model: the floating ones, which are trained, in the order in which they are flattened.
 
-    Attributes:
-        names: of the floating arrays, which are trained.
-        shapes: of the floating arrays.
-        dtypes: of the floating arrays.
-        kept: all other arrays (counters, indices); they are sent along and never taken from a node.
-        order: names of all arrays as they came.
+    All others (counters, indices) are `kept`: sent along, and never taken from a node. `order` has the names
+    of all arrays as they came.
     """
 
     names: tuple[str, ...]
@@ -129,11 +125,7 @@ def decode(record: ArrayRecord, layout: Layout, replicas: int, *, stacked: bool)
 
 
 def upload_reply(
-    message: Message,
-    sent: NDArray[np.generic],
-    *,
-    local: Local | None = None,
-    numbers: Numbers | None = None,
+    message: Message, sent: NDArray[np.generic], *, local: Local | None = None, numbers: Numbers | None = None
 ) -> Message:
     """A node's one upload in reply to `OneRoundStrategy`: a head `(width, classes)`, or labels `(anchors,)`.
 

@@ -5,6 +5,7 @@
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from fedproof.threat import Relation, ThreatModel
 LOG = logging.getLogger("flwr")
 
 
+@dataclass(repr=False, eq=False)
 class FederationStrategy(Strategy):
     """A strategy whose nodes are users: one node is one user, and keeps its number.
 
@@ -35,47 +37,51 @@ class FederationStrategy(Strategy):
     are drawn or counted once and for all, `num_users` is what the operator vouches for: more nodes than that
     are refused before anybody is asked, and a node without an identity of its own is not asked. Such a node
     is also one that comes after the first round where nobody names users: it may be one of them, come back.
+
+    Attributes:
+        mechanism: what is executed and accounted.
+        num_users: how many users there are, of whom one that is not connected counts as silent.
+        delta: δ at which ε is stated; left out where no noise is added.
+        max_epsilon: nobody is asked for what would make all that is released cost more.
+        folder: where the ledger, and what was released, are kept: a training that is found there goes on, a
+            release is not made again. None keeps nothing.
+        users: number of the user behind each node, see `ask_partitions`; None counts nodes as they come.
+        connect_timeout: seconds for which `start` waits for users, and then to ask a lost node again.
+        arrayrecord_key, configrecord_key: as in Flower's FedAvg.
     """
 
-    def __init__(
-        self,
-        mechanism: Mechanism,
-        *,
-        num_users: int,
-        delta: float | None,
-        max_epsilon: float | None,
-        folder: Path | str | None,
-        users: Mapping[int, int] | None,
-        connect_timeout: float,
-        arrayrecord_key: str,
-        configrecord_key: str,
-    ) -> None:
-        check.count(num_users=num_users)
-        check.not_negative(connect_timeout=connect_timeout)
-        if is_private(mechanism):
-            if delta is None:
+    mechanism: Mechanism
+    _: KW_ONLY
+    num_users: int
+    delta: float | None = None
+    max_epsilon: float | None = None
+    folder: Path | str | None = None
+    users: InitVar[Mapping[int, int] | None] = None
+    connect_timeout: float = 60.0
+    arrayrecord_key: str = "arrays"
+    configrecord_key: str = "config"
+
+    def __post_init__(self, users: Mapping[int, int] | None) -> None:
+        check.count(num_users=self.num_users)
+        check.not_negative(connect_timeout=self.connect_timeout)
+        if is_private(self.mechanism):
+            if self.delta is None:
                 raise ValueError("delta = None must be a number between 0 and 1, at which ε is stated")
-            check.open_probability(delta=delta)
-        elif delta is not None or max_epsilon is not None:
-            raise ValueError(f"delta and max_epsilon must be left out: {mechanism.unaccounted}")
-        if max_epsilon is not None:
-            check.positive(max_epsilon=max_epsilon)
-        if mechanism.once and users is not None and len(set(users.values())) < len(users):
+            check.open_probability(delta=self.delta)
+        elif self.delta is not None or self.max_epsilon is not None:
+            raise ValueError(f"delta and max_epsilon must be left out: {self.mechanism.unaccounted}")
+        if self.max_epsilon is not None:
+            check.positive(max_epsilon=self.max_epsilon)
+        if self.mechanism.once and users is not None and len(set(users.values())) < len(users):
             raise ValueError("users gives one number to two nodes: everybody is counted once")
         negative = [number for number in (users or {}).values() if number < 0]
         if negative:
             raise ValueError(f"users: {negative[0]} is no number of a user, they are counted from 0")
-        self.num_users = num_users
-        self.delta = delta
-        self.max_epsilon = max_epsilon
-        self.folder = None if folder is None else Path(folder)
-        files.refuse_local_run(self.folder)  # before its seed is read
-        self.connect_timeout = connect_timeout
-        self.arrayrecord_key = arrayrecord_key
-        self.configrecord_key = configrecord_key
+        self._folder = None if self.folder is None else Path(self.folder)
+        if self._folder is not None:
+            files.check_folder(self._folder)  # before its seed is read
         self.faults: list[tuple[int, int, Fault]] = []  # round, node, fault
         self.metrics: list[dict[str, Any]] = []
-        self._described = mechanism
         self._named = users is not None
         self._numbers = dict(users or {})
         self._users: dict[int, int] = {}
@@ -129,8 +135,8 @@ class FederationStrategy(Strategy):
         options["caveats"] = (*found, *options.get("caveats", ()))
         threat = ThreatModel(relation=Relation(relation))
         certificate = certify(scores, labels, mechanism=self.executed, threat=threat, **options)
-        if self.folder is not None:
-            files.write_certificate(self.folder, certificate, scores, labels, models)
+        if self._folder is not None:
+            files.write_certificate(self._folder, certificate, scores, labels, models)
         return certificate
 
     def _ledger_of(self, mechanism: Mechanism, releases: int) -> Ledger | None:
@@ -148,7 +154,7 @@ class FederationStrategy(Strategy):
         Raises:
             ValueError: there are more of them than users were declared.
         """
-        closed = self._described.once
+        closed = self.mechanism.once
         taken = set(self._users.values()) | set(self._numbers.values())
         known, self._nameless = [], []
         for node in nodes:
@@ -178,23 +184,23 @@ class FederationStrategy(Strategy):
         Raises:
             ValueError: `users` says otherwise than the folder.
         """
-        if not self._described.once:
+        if not self.mechanism.once:
             claimed = set(self._numbers.values())
             self._users = {node: user for node, user in saved.users.items() if user not in claimed}
             return
         named = saved.named
-        if named is None and needs_names(self._described):
+        if named is None and needs_names(self.mechanism):
             named = True
         if named not in (None, self._named):
             begun, now = ("with", "without") if named else ("without", "with")
             raise ValueError(
-                f"folder = {self.folder}: the training was begun {begun} users and cannot go on {now} them: "
+                f"folder = {self._folder}: the training was begun {begun} users and cannot go on {now} them: "
                 "a user would get a second number"
             )
         for node, number in self._numbers.items():
             if saved.users.get(node, number) != number:
                 raise ValueError(
-                    f"users says that node {node} is user {number}: folder = {self.folder} knows it as user "
+                    f"users says that node {node} is user {number}: folder = {self._folder} knows it as user "
                     f"{saved.users[node]}, and nobody may have two numbers"
                 )
         if not named:
@@ -205,7 +211,7 @@ class FederationStrategy(Strategy):
 
     def _saved_users(self) -> dict[int, int]:
         """Who is who, for the folder."""
-        return self._given | self._numbers | self._users if self._described.once else self._users
+        return self._given | self._numbers | self._users if self.mechanism.once else self._users
 
     def _exchange(
         self, grid: Grid, messages: Sequence[Message], timeout: float, room: int
@@ -216,7 +222,7 @@ class FederationStrategy(Strategy):
         """
         if not messages:
             return ()
-        once = self._described.honest is not None
+        once = self.mechanism.honest is not None
         comeback = 0.0 if once else self.connect_timeout
         return exchange(grid, messages, timeout=timeout, room=room, comeback=comeback, alone=once)
 
@@ -248,7 +254,7 @@ def needs_names(mechanism: Mechanism) -> bool:
     return mechanism.releases is Releases.GROUPS and not mechanism.apart
 
 
-def seed_once(seed: int | None, folder: Path | str | None, mechanism: Mechanism) -> tuple[int | None, bool]:
+def seed_once(seed: int | None, folder: Path | None, mechanism: Mechanism) -> tuple[int | None, bool]:
     """The seed of a training, and whether the operating system drew it once for the folder.
 
     A cohort that is drawn once must be the same after a crash. Where nobody names a seed, the folder keeps
@@ -256,5 +262,5 @@ def seed_once(seed: int | None, folder: Path | str | None, mechanism: Mechanism)
     """
     if seed is not None or folder is None or not mechanism.once:
         return seed, False
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    return common_seed(Path(folder)), True
+    folder.mkdir(parents=True, exist_ok=True)
+    return common_seed(folder), True

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedproof.accounting.ledger import Ledger, load_ledger, resumed_ledger, save_ledger
 from fedproof.arrays import Floats
 from fedproof.certificates import Certificate, dumps
+from fedproof.data.files import sha256_of
 from fedproof.files import locked, replace_file, replacing
 from fedproof.folder import CERTIFICATE, CONFIG, MODELS, NOTICE, PRIVATE, RELEASE
 from fedproof.integrations.server import Params, State
@@ -42,11 +43,8 @@ Counted = Callable[[int], Ledger | None]
 class Saved:
     """What a resumed training goes on from.
 
-    Attributes:
-        state: models and clip norms.
-        users: number of the user behind each node, also of nodes that are no longer asked.
-        metrics: of each finished round.
-        named: whether somebody said these numbers; None in records of old, which do not tell.
+    `users` are the numbers of users behind nodes, also of those that are no longer asked; `named` is whether
+    somebody said these numbers, None in records of old, which do not tell.
     """
 
     state: State
@@ -81,9 +79,12 @@ def alone_in(folder: Path | None) -> Iterator[None]:
         yield
 
 
-def refuse_local_run(folder: Path | None) -> None:
-    """Raise ValueError if `folder` is a local run's: its seed has made noise, its ledger has counted."""
-    if folder is not None and (folder / CONFIG).exists():
+def check_folder(folder: Path) -> None:
+    """Raise ValueError if a file is in the way, or a local run: its seed made noise, its ledger counted."""
+    for part in (folder, *folder.parents):
+        if part.exists() and not part.is_dir():
+            raise ValueError(f"folder = {folder}: {part} is a file; choose another")
+    if (folder / CONFIG).exists():
         raise ValueError(
             f"folder = {folder}: holds a local run ({CONFIG}), whose seed and ledger are its own; choose "
             "another"
@@ -93,7 +94,7 @@ def refuse_local_run(folder: Path | None) -> None:
 @contextmanager
 def _deciding(folder: Path) -> Iterator[None]:
     """Keep others out while it is decided what is released: a loop of one's own holds no lock of `start`."""
-    refuse_local_run(folder)
+    check_folder(folder)
     (folder / PRIVATE).mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(folder / PRIVATE / ".lock", f"folder = {folder}"):
         yield
@@ -313,7 +314,7 @@ def _write_record(
         "training": mark,
         "round": round,
         "models": models.name,
-        "sha256": _digest(models),
+        "sha256": sha256_of(models),
         "users": {str(node): number for node, number in users.items()},
         "named": named,
         "metrics": metrics,
@@ -354,9 +355,4 @@ def _put_in_place(public: Path, record: Mapping[str, Any], ledger: Ledger | None
 
 
 def _is_whole(path: Path, record: Mapping[str, Any]) -> bool:
-    return path.exists() and _digest(path) == record["sha256"]
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return path.exists() and sha256_of(path) == record["sha256"]

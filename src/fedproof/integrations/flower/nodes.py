@@ -50,7 +50,8 @@ def replicas_mod(message: Message, context: Context, call_next: ClientAppCallabl
         model = ArrayRecord({name: Array(np.array(rows[row])) for name, rows in models.items()})
         message.content = RecordDict({arrays_key: model, key: ConfigRecord(own | {REPLICA: replica})})
         trained.append(_trained(message, context, call_next, model))
-    return Message(RecordDict({arrays_key: _stack(trained)}), reply_to=message)
+    stacks = {name: Array(np.stack([one[name].numpy() for one in trained])) for name in trained[0]}
+    return Message(RecordDict({arrays_key: ArrayRecord(stacks)}), reply_to=message)
 
 
 def _trained(
@@ -67,13 +68,6 @@ def _trained(
     except Exception:
         _LOG.exception("a replica is left out: the app failed")
     return ArrayRecord({name: Array(np.full(model[name].shape, np.nan)) for name in model})
-
-
-def _stack(records: list[ArrayRecord]) -> ArrayRecord:
-    names = list(records[0])
-    return ArrayRecord(
-        {name: Array(np.stack([record[name].numpy() for record in records])) for name in names}
-    )
 
 
 # --- who is there -------------------------------------------------------------------------------------------
@@ -142,33 +136,17 @@ def wait_for_nodes(grid: Grid, count: int, *, timeout: float) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Invitation:
-    """What was sent in a round.
-
-    Attributes:
-        names: of the message to each invited node, see `named`.
-        rows: for each invited node, the rows of the replicas whose cohort it is in.
-    """
+    """What each invited node was sent: a message of this name, see `named`, with these rows of replicas."""
 
     names: Mapping[int, str]
     rows: Mapping[int, NDArray[np.int64]]
 
-    @staticmethod
-    def of(group: str, rows: Mapping[int, NDArray[np.int64]]) -> "Invitation":
-        """Invitations to one round, which `group` names."""
-        return Invitation(names=named(group, rows), rows=rows)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Received:
-    """What a round brought.
+    """What a round brought: the sum of bounded updates, how many they were, and how many were clipped or not.
 
-    Attributes:
-        total: `(replicas, dim)`, sum of the bounded updates.
-        replied: `(replicas,)`, how many updates there were.
-        below: `(replicas,)`, how many of them were not longer than the clip norm.
-        clipped: `(replicas,)`, how many were.
-        bytes: of the models that were received.
-        faults: which nodes sent what is counted as zero, and why.
+    All of it for each replica, but for the bytes of what was received, and nodes whose updates count as zero.
     """
 
     total: Floats

@@ -3,8 +3,7 @@
 """Flower strategy for one upload from every user and one release."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -33,6 +32,7 @@ _GROUP = "one-round"
 _ROOM = 1 << 20  # bytes of uploads that are held at once, or one upload
 
 
+@dataclass(repr=False, eq=False)
 class OneRoundStrategy(FederationStrategy):
     """One message to every node, one upload from each, and one release of their noisy sum.
 
@@ -52,52 +52,23 @@ class OneRoundStrategy(FederationStrategy):
     sent its upload. `executed` counts on fewer honest users by each one that was not heard.
 
     Assumes: one node is one user; nobody but the server knows the seed, if there is one.
+
+    Attributes:
+        users: who is not named here is not asked.
+        seed: of the noise; a secret of the server, not to be used again with other data. None takes it from
+            the operating system, and where users add the noise there is none.
+        anchors: features `(anchors, features)` of the public inputs that others are compared with, for
+            uploads `anchors` and `non-negative`.
     """
 
-    def __init__(
-        self,
-        mechanism: OneRound | Local,
-        *,
-        num_users: int,
-        delta: float | None = None,
-        seed: int | None = None,
-        anchors: NDArray[np.floating] | None = None,
-        max_epsilon: float | None = None,
-        folder: Path | str | None = None,
-        users: Mapping[int, int] | None = None,
-        connect_timeout: float = 60.0,
-        arrayrecord_key: str = "arrays",
-        configrecord_key: str = "config",
-    ) -> None:
-        """A strategy for a release that has not been made.
+    mechanism: OneRound | Local
+    _: KW_ONLY
+    seed: InitVar[int | None] = None
+    anchors: NDArray[np.floating] | None = None
 
-        Args:
-            mechanism: what is executed and accounted.
-            num_users: how many nodes there may be; users that are not connected count as absent.
-            delta: δ at which ε is stated; left out where no noise is added.
-            seed: of the noise; a secret of the server, not to be used again with other data. None takes it
-                from the operating system, and where users add the noise there is none.
-            anchors: features `(anchors, features)` of the public inputs that others are compared with, for
-                uploads `anchors` and `non-negative`.
-            max_epsilon: nobody is asked if the release, or another question, would cost more.
-            folder: where release and ledger are kept; a release that is found there is not made again.
-            users: number of the user behind each node, see `ask_partitions`: who is not named is not asked.
-                None counts nodes as they come.
-            connect_timeout: seconds for which `start` waits for users, and then to ask a lost node again.
-            arrayrecord_key: as in Flower's FedAvg.
-            configrecord_key: as in Flower's FedAvg.
-        """
-        super().__init__(
-            mechanism,
-            num_users=num_users,
-            delta=delta,
-            max_epsilon=max_epsilon,
-            folder=folder,
-            users=users,
-            connect_timeout=connect_timeout,
-            arrayrecord_key=arrayrecord_key,
-            configrecord_key=configrecord_key,
-        )
+    def __post_init__(self, users: Mapping[int, int] | None, seed: int | None) -> None:
+        super().__post_init__(users)
+        mechanism, num_users = self.mechanism, self.num_users
         if mechanism.kind not in _KINDS:  # another would have its noise, or its sum, made otherwise
             raise ValueError(f"kind = '{mechanism.kind}' must be {' or '.join(map(repr, _KINDS))}")
         if mechanism.honest is not None and seed is not None:
@@ -110,10 +81,12 @@ class OneRoundStrategy(FederationStrategy):
             )
         if num_users > MOST_UNITS:
             raise ValueError(f"num_users = {num_users} must be at most {MOST_UNITS}: sums have 64 bits")
-        self.mechanism = mechanism
-        self.anchors = None if anchors is None else np.ascontiguousarray(anchors, dtype=np.float32)
-        Release(mechanism=mechanism, total=_zeros(mechanism), anchors=self.anchors)  # or says what is missing
-        _check_anchors(self.anchors, mechanism.upload.shape[0])
+        given = self.anchors
+        self._anchors = None if given is None else np.ascontiguousarray(given, dtype=np.float32)
+        Release(
+            mechanism=mechanism, total=_zeros(mechanism), anchors=self._anchors
+        )  # or says what is missing
+        _check_anchors(self._anchors, mechanism.upload.shape[0])
         self._seed = seed
         self._release: Release | None = None
         self._invited: Mapping[int, str] | None = None
@@ -153,7 +126,7 @@ class OneRoundStrategy(FederationStrategy):
         """
         if num_rounds != 1:
             raise ValueError(f"num_rounds = {num_rounds} must be 1: everybody is asked once")
-        with files.alone_in(self.folder):
+        with files.alone_in(self._folder):
             self.summary()
             self._begin()
             if self._release is None:
@@ -218,11 +191,11 @@ class OneRoundStrategy(FederationStrategy):
         if not self._users_noise:
             numbers = private_numbers(self._seed or 0, Purpose.NOISE, 0, secure=self._seed is None)
             add_noise(self.mechanism, total, numbers)
-        release = Release(mechanism=executed, total=total, anchors=self.anchors)
-        if self.folder is not None:
+        release = Release(mechanism=executed, total=total, anchors=self._anchors)
+        if self._folder is not None:
             counted = self._users_noise
-            files.save_release(self.folder, self._mark, release, self._users, self.metrics, counted=counted)
-            files.publish(self.folder, self._mark, self._spent, counted=counted)
+            files.save_release(self._folder, self._mark, release, self._users, self.metrics, counted=counted)
+            files.publish(self._folder, self._mark, self._spent, counted=counted)
         self._release = release  # not before: what is refused is nobody's to see
         return self._arrays(), MetricRecord(dict(self.metrics[-1]))
 
@@ -245,9 +218,9 @@ class OneRoundStrategy(FederationStrategy):
         spent = self._spent
         if spent is None:
             return
-        if self._users_noise and self.folder is not None:
+        if self._users_noise and self._folder is not None:
             empty = replace(spent, replicas=0)
-            spent = files.count_question(self.folder, self._mark, empty, self._check_budget)
+            spent = files.count_question(self._folder, self._mark, empty, self._check_budget)
         elif self._users_noise:
             spent = spent.spend(1)
         self._check_budget(spent)
@@ -261,16 +234,16 @@ class OneRoundStrategy(FederationStrategy):
 
     def _begin(self) -> None:
         """Take over the release that the folder holds, and publish it if that was not done."""
-        if self.folder is None or self._mark:
+        if self._folder is None or self._mark:
             return
         decisive = (self.mechanism, self.num_users, self._seed, self.delta)
-        public = np.zeros(0, np.float32) if self.anchors is None else self.anchors
+        public = np.zeros(0, np.float32) if self._anchors is None else self._anchors
         self._mark = files.fingerprint(*decisive, initial=public)
-        metrics = files.publish(self.folder, self._mark, self._spent, counted=self._users_noise)
+        metrics = files.publish(self._folder, self._mark, self._spent, counted=self._users_noise)
         if metrics is not None and self._release is None:
-            self._release, self.metrics = load_release(self.folder / RELEASE), metrics
-            LOG.info("the release was made before, and is taken from %s", self.folder)
-        files.say_what_is_private(self.folder, covered=self.delta is not None, seed=self._seed)
+            self._release, self.metrics = load_release(self._folder / RELEASE), metrics
+            LOG.info("the release was made before, and is taken from %s", self._folder)
+        files.say_what_is_private(self._folder, covered=self.delta is not None, seed=self._seed)
 
     def _sum(
         self, invited: Mapping[int, str], replies: Iterable[Message]

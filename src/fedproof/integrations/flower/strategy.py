@@ -3,8 +3,8 @@
 """Flower strategy for everything that trains in rounds: one model, many replicas at once, or groups."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,9 @@ from fedproof.accounting.ledger import Ledger
 from fedproof.integrations import server
 from fedproof.integrations.flower import files
 from fedproof.integrations.flower.arrays import Layout, flatten, layout_of, record_of
+from fedproof.integrations.flower.exchange import named
 from fedproof.integrations.flower.federation import LOG, FederationStrategy, needs_names, seed_once
-from fedproof.integrations.flower.nodes import (
-    REPLICAS,
-    Invitation,
-    Received,
-    receive,
-    wait_for_nodes,
-)
+from fedproof.integrations.flower.nodes import REPLICAS, Invitation, Received, receive, wait_for_nodes
 from fedproof.mechanisms import Caveat, Mechanism, Releases
 from fedproof.mechanisms.caveats import attended_caveats
 from fedproof.seeds import FRESH, KNOWN, NO_SEED, Numbers
@@ -37,6 +32,7 @@ _NUMBERED = (
 _ROOM = 1 << 20  # bytes of replies that are held at once, or one reply
 
 
+@dataclass(repr=False, eq=False)
 class RoundsStrategy(FederationStrategy):
     """Rounds of a mechanism over Flower's nodes: one node is one user.
 
@@ -57,65 +53,37 @@ class RoundsStrategy(FederationStrategy):
     With several `replicas` one message carries a node's models of all replicas that have drawn it; its
     ClientApp needs `replicas_mod`. A node of a partition gets the one model of its group, as ever. The result
     has the replicas, or the groups that have a model, as the first axis of every array.
+
+    Attributes:
+        num_users: N of the divisor, and who may be drawn.
+        users: a number named here moves to its node even if `folder` knows it from another one. Where users
+            are drawn once, or grouped, who is not named here is not asked, and a node keeps its number: a
+            training in `folder` goes on only as it was begun, with `users` or without. Groups need it.
+        seed: of cohorts, groups and noise; a secret of the server, not to be used again with other data.
+            None takes them from the operating system: there is no secret to keep, and nothing can be
+            repeated. What is drawn once is kept in `folder`, or a crash would draw it again.
+        replicas: which replicas of the ensemble are trained; a partition knows by itself.
     """
 
-    def __init__(
-        self,
-        mechanism: Mechanism,
-        *,
-        num_users: int,
-        delta: float | None = None,
-        seed: int | None = None,
-        replicas: range | None = None,
-        max_epsilon: float | None = None,
-        folder: Path | str | None = None,
-        users: Mapping[int, int] | None = None,
-        connect_timeout: float = 60.0,
-        arrayrecord_key: str = "arrays",
-        configrecord_key: str = "config",
-    ) -> None:
-        """A strategy for a training that has not begun.
+    _: KW_ONLY
+    seed: InitVar[int | None] = None
+    replicas: InitVar[range | None] = None
 
-        Args:
-            mechanism: what is executed and accounted.
-            num_users: N of the divisor, and who may be drawn; users that are not connected count as silent.
-            delta: δ at which ε is stated; left out where no noise is added.
-            seed: of cohorts, groups and noise; a secret of the server, not to be used again with other data.
-                None takes them from the operating system: there is no secret to keep, and nothing can be
-                repeated. What is drawn once is kept in `folder`, or a crash would draw it again.
-            replicas: which replicas of the ensemble are trained; a partition knows by itself.
-            max_epsilon: training stops before the ε of all `replicas` together would exceed it.
-            folder: where the state and the ledger are kept after every round; a training that is found there
-                goes on. None keeps nothing.
-            users: number of the user behind each node, see `ask_partitions`; None counts nodes as they come.
-                A number named here moves to its node even if `folder` knows it from another one. Where users
-                are drawn once, or grouped, who is not named here is not asked, and a node keeps its number: a
-                training in `folder` goes on only as it was begun, with `users` or without. Groups need it.
-            connect_timeout: seconds for which `start` waits for users, and a round to ask a lost node again.
-            arrayrecord_key: as in Flower's FedAvg.
-            configrecord_key: as in Flower's FedAvg.
-        """
-        super().__init__(
-            mechanism,
-            num_users=num_users,
-            delta=delta,
-            max_epsilon=max_epsilon,
-            folder=folder,
-            users=users,
-            connect_timeout=connect_timeout,
-            arrayrecord_key=arrayrecord_key,
-            configrecord_key=configrecord_key,
-        )
+    def __post_init__(
+        self, users: Mapping[int, int] | None, seed: int | None, replicas: range | None
+    ) -> None:
+        super().__post_init__(users)
+        mechanism, num_users = self.mechanism, self.num_users
         if needs_names(mechanism) and users is None:
             raise ValueError(
                 "users = None must name the number of every node: its group follows from that, and must not "
                 "change with who else is connected"
             )
-        seed, self._fresh = seed_once(seed, folder, mechanism)
+        seed, self._fresh = seed_once(seed, self._folder, mechanism)
         if replicas is None:
             replicas = range(mechanism.models(num_users) or 1)
         self.plan = server.Plan(mechanism=mechanism, num_users=num_users, seed=seed, replicas=replicas)
-        self._layout: Layout | None = None
+        self._layout: Layout  # from the initial model on, as the state is
         self._state: server.State | None = None
         self._invitation: Invitation | None = None
         self._cohorts = server.draw_cohorts(self.plan)
@@ -135,7 +103,7 @@ class RoundsStrategy(FederationStrategy):
         """The mechanism with the rounds that were really played: what a certificate must name."""
         if not self.rounds_done:
             raise ValueError("no round has been played yet")
-        return self.plan.mechanism.altered(rounds=self.rounds_done)
+        return self.mechanism.altered(rounds=self.rounds_done)
 
     @property
     def heard(self) -> NDArray[np.bool_]:
@@ -146,14 +114,14 @@ class RoundsStrategy(FederationStrategy):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What a certificate takes for granted about secrets and numbers of users: give it to `certify`."""
-        numbered = (_NUMBERED,) if self.plan.mechanism.once and self._named else ()
+        numbered = (_NUMBERED,) if self.mechanism.once and self._named else ()
         if not self._drawn_apart:
             return numbered
         return (NO_SEED if self.plan.seed is None else FRESH if self._fresh else KNOWN, *numbered)
 
     def caveats(self, bound: str | None = None) -> tuple[Caveat, ...]:
         """Why a certificate of the replicas by this `bound` is only heuristic, see `attended_caveats`."""
-        noise = self.plan.mechanism.noise_multiplier > 0
+        noise = self.mechanism.noise_multiplier > 0
         return attended_caveats(bound, noise=noise) if self._stacked else ()
 
     @property
@@ -163,12 +131,12 @@ class RoundsStrategy(FederationStrategy):
     @property
     def ledger(self) -> Ledger | None:
         """What the replicas have cost so far; None where nothing bounds that."""
-        return self._ledger(self.rounds_done) or self._ledger_of(self.plan.mechanism, 0)
+        return self._ledger(self.rounds_done) or self._ledger_of(self.mechanism, 0)
 
     @property
     def affordable_rounds(self) -> int:
         """How many of the mechanism's rounds `max_epsilon` pays for, for all replicas together."""
-        rounds = self.plan.mechanism.rounds
+        rounds = self.mechanism.rounds
         if self.max_epsilon is None:
             return rounds
         budget, replicas = self.max_epsilon, len(self.plan.replicas)
@@ -177,7 +145,7 @@ class RoundsStrategy(FederationStrategy):
     @property
     def _drawn_apart(self) -> bool:
         """Whether replicas are drawn each by itself, so that one node may be in many."""
-        return self.plan.mechanism.releases is Releases.REPLICAS
+        return self.mechanism.releases is Releases.REPLICAS
 
     @property
     def _stacked(self) -> bool:
@@ -186,11 +154,11 @@ class RoundsStrategy(FederationStrategy):
 
     def _ledger(self, rounds: int) -> Ledger | None:
         """What the replicas have cost after so many rounds; None after none."""
-        executed = self.plan.mechanism.altered(rounds=max(1, rounds))
+        executed = self.mechanism.altered(rounds=max(1, rounds))
         return self._ledger_of(executed, len(self.plan.replicas)) if rounds else None
 
     def _compute_cost(self, rounds: int, replicas: int) -> float:
-        empty = self._ledger_of(self.plan.mechanism.altered(rounds=rounds), 0)
+        empty = self._ledger_of(self.mechanism.altered(rounds=rounds), 0)
         return np.inf if empty is None else empty.cost(replicas)
 
     # --- Flower's interface -------------------------------------------------------------------------------
@@ -212,13 +180,13 @@ class RoundsStrategy(FederationStrategy):
         """
         last = self._last_round(num_rounds)
         config = ConfigRecord() if train_config is None else train_config
-        with files.alone_in(self.folder):
+        with files.alone_in(self._folder):
             result = Result(arrays=self._begin(initial_arrays))
             result.train_metrics_clientapp = {
                 number: MetricRecord(dict(row)) for number, row in enumerate(self.metrics, start=1)
             }
             self.summary()
-            wait_for_nodes(grid, self.plan.num_users, timeout=self.connect_timeout)
+            wait_for_nodes(grid, self.num_users, timeout=self.connect_timeout)
             self._ttl = timeout
             for current in range(self.rounds_done + 1, last + 1):
                 messages = list(self.configure_train(current, result.arrays, config, grid))
@@ -241,10 +209,10 @@ class RoundsStrategy(FederationStrategy):
         if self._state is None:
             self._begin(arrays)
         assert self._state is not None
-        if server_round != self._state.round + 1 or server_round > self.plan.mechanism.rounds:
+        if server_round != self._state.round + 1 or server_round > self.mechanism.rounds:
             raise ValueError(
                 f"server_round = {server_round} must be {self._state.round + 1}, the one after the last that "
-                f"was played, and at most the mechanism's rounds = {self.plan.mechanism.rounds}"
+                f"was played, and at most the mechanism's rounds = {self.mechanism.rounds}"
             )
         if server_round > self.affordable_rounds:
             raise PrivacyBudgetExhausted(
@@ -254,14 +222,14 @@ class RoundsStrategy(FederationStrategy):
         config["server-round"] = server_round
         group = f"{self.plan.replicas.start}-{server_round}"
         rows = self._invited(sorted(grid.get_node_ids()))
-        self._invitation = Invitation.of(group, rows)
+        self._invitation = Invitation(names=named(group, rows), rows=rows)
         return self._messages(self._invitation, config)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:
         """The new model, noised whoever replied, and the round's metrics; saved before it is returned."""
-        if self._state is None or self._layout is None or self._invitation is None:
+        if self._state is None or self._invitation is None:
             raise ValueError(f"server_round = {server_round} has not been configured")
         received = receive(
             self.plan, self._state, self._layout, self._invitation, replies, stacked=self._stacked
@@ -272,16 +240,16 @@ class RoundsStrategy(FederationStrategy):
         )
         self._report(received, self._invitation, clip_norm)
         self._invitation = None
-        if self.folder is not None:
+        if self._folder is not None:
             self._save(self._state)
         return self._arrays(), MetricRecord(dict(self.metrics[-1]))
 
     def summary(self) -> None:
         """Log what is executed and what it will cost."""
-        mechanism, replicas = self.plan.mechanism, len(self.plan.replicas)
+        mechanism, replicas = self.mechanism, len(self.plan.replicas)
         rounds = self.affordable_rounds
         LOG.info("\t├──> %s", mechanism)
-        LOG.info("\t├──> %s users, cohorts are divided by %s", self.plan.num_users, self.plan.divisor)
+        LOG.info("\t├──> %s users, cohorts are divided by %s", self.num_users, self.plan.divisor)
         if rounds < mechanism.rounds:
             LOG.warning("\t├──> max_epsilon = %s pays for %s rounds only", self.max_epsilon, rounds)
         if rounds and self.delta is not None:
@@ -291,19 +259,19 @@ class RoundsStrategy(FederationStrategy):
     # --- steps --------------------------------------------------------------------------------------------
 
     def _save(self, state: server.State) -> None:
-        assert self.folder is not None
+        assert self._folder is not None
         saved = files.Saved(
             state=state, users=self._saved_users(), metrics=self.metrics, named=self._begun_named
         )
         try:
-            files.save(self.folder, self._mark, saved, self._ledger)
+            files.save(self._folder, self._mark, saved, self._ledger)
         except BaseException:
             self._state = None  # nobody may see it: who goes on looks again at what the folder holds
             self.metrics.pop()
             raise
 
     def _last_round(self, num_rounds: int | None) -> int:
-        rounds = self.plan.mechanism.rounds
+        rounds = self.mechanism.rounds
         if num_rounds is not None:
             check.count(num_rounds=num_rounds)
             if num_rounds > rounds:
@@ -316,7 +284,7 @@ class RoundsStrategy(FederationStrategy):
     def _begin(self, initial: ArrayRecord) -> ArrayRecord:
         """Take over the initial model, or what the folder holds."""
         self._layout = layout_of(initial)
-        clipping = self.plan.mechanism.clipping
+        clipping = self.mechanism.clipping
         if clipping.num_layers not in (None, len(self._layout.layers)):
             raise ValueError(
                 f"num_layers = {clipping.num_layers} must be the model's number of layers = "
@@ -324,22 +292,21 @@ class RoundsStrategy(FederationStrategy):
             )
         flat = flatten(initial, self._layout)
         self._mark = files.fingerprint(self.plan, self.plan.seed, self.delta, self._layout.held, initial=flat)
-        saved = None if self.folder is None else files.load(self.folder, self._mark, self._ledger)
-        if self.folder is not None:
+        saved = None if self._folder is None else files.load(self._folder, self._mark, self._ledger)
+        if self._folder is not None:
             seed = None if self._fresh else self.plan.seed  # one that lies in `private` is named by that
-            files.say_what_is_private(self.folder, covered=self.delta is not None, seed=seed)
+            files.say_what_is_private(self._folder, covered=self.delta is not None, seed=seed)
         if saved is None:
             self._state = server.start(self.plan, flat)
         else:
             self._resume(saved)
             self._state, self.metrics = saved.state, saved.metrics
-            LOG.info("going on after round %s, found in %s", self._state.round, self.folder)
+            LOG.info("going on after round %s, found in %s", self._state.round, self._folder)
         self._noise = server.noise_streams(self.plan, self._state)
         return self._arrays()
 
     def _arrays(self) -> ArrayRecord:
         assert self._state is not None
-        assert self._layout is not None
         params = self._state.params if self._drawn_apart else self._state.params[self._state.heard]
         return record_of(params, self._layout, stacked=len(self.plan.replicas) > 1)
 
@@ -347,19 +314,17 @@ class RoundsStrategy(FederationStrategy):
     def _room(self) -> int:
         """How many replies are held at once."""
         assert self._invitation is not None
-        assert self._layout is not None
         rows = max(map(len, self._invitation.rows.values()), default=1)
         return max(1, _ROOM // (8 * self._layout.dim * rows))
 
     def _invited(self, nodes: list[int]) -> dict[int, NDArray[np.int64]]:
         """The rows of the replicas that have drawn each connected node, for those that any has drawn."""
-        assert self._state is not None
-        now = self._state.round
+        now = self.rounds_done
         rows = {node: np.flatnonzero(self._drawn(self._users[node])[:, now]) for node in self._known(nodes)}
         return {node: drawn for node, drawn in rows.items() if len(drawn)}
 
     def _drawn(self, user: int) -> NDArray[np.bool_]:
-        if user < self.plan.num_users:
+        if user < self.num_users:
             return self._cohorts[:, :, user]
         if user not in self._newcomers:  # once: without a seed another draw would be another cohort
             self._newcomers[user] = server.draw_newcomer(self.plan, user)
@@ -367,7 +332,6 @@ class RoundsStrategy(FederationStrategy):
 
     def _messages(self, invitation: Invitation, config: ConfigRecord) -> list[Message]:
         assert self._state is not None
-        assert self._layout is not None
         arrays, own = ArrayRecord(), config
         common = len(self.plan.replicas) == 1 or (not self._state.round and not self._stacked)
         if common:  # the same for everybody
@@ -385,8 +349,7 @@ class RoundsStrategy(FederationStrategy):
         return messages
 
     def _report(self, received: Received, invitation: Invitation, clip_norm: float) -> None:
-        assert self._state is not None
-        done, replicas = self._state.round, len(self.plan.replicas)
+        done, replicas = self.rounds_done, len(self.plan.replicas)
         spent = {
             "epsilon": self._cost(done, 1),
             "ensemble-epsilon": self._cost(done, replicas),
