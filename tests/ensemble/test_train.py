@@ -11,6 +11,7 @@ from fedproof.ensemble import (
     memory,
     sizes_for,
     store,
+    table_of,
     train,
     train_ensemble,
     train_replicas,
