@@ -171,8 +171,8 @@ class Provenance:
             f"* **{len(every)} of {len(self.points)} points are measured.** Settings or code of "
             f"{len(changed)} rows have changed since (`fedproof reproduce all --stale` measures them again), "
             f"{len(older)} are older than the record of their code; every panel says it of its own. Code of "
-            f"{len(moved)} more was rewritten, and no number of a rehearsal changed, seconds aside "
-            "(`paper/same.py`)."
+            f"{len(moved)} more was rewritten, and no number of a rehearsal changed beyond rounding, seconds "
+            "aside (`paper/same.py`)."
         )
 
 

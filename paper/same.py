@@ -5,12 +5,14 @@
     python -m paper before/rows.jsonl after/rows.jsonl
 
 writes `experiments/results/same.json`: for each part of the code that decides rows (see `provenance`) the
-hash before and after, if every row that was rehearsed before and depends on it is the same number for number,
-seconds aside. Rows that differ by such steps alone are not marked as changed. It is evidence, not proof: a
-rehearsal takes one value of each panel, on a CPU.
+hash before and after, if every row that was rehearsed before and depends on it is the same, seconds aside:
+each number up to its fourth digit, which sums in another order move, and each share up to one test input,
+which lies so near a border that they decide it. Rows that differ by such steps alone are not marked as
+changed. It is evidence, not proof: a rehearsal takes one value of each panel, on a CPU.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -18,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from paper.rows import MeasuredRow, Rows, line_of
+from paper.study import REHEARSED_INPUTS
 
 FILE = Path(__file__).parents[1] / "experiments" / "results" / "same.json"
 OF_ONE_POINT = "settings and defaults"
+_DIGITS, _INPUT = 1e-4, 1.001 / REHEARSED_INPUTS
 
 Step = tuple[str, str, str]
 """A part of the code, its hash before, and its hash after."""
@@ -35,7 +39,7 @@ def steps_between(before: Sequence[MeasuredRow], after: Sequence[MeasuredRow]) -
     lost = {part for old in before if old.key not in now for part in old.decided.items()}
     for old in before:
         row = now.get(old.key, old)
-        same = _numbers(old) == _numbers(row)
+        same = _alike(_numbers(old), _numbers(row))
         for part, is_now in row.decided.items():
             was = old.decided.get(part)
             if part != OF_ONE_POINT and was not in (None, is_now):
@@ -44,10 +48,23 @@ def steps_between(before: Sequence[MeasuredRow], after: Sequence[MeasuredRow]) -
     return good
 
 
-def _numbers(row: MeasuredRow) -> str:
+def _numbers(row: MeasuredRow) -> Any:
     """What was measured, without how, when, by which code and how fast."""
-    told = replace(row, wall=0.0, jobs=1, commit=None, decided={}, torch=None, version="")
-    return json.dumps(_but_seconds(json.loads(line_of(told))))
+    told = replace(row, wall=0.0, jobs=1, commit=None, decided={}, torch=None, version="", hardware="")
+    return _but_seconds(json.loads(line_of(told)))
+
+
+def _alike(old: Any, new: Any) -> bool:
+    """Whether two results are the same but for the order in which floats were summed."""
+    match old, new:
+        case dict(), dict():
+            return old.keys() == new.keys() and all(_alike(old[key], new[key]) for key in old)
+        case list(), list():
+            return len(old) == len(new) and all(_alike(*pair) for pair in zip(old, new, strict=True))
+        case float(), float() | int():
+            share = min(old, new) >= 0 and max(old, new) <= 1
+            return math.isclose(old, new, rel_tol=_DIGITS, abs_tol=_INPUT if share else 0)
+    return bool(old == new)
 
 
 def _but_seconds(value: Any) -> Any:

@@ -23,7 +23,7 @@ from fedproof.threat import Relation
 FOLDER = "paper"  # inside the folder of experiments
 RECORDS = "records"  # beside it: benchmarks on which others have published what they certify
 SEEDS = "-seeds"  # ends the name of a panel with further ensembles of the points of another
-_FEW = 8  # replicas of a rehearsal
+_FEW, REHEARSED_INPUTS = 8, 500  # replicas, and test inputs, of a rehearsal
 REHEARSAL = 0.1  # below this scale everything is cut down, not replicas alone
 
 Strings = Annotated[tuple[str, ...], Field(default=(), strict=False)]
@@ -264,7 +264,7 @@ def _scaled(config: Config, scale: float) -> Config:
         rounds, steps = min(2, section.rounds), 4 if section.local_steps else None
         shorter = {"rounds": rounds, "local_epochs": 1, "local_steps": steps}
         cut["mechanism"] = section.model_copy(update=shorter)
-        cut["data"] = config.data.model_copy(update={"test_limit": 500})
+        cut["data"] = config.data.model_copy(update={"test_limit": REHEARSED_INPUTS})
         cut["model"] = config.model.model_copy(update={"hidden": ()})
     return config.model_copy(update=cut)
 

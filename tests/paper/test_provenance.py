@@ -143,6 +143,9 @@ def test_a_change_that_a_rehearsal_shows_to_change_no_number_is_no_mark(
     assert same.steps_between([slower, *old[1:]], rows) == {step: True}
     other = replace(old[0], result=replace(old[0].result, accuracy=0.123))
     assert same.steps_between([other, *old[1:]], rows) == {step: False}  # one number is enough
+    for moved, good in ((1 / 500, True), (2 / 500, False)):  # an input on the border may change sides
+        near = replace(old[0], result=replace(old[0].result, accuracy=old[0].result.accuracy - moved))
+        assert same.steps_between([near, *old[1:]], rows) == {step: good}
     assert same.steps_between(old, rows[1:]) == {step: False}  # and so is a row that is not there any more
     monkeypatch.setattr(same, "FILE", tmp_path / "same.json")
     read = same.known_steps.__wrapped__
