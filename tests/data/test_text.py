@@ -93,6 +93,12 @@ def test_leaf_users_are_the_accounts(write_leaf, glove_folder):
     assert federation.name == "leaf/tweets"
 
 
+def test_places_in_a_leaf_folder_are_no_identities_of_instances(write_leaf, glove_folder):
+    federation = load("leaf/tweets", data_dir=write_leaf("tweets", TRAIN, TEST), length=4)
+    assert federation.user_ids is not None
+    assert federation.instance_ids is None  # so nothing is proved about instances that join
+
+
 def test_leaf_tests_belong_to_the_users_who_are_kept(write_leaf, glove_folder):
     folder = write_leaf("tweets", TRAIN, {**TEST, "eve": [("day", 1)]})
     federation = load("leaf/tweets", data_dir=folder, minimum=3)

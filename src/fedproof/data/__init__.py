@@ -120,7 +120,8 @@ def _read(name: str, data_dir: PathLike | None, vectors: PathLike | None, length
     own = ":" in name
     source = _custom(name) if own else _published(name, data_dir, vectors, length)
     _check_classes(source)
-    if own or isinstance(source, Federation):
+    # In a folder of one's own an instance may come in anywhere, and move the places of those behind it.
+    if own or name.partition("/")[0] in ("leaf", "idx") or isinstance(source, Federation):
         return source
     # What is published stays as it is: the place of an instance in its file is an identity.
     return replace(source, ids=np.arange(len(source.labels)))
