@@ -298,7 +298,7 @@ def test_runs_of_a_sweep_share_their_work_and_no_noise(opened, tmp_path, monkeyp
         trained.extend(range(task.federation.num_users) if users is None else users.tolist())
         return original(task, sizes, users)
 
-    monkeypatch.setattr(train, "first_updates", watched)
+    monkeypatch.setattr("fedproof.experiment.first_updates", watched)
     runs = points(tiny(), ["mechanism.noise_multiplier=2,4,8"])
     opened["now"] = "first"
     sweep(runs[:1], tmp_path)

@@ -57,7 +57,7 @@ def test_first_updates_are_computed_once_and_change_nothing(config, tmp_path, mo
         trained.extend(range(task.federation.num_users) if users is None else users.tolist())
         return original(task, sizes, users)
 
-    monkeypatch.setattr(train, "first_updates", watched)
+    monkeypatch.setattr("fedproof.experiment.first_updates", watched)
     runs = points(config, VARY)
     rows = sweep(runs, tmp_path / "sweep")
     assert trained

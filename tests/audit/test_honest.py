@@ -274,12 +274,14 @@ def test_canaries_in_one_release_come_close_to_what_is_accounted(upload, relatio
 def own_noise(mechanism, canary, monkeypatch, *, num=4000, seed=0):
     """What one user sends, and the sum of it and of three others, each with noise of its own."""
     task = task_with(mechanism, [canary, [(0.0, 0.0)] * 2, [(0.0, 0.0)] * 2])
-    made = list(one_round._honest(task, range(task.units.num_users)))
+    made, own, sent, totals = list(one_round._honest(task, range(4))), one_round.uploads_of, [], []
     with monkeypatch.context() as patched:
         patched.setattr(one_round, "_honest", lambda task, asked: made)
-        tasks = [replace(task, seed=one) for one in range(seed, seed + num)]
-        sent = [next(one_round.uploads_of(one))[1].ravel() for one in tasks]
-        totals = [one_round.release(one).total.ravel() * GRID for one in tasks]
+        for one in (replace(task, seed=number) for number in range(seed, seed + num)):
+            noised = list(own(one))
+            patched.setattr(one_round, "uploads_of", lambda task, units, noised=noised: noised)
+            sent.append(noised[0][1].ravel())
+            totals.append(one_round.release(one).total.ravel() * GRID)
     return np.array(sent), np.array(totals)
 
 

@@ -300,7 +300,7 @@ def test_absurd_noise_ends_in_a_sentence(scores, number, method):
     queries = Queries(queries=(Query(noise_multiplier=3.0, sampling=Everyone(), count=2),))
     for mechanism in (MECHANISM, queries):
         certificate = certify(
-            scores[:40], mechanism=mechanism, threat=ThreatModel(), method=method, delta=1e-3, max_size=3
+            scores[:40], mechanism=mechanism, threat=ThreatModel(), method=method, delta=1e-3, max_size=60
         )
         document = json.loads(dumps(certificate))["mechanism"]
         (document if mechanism is MECHANISM else document["queries"][0])["noise_multiplier"] = number
