@@ -46,3 +46,18 @@ def known_bits(monkeypatch):
         return asked
 
     return install
+
+
+@pytest.fixture
+def first_trained(monkeypatch):
+    """Whose first updates runs that share them have computed, one after the other."""
+    from fedproof.ensemble import train
+
+    found, original = [], train.first_updates
+
+    def watched(task, sizes=None, users=None):
+        found.extend(range(task.federation.num_users) if users is None else users.tolist())
+        return original(task, sizes, users)
+
+    monkeypatch.setattr("fedproof.experiment.first_updates", watched)
+    return found

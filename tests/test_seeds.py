@@ -14,7 +14,6 @@ from fedproof import experiment, seeds
 from fedproof.certificates import verify
 from fedproof.cli.training import show
 from fedproof.config import load_config, parse_config
-from fedproof.ensemble import train
 from fedproof.experiment import SharedWork, make_task, run
 from fedproof.folder import UNCOVERED, RunFolder, read_config
 from fedproof.integrations import server
@@ -289,28 +288,22 @@ def opened(monkeypatch):
     return found
 
 
-def test_runs_of_a_sweep_share_their_work_and_no_noise(opened, tmp_path, monkeypatch):
+def test_runs_of_a_sweep_share_their_work_and_no_noise(opened, tmp_path, first_trained):
     # With the same noise 2 W - W' would be free of it, where W has half the noise of W'.
-    trained = []
-    original = train.first_updates
-
-    def watched(task, sizes=None, users=None):
-        trained.extend(range(task.federation.num_users) if users is None else users.tolist())
-        return original(task, sizes, users)
-
-    monkeypatch.setattr("fedproof.experiment.first_updates", watched)
     runs = points(tiny(), ["mechanism.noise_multiplier=2,4,8"])
     opened["now"] = "first"
     sweep(runs[:1], tmp_path)
     common, first = kept_seed(tmp_path), kept_seed(tmp_path / runs[0].name)
     opened["now"] = "later"
-    trained.clear()
+    first_trained.clear()
     sweep(runs, tmp_path)
     own = [kept_seed(tmp_path / point.name) for point in runs]
     assert own[0] == first
     assert {seed >> 128 for seed in own} == {common} == {kept_seed(tmp_path)}
     assert len(set(own)) == 3
-    assert len(trained) == len(set(trained)) > 0  # nobody's first update twice, in the two missing runs
+    assert (
+        len(first_trained) == len(set(first_trained)) > 0
+    )  # nobody's first update twice, in the two missing runs
     assert len(opened["first"]) * 2 == len(opened["later"]) == 2 * 2 * 12
     assert not opened["first"] & opened["later"]
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in tmp_path.rglob("private/seed"))

@@ -49,19 +49,11 @@ def test_every_combination_is_a_run(config):
     assert runs[3].config.mechanism.noise_multiplier == 4.0
 
 
-def test_first_updates_are_computed_once_and_change_nothing(config, tmp_path, monkeypatch):
-    trained = []
-    original = train.first_updates
-
-    def watched(task, sizes=None, users=None):
-        trained.extend(range(task.federation.num_users) if users is None else users.tolist())
-        return original(task, sizes, users)
-
-    monkeypatch.setattr("fedproof.experiment.first_updates", watched)
+def test_first_updates_are_computed_once_and_change_nothing(config, tmp_path, first_trained):
     runs = points(config, VARY)
     rows = sweep(runs, tmp_path / "sweep")
-    assert trained
-    assert len(trained) == len(set(trained))
+    assert first_trained
+    assert len(first_trained) == len(set(first_trained))
     assert len(rows) == 4
     alone = run(runs[2].config, tmp_path / "alone")
     together = tmp_path / "sweep" / runs[2].name
