@@ -9,7 +9,7 @@ from fedproof.ensemble.task import Task, caveats_of
 from fedproof.federation import Federation, identities
 from fedproof.mechanisms import Bagging, LocalTraining, Partition, Poisson, UserFedAvg
 from fedproof.models import build
-from fedproof.threat import Relation
+from fedproof.threat import Relation, Unit
 
 
 def federation(sizes=(2, 3, 1), **more):
@@ -99,5 +99,13 @@ def test_what_data_or_rates_cannot_give_is_said_of_join_alone():
         Relation.JOIN,
     )
     assert "instances have no identities" in instances.sentence
+    left_out = replace(named, left_out=1)  # its numbers of instances are places, and no identities
+    (places,) = caveats_of(task(left_out, Partition(groups=2, pooled=True, unit="instance")), Relation.JOIN)
+    assert places == instances
+    unsettled = replace(named, unsettled=frozenset({(Unit.USER, Relation.REPLACE)}))
+    assert [caveat.code for caveat in caveats_of(task(unsettled, declared), Relation.REPLACE)] == [
+        "unsettled"
+    ]
+    assert caveats_of(task(unsettled, declared), Relation.JOIN) == ()
     alone = Bagging(rounds=1, sampling=Poisson(probability=0.5))  # nothing is summed and divided
     assert caveats_of(task(named, alone), Relation.JOIN) == ()

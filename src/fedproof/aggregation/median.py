@@ -62,7 +62,7 @@ def geometric_median(
     check.count(iterations=iterations)
     check_size("geometric-median", updates.shape[1], num_adversaries, majority(num_adversaries))
     # Each replica by itself: what a product gives for one depends, in its last bits, on how many there are.
-    exact = updates.double().split(1)  # holds the square of every float32
+    exact = torch.split(updates.double(), 1)  # holds the square of every float32
     found = [_found(one, smoothing, iterations, tolerance) for one in exact]
     return torch.cat(found).to(updates.dtype)
 

@@ -22,12 +22,13 @@ from fedproof.data.arrays import (
     encoded,
     limit_test,
     read_only,
-    tested_classes,
+    say_untested,
 )
 from fedproof.data.fetch import fetch
 from fedproof.data.files import data_folder
 from fedproof.federation import EncodedBy, Federation, Summary, show, summarise
 from fedproof.functions import called, load_function
+from fedproof.threat import Relation, Unit
 
 __all__ = [
     "Arrays", "Summary", "data_folder", "default_users", "even_share", "fetch", "load", "show", "summarise",
@@ -113,15 +114,44 @@ def load(
         most_instances=most_instances,
         public=aside,
     )
+    if _is_own(name):
+        drawn = users is not None or aside is not None
+        known = _unsettled(partition, drawn=drawn, sifted=classes is not None, least=minimum)
+        federation = replace(federation, unsettled=known)
     return federation if elsewhere is None else _with_public(federation, elsewhere)
 
 
+def _is_own(name: str) -> bool:
+    """Whether units may come, go and change: what is published stays as it is."""
+    return ":" in name or name.partition("/")[0] in ("leaf", "idx")
+
+
+def _unsettled(partition: str, *, drawn: bool, sifted: bool, least: int) -> frozenset[tuple[Unit, Relation]]:
+    """Of which units, under which relation, one may change who else is there, or who holds what.
+
+    Users whom the data come with may fall out because of what they hold, if classes are `sifted` or there is
+    a `least` number of instances; users that are `drawn` are drawn from all. Instances that are dealt out are
+    dealt otherwise if there is one more, or, but for `iid`, if one has another label.
+    """
+    if partition == "natural":
+        falls_out = sifted or least > 1
+        found = {
+            (Unit.USER, Relation.JOIN): drawn,
+            (Unit.USER, Relation.REPLACE): falls_out,
+            (Unit.INSTANCE, Relation.JOIN): drawn or falls_out,
+            (Unit.INSTANCE, Relation.REPLACE): sifted,
+        }
+    else:
+        by_label = sifted or partition != "iid"
+        found = {(Unit.INSTANCE, Relation.JOIN): True, (Unit.INSTANCE, Relation.REPLACE): by_label}
+    return frozenset(pair for pair, true in found.items() if true)
+
+
 def _read(name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int) -> Arrays | Federation:
-    own = ":" in name
-    source = _custom(name) if own else _published(name, data_dir, vectors, length)
+    source = _custom(name) if ":" in name else _published(name, data_dir, vectors, length)
     _check_classes(source)
     # In a folder of one's own an instance may come in anywhere, and move the places of those behind it.
-    if own or name.partition("/")[0] in ("leaf", "idx") or isinstance(source, Federation):
+    if _is_own(name) or isinstance(source, Federation):
         return source
     # What is published stays as it is: the place of an instance in its file is an identity.
     return replace(source, ids=np.arange(len(source.labels)))
@@ -129,7 +159,7 @@ def _read(name: str, data_dir: PathLike | None, vectors: PathLike | None, length
 
 def _check_classes(source: Arrays | Federation) -> None:
     """Raise ValueError unless there are two classes at least; say which stay empty."""
-    found = np.union1d(source.labels, source.test_labels)
+    found = np.union1d(source.labels[source.labels >= 0], source.test_labels)
     if len(found) == 1:
         raise ValueError(
             f"{source.name}: all labels of classes that are tested are {found[0]}: there must be two classes"
@@ -184,7 +214,8 @@ def even_share(federation: Federation, name: str, partition: str | None) -> int 
     It follows from the size of what is published and from the number of users, and from nobody's data.
     """
     dealt = partition == "iid" or (partition is None and name in USERS)
-    return -(-len(federation.labels) // federation.num_users) if dealt else None
+    given = len(federation.labels) + federation.left_out
+    return -(-given // federation.num_users) if dealt else None
 
 
 def default_users(name: str, partition: str | None) -> int | None:
@@ -260,10 +291,12 @@ def _partition(
         split = ways.natural(arrays.owners[left], users=users, minimum=minimum, generator=generator)
         return ways.Partition(order=left[split.order], offsets=split.offsets)
     assert users is not None
-    labels = arrays.labels[left]
     if kind == "iid":
-        split = ways.iid(labels, users=users, generator=generator)
-    elif kind == "dirichlet":
+        split = ways.iid(arrays.labels[left], users=users, generator=generator)
+        return ways.Partition(order=left[split.order], offsets=split.offsets)
+    left = left[arrays.labels[left] >= 0]  # who is dealt what follows from labels: there must be some
+    labels = arrays.labels[left]
+    if kind == "dirichlet":
         split = ways.dirichlet(labels, users=users, alpha=alpha, minimum=minimum, generator=generator)
     elif kind == "degree":
         split = ways.degree(labels, users=users, share=degree, generator=generator)
@@ -326,7 +359,7 @@ def _from_arrays(name: str, features: Any, labels: Any, test_features: Any, test
         name=name,
         encoding=Scaling() if pixels else None,
     )
-    return tested_classes(arrays)
+    return say_untested(arrays)
 
 
 def _own_features(name: str, values: Any) -> NDArray[np.float32] | NDArray[np.uint8]:
