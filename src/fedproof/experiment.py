@@ -34,11 +34,11 @@ from fedproof.ensemble import (
     table_of,
     train_ensemble,
 )
-from fedproof.ensemble.engines import Ensemble, check_engine
-from fedproof.ensemble.task import caveats_of, fingerprint, update_bytes, uploads
+from fedproof.ensemble.engines import Ensemble, check_all_there, check_engine
+from fedproof.ensemble.task import caveats_of, engine_version, fingerprint, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
-from fedproof.folder import MADE_OF, NOTICE, OBSERVED, RELEASE, ROUNDS, RunFolder, notice, secret_of
+from fedproof.folder import LEDGER, MADE_OF, NOTICE, OBSERVED, RELEASE, ROUNDS, RunFolder, notice, secret_of
 from fedproof.mechanisms import Caveat, Releases, is_certified, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.models import build
@@ -76,7 +76,7 @@ def run(
     `config` is a configuration or the path of its TOML file.
 
     A run that was interrupted goes on with `resume`: finished parts are kept, and the certificate is the same
-    byte for byte. With `ensemble.secure_noise` missing parts get fresh randomness.
+    byte for byte. With `ensemble.secure_noise` missing parts get fresh randomness, until all were there once.
 
     Raises:
         ValueError: the directory belongs to another configuration, or something is wrong with the data.
@@ -238,7 +238,7 @@ def ensemble_size(config: Config, task: Task) -> int:
 def _save_ledger(config: Config, task: Task, num_replicas: int, folder: Path) -> None:
     if is_private(task.mechanism):
         ledger = Ledger.of(task.mechanism, config.mechanism.delta).spend(num_replicas)
-        save_ledger(ledger, folder / "ledger.json")
+        save_ledger(ledger, folder / LEDGER)
 
 
 def _released(config: Config, task: Task, folder: RunFolder, engine: str) -> NDArray[np.floating]:
@@ -252,7 +252,10 @@ def _first(config: Config, task: Task, folder: RunFolder, shared: SharedWork, en
     """What all replicas share: the release they are drawn around, or everybody's first updates."""
     if task.mechanism.one_release:
         return torch.from_numpy(load_centre(_made_once(config, task, folder, engine)).total)
-    folder.use_noise_for(fingerprint(task) if task.mechanism.noise_multiplier else None)
+    if task.mechanism.noise_multiplier:
+        folder.use_noise_for(fingerprint(task), engine_version())
+        if task.secure_noise and (folder.path / LEDGER).exists():
+            check_all_there(task, ensemble_size(config, task), folder.parts, config.ensemble.part_size)
     return shared.first_updates(config, task)
 
 
