@@ -70,6 +70,8 @@ class Federation:
         instance_ids: `(instances,)`, likewise for single instances.
         left_out: how many instances were of no class, and are not there; `instance_ids` then are places that
             count them, see `by_place`, and no identities.
+        tested_only: whether an instance would be left out for a label that no test input has, so that what it
+            holds decides how many instances its user has.
         most_instances: how many instances one user may hold, a limit that is public and no property of the
             data at hand; None if there is no limit.
         public_features: `(instances, ...)`, shaped like `features`: of public instances that belong to no
@@ -90,6 +92,7 @@ class Federation:
     user_ids: NDArray[np.int64] | None = None
     instance_ids: NDArray[np.int64] | None = None
     left_out: int = 0
+    tested_only: bool = False
     most_instances: int | None = None
     public_features: NDArray[np.generic] | None = None
     encoded_by: EncodedBy | None = None

@@ -148,6 +148,7 @@ def test_an_instance_of_no_class_moves_no_other_of_its_leaf_user(write_leaf):
     np.testing.assert_array_equal(found.which, expected.which[1:])
     np.testing.assert_array_equal(found.features, expected.features[1:])
     assert found.left_out == 1
+    assert expected.tested_only
 
 
 def held(federation, unit):

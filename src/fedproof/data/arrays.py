@@ -54,6 +54,7 @@ class Arrays:
     vectors: NDArray[np.float32] | None = None
     test_texts: NDArray[np.generic] | None = None
     encoded_by: EncodedBy | None = None
+    tested_only: bool = False  # whether test inputs say which classes there are, see `say_untested`
 
     def __post_init__(self) -> None:
         for features, labels in ((self.features, self.labels), (self.test_features, self.test_labels)):
@@ -105,7 +106,7 @@ def choose_classes(arrays: Arrays, classes: Sequence[int | str] | None) -> Array
 
 
 def say_untested(arrays: Arrays) -> Arrays:
-    """The same data; a line says how many training instances are of no class, hence left out.
+    """The same data, marked; a line says how many training instances are of no class, hence left out.
 
     Where data come without a list of classes, those of the test inputs are the classes: users must not decide
     how many there are. One poisoned label that nobody else has would change the shape of every model.
@@ -117,7 +118,7 @@ def say_untested(arrays: Arrays) -> Arrays:
             arrays.name,
             untested,
         )
-    return arrays
+    return replace(arrays, tested_only=True)
 
 
 def limit_test(arrays: Arrays, limit: int | None) -> Arrays:
@@ -200,6 +201,7 @@ def as_federation(
         user_ids=users,
         instance_ids=ids,
         left_out=len(there) - kept,
+        tested_only=arrays.tested_only,
         most_instances=most_instances,
         public_features=None if public is None else final.features[kept:],
         encoded_by=by if public is None else replace(by or EncodedBy(), public=len(public)),

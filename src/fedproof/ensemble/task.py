@@ -166,6 +166,16 @@ _UNSETTLED = Caveat(
 )
 
 
+_LEFT_OUT = Caveat(
+    code="chance-by-size",
+    sentence=(
+        "the chance of an instance to enter a batch follows from how many instances users hold, and one "
+        "whose label no test input has does not count: it changes the chances of others"
+    ),
+    remedy="Declare mechanism.batch_probability.",
+)
+
+
 def caveats_of(task: Task, relation: Relation) -> tuple[Caveat, ...]:
     """Why this training proves nothing about units that join or leave, or about those that are replaced.
 
@@ -176,7 +186,7 @@ def caveats_of(task: Task, relation: Relation) -> tuple[Caveat, ...]:
     if (unit, relation) in federation.unsettled:
         found.append(_UNSETTLED)
     if relation is not Relation.JOIN:
-        return tuple(found)
+        return (*found, *[_LEFT_OUT] * (federation.tested_only and getattr(task.mechanism, "by_size", False)))
     ids = federation.user_ids if unit is Unit.USER else federation.instance_ids
     if ids is None or (unit is Unit.INSTANCE and federation.left_out):
         places = (
