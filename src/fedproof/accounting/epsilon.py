@@ -340,7 +340,7 @@ def ensemble_account(source: Mechanism | DpEvent, delta: float, replicas: int) -
     """
     check.open_probability(delta=delta)
     check.count(replicas=replicas)
-    replicas = -(-replicas // parallel_of(source))
+    replicas = -(-int(replicas) // parallel_of(source))
     repeated = tuple(replace(query, count=query.count * replicas) for query in queries_of(source))
     return {
         "paper": round_up(replicas * paper_epsilon(source, delta)),
