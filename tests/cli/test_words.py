@@ -303,3 +303,19 @@ def test_where_every_input_abstains_nothing_is_called_none_by_accident():
     text = certified(*TENTH)
     assert re.search(r"median / largest │ +none │", text)
     assert "every input abstains: too few replicas" in text
+
+
+@pytest.mark.parametrize("noise", ["1.83", "2.171", "41.7"])
+def test_no_epsilon_and_no_delta_is_printed_below_what_was_computed(noise):
+    asked = ("account", "--noise-multiplier", noise, "--sampling-probability", "0.1", "--rounds", "3")
+    asked += ("--delta", "1e-3", "--replicas", "7", "--epsilon", "0.1")
+    found, text = json.loads(printed(*asked, "--json")), printed(*asked)
+    shown = dict(re.findall(r"│ (paper|rdp|pld) .*│ +([\d.]+) │", text))
+    for name in ("paper", "rdp", "pld"):
+        assert float(shown[name]) >= found["epsilon"][name]
+    (together,) = re.findall(r"ε = ([\d.]+) by composition", text)
+    assert float(together) >= found["ensemble_epsilon"]["pld"]
+    deltas = re.findall(r"([\d.e-]+) \((paper|rdp|pld)\)", text.partition("δ at ε = 0.1: ")[2])
+    assert len(deltas) == 3
+    for told, name in deltas:
+        assert float(told) >= found["delta_at_epsilon"][name]

@@ -58,7 +58,7 @@ def sweep(
         [
             (
                 *row.values.values(),
-                "-" if row.epsilon is None else f"{row.epsilon:.3f}",
+                _epsilon(row.epsilon),
                 f"{row.accuracy:.1%}",
                 *(f"{row.certified_accuracy.get(size, 0.0):.1%}" for size in sizes),
             )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from decimal import ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 from fedproof.summary import LEFT_OUT, RunSummary
 from fedproof.threat import Relation, ThreatModel, Unit
@@ -33,6 +33,16 @@ def rounded_up(value: float, digits: int = 4) -> str:
     places = digits - 1 - math.floor(math.log10(value))
     up = math.ceil(value * 10.0**places - 1e-9) / 10.0**places
     return f"{up:.{max(places, 0)}f}"
+
+
+def scientific_up(value: float, digits: int = 3) -> str:
+    """A chance with `digits` significant digits, however small, never below what was computed.
+
+    >>> scientific_up(1.2301e-7), scientific_up(0.25)
+    ('1.24e-07', '0.25')
+    """
+    up = Context(prec=digits, rounding=ROUND_CEILING).create_decimal_from_float(value)
+    return f"{float(up):.{digits}g}"
 
 
 def number(value: float) -> str:
