@@ -152,8 +152,8 @@ def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
     if "replicas" in document:
         cost = document["ensemble_epsilon"]
         say(
-            f"all {document['replicas']} models together: ε = {rounded_up(cost['pld'])} by composition (pld), "
-            f"{rounded_up(cost['paper'])} as a product (paper)"
+            f"all {document['replicas']} models together: ε = {rounded_up(cost['pld'])} by composition "
+            f"(pld), {rounded_up(cost['paper'])} as a product (paper)"
         )
 
 
