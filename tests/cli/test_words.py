@@ -319,3 +319,31 @@ def test_no_epsilon_and_no_delta_is_printed_below_what_was_computed(noise):
     assert len(deltas) == 3
     for told, name in deltas:
         assert float(told) >= found["delta_at_epsilon"][name]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "why"),
+    [
+        (("--sampling", "fixed", "--cohort", "10", "--users", "10"), "one clip norm, not by two"),
+        (("--sampling", "fixed", "--cohort", "20", "--users", "200"), "one clip norm, not by two"),
+        (
+            ("--unit", "instance", "--batch-probability", "0.4", "--cohort", "10", "--users", "30"),
+            "users are drawn as a whole",
+        ),
+        (("--sampling-probability", "0.1"), None),
+        (("--sampling", "none"), None),
+        (("--unit", "instance", "--sampling-probability", "0.1"), None),
+    ],
+)
+def test_published_numbers_that_bound_nothing_are_told_apart(mechanism, why):
+    asked = ("account", "--noise-multiplier", "2", *mechanism, "--delta", "1e-3")
+    found, text = json.loads(printed(*asked, "--json")), printed(*asked)
+    said = "paper and rdp-without-replacement are as published, and no bounds here"
+    if why is not None:
+        assert said in text
+        assert why in text.partition(said)[2]
+        assert set(found["unproved"]) == {"paper", "rdp-without-replacement"}
+    else:
+        assert said not in text
+        assert "unproved" not in found
+        assert min(found["epsilon"].values()) == found["epsilon"]["pld"]  # all are bounds, this is the least

@@ -296,7 +296,7 @@ def account(
     """ε of one unit for a given δ under each accountant, rounded up.
 
     Guarantee: `rdp` and `pld` are (ε, δ)-DP for one unit added or removed (replaced, for cohorts of fixed
-    size). `paper` reproduces published tables.
+    size). `paper` and `rdp-without-replacement` reproduce what was published (`soundness.unproved`).
 
     >>> from fedproof.mechanisms import Poisson, UserFedAvg
     >>> mechanism = UserFedAvg(rounds=1, noise_multiplier=6, sampling=Poisson(probability=0.2))

@@ -80,6 +80,8 @@ def noise_for_epsilon(
 ) -> float:
     """The smallest noise multiplier (to four digits, rounded up) that is (ε, δ)-DP for one unit.
 
+    By `pld`, or by `rdp`; other accountants answer as published.
+
     >>> noise_for_epsilon(epsilon=0.2114, delta=0.0029, sampling=Poisson(probability=0.1), rounds=3)
     1.8
     """

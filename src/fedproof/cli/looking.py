@@ -9,7 +9,7 @@ from fedproof import check, data, encoders
 from fedproof.certificates import unverified
 from fedproof.certificates import verify as verify_text
 from fedproof.certificates.document import parse, source_of
-from fedproof.certificates.soundness import executed
+from fedproof.certificates.soundness import executed, unproved
 from fedproof.cli.belonging import Kind, check_options
 from fedproof.cli.common import Json, answer, doubt_delta, print_json, print_table, progress_bars, say
 from fedproof.cli.mechanism import (
@@ -92,6 +92,9 @@ def account(
         "mechanism": describe(mechanism),
         "executed": executed(mechanism, threat),
     } | ({} if local is None else _by_observer(local, delta))
+    why = unproved(mechanism)
+    if why is not None:
+        document["unproved"] = dict.fromkeys(("paper", "rdp-without-replacement"), why)
     if replicas is not None:
         document["ensemble_epsilon"] = accounting.ensemble_account(mechanism, delta, replicas)
         document["replicas"] = replicas
@@ -135,6 +138,9 @@ def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
     )
     changed = LEFT_OUT if "honest" in document else changed_in_words(document["relation"])
     say(f"for one {unit} {changed}: {document['event']}")
+    if "unproved" in document:
+        names, why = " and ".join(document["unproved"]), document["unproved"]["paper"]
+        say(f"{names} are as published, and no bounds here: {why}")
     doubt_delta(document["delta"])
     if epsilon is not None:
         found = document["delta_at_epsilon"].items()
