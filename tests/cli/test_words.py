@@ -347,3 +347,18 @@ def test_published_numbers_that_bound_nothing_are_told_apart(mechanism, why):
         assert said not in text
         assert "unproved" not in found
         assert min(found["epsilon"].values()) == found["epsilon"]["pld"]  # all are bounds, this is the least
+
+
+@pytest.mark.parametrize("method", ["mean", "paper"])
+def test_bounds_on_a_cost_are_printed_outwards(method):
+    asked = ("inefficacy", "--costs", "costs.npy", "--cost-bound", "0.5", "--noise-multiplier", "2.7")
+    asked += ("--sampling-probability", "0.1", "--method", method, "--tau", "1.7", "--relation", "join")
+    asked += ("--delta", "1e-3") if method == "paper" else ()
+    found, text = json.loads(printed(*asked, "--json")), printed(*asked)
+    rows = re.findall(r"│ (\d+) +│ +([\d.]+) │ +([\d.]+) │", text)
+    assert len(rows) == len(found["sizes"])
+    for (_, low, high), lower, upper in zip(rows, found["lower"], found["upper"], strict=True):
+        assert lower - 1.1e-4 < float(low) <= lower
+        assert upper <= float(high) < upper + 1.1e-4
+    (needed,) = re.findall(r"an attack needs ([\d.]+) units", text)
+    assert float(needed) <= found["needed"] < float(needed) + 0.011

@@ -45,6 +45,29 @@ def scientific_up(value: float, digits: int = 3) -> str:
     return f"{float(up):.{digits}g}"
 
 
+def at_least(value: float, places: int = 4) -> str:
+    """A lower bound with so many decimals, never above what was computed.
+
+    >>> at_least(0.33338), at_most(0.33331), at_most(0.1), at_most(0.00001)
+    ('0.3333', '0.3334', '0.1000', '0.0001')
+    """
+    return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-places), ROUND_FLOOR):f}"
+
+
+def at_most(value: float, places: int = 4) -> str:
+    """An upper bound with so many decimals, never below what was computed."""
+    return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-places), ROUND_CEILING):f}"
+
+
+def needed_units(least: float) -> str:
+    """So many units an attack needs, or more; the paper's number need not be whole.
+
+    >>> needed_units(5), needed_units(4.6059)
+    ('5', '4.60')
+    """
+    return at_least(least, 0 if float(least).is_integer() else 2)
+
+
 def number(value: float) -> str:
     """A number as short as it can be.
 
