@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof import data, encoders
-from fedproof.accounting import account, ensemble_account
-from fedproof.accounting.epsilon import natural_relation, replaced_epsilon, sum_epsilon
+from fedproof.accounting.epsilon import natural_relation
 from fedproof.accounting.ledger import Ledger, save_ledger
 from fedproof.aggregation import build_rule
 from fedproof.arrays import Integers
@@ -45,7 +44,7 @@ from fedproof.models import build
 from fedproof.progress import Progress, peak_memory, silent
 from fedproof.release import Centre, Release, load_centre, load_release
 from fedproof.seeds import common_half, fresh_seed
-from fedproof.summary import RunSummary, SizeSummary, Traffic, write_summary
+from fedproof.summary import RunSummary, SizeSummary, Traffic, privacy_of, write_summary
 from fedproof.threat import Unit
 from fedproof.training import certify_task, check_certifiable, labels_at_once
 
@@ -355,7 +354,10 @@ def _summary(
     found = certificate.headline
     found["certified_size"] = SizeSummary(**found["certified_size"])
     found["reasons"] = certificate.reasons
-    return replace(summary, **found, **_privacy(config, task, len(scores), curves), threat=certificate.threat)
+    if is_private(task.mechanism):
+        own = sentences(caveats_of(task, natural_relation(task.mechanism)))
+        found |= _of_paper(curves) | privacy_of(task.mechanism, config.mechanism.delta, len(scores), own)
+    return replace(summary, **found, threat=certificate.threat)
 
 
 def _caveats(config: Config, task: Task, certificate: Certificate | None) -> tuple[Caveat, ...]:
@@ -366,26 +368,13 @@ def _caveats(config: Config, task: Task, certificate: Certificate | None) -> tup
     return tuple(known.get(caveat.sentence, caveat) for caveat in found)
 
 
-def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve, ...]) -> dict[str, Any]:
-    """What the training costs and what the paper makes of it; nothing where there is no privacy."""
-    mechanism, delta = task.mechanism, config.mechanism.delta
-    if not is_private(mechanism):
+def _of_paper(curves: tuple[Curve, ...]) -> dict[str, Any]:
+    """What the paper makes of the same replicas: exactly, and with confidence."""
+    paper = [curve.accuracy for curve in curves if curve.method == "paper"]
+    if not paper:
         return {}
-    relation = natural_relation(mechanism)
-    one_sum = mechanism.releases is Releases.MODEL or mechanism.one_release
-    paper = [curve.accuracy for curve in curves if curve.method == "paper"]  # of replicas: exact, and sure
-    sure = {str(size): share for size, share in enumerate(paper[1])} if paper else None
-    return {
-        "epsilon": account(mechanism, delta),
-        "ensemble_epsilon": ensemble_account(mechanism, delta, num_replicas),
-        "delta": delta,
-        "epsilon_relation": relation.value,
-        "epsilon_if_replaced": replaced_epsilon(mechanism, delta) if one_sum else None,
-        "epsilon_of_sum": sum_epsilon(mechanism, delta),
-        "epsilon_reasons": (*sentences(mechanism.caveats(relation)), *sentences(caveats_of(task, relation))),
-        "paper_largest_size": len(paper[0]) - 2 if paper else None,
-        "paper_certified_accuracy": sure,
-    }
+    sure = {str(size): share for size, share in enumerate(paper[1])}
+    return {"paper_largest_size": len(paper[0]) - 2, "paper_certified_accuracy": sure}
 
 
 def _write(
