@@ -58,7 +58,7 @@ def sweep(
         [
             (
                 *row.values.values(),
-                "-" if row.epsilon is None else f"{row.epsilon:.3f}",
+                _epsilon(row.epsilon),
                 f"{row.accuracy:.1%}",
                 *(f"{row.certified_accuracy.get(size, 0.0):.1%}" for size in sizes),
             )
@@ -192,6 +192,7 @@ def attack(
 def _show_attacks(rows: list[AttackRow], cost_bound: float) -> None:
     """Two tables, each narrow enough for a terminal: what models answer, and what it costs the attacker."""
     from fedproof.report.attack_page import COLUMNS, saturated
+    from fedproof.report.words import at_least, at_most
 
     answered = {True: "yes", False: "NO", None: "-"}
     asked = "one model answers" if rows[0].replicas == 1 else f"{rows[0].replicas} replicas answer"
@@ -219,8 +220,8 @@ def _show_attacks(rows: list[AttackRow], cost_bound: float) -> None:
                 row.adversaries,
                 f"{row.clean_cost:.4f}",
                 f"{row.cost:.4f}",
-                _shown(row.certified_lower, ".4f"),
-                _shown(row.certified_upper, ".4f"),
+                "-" if row.certified_lower is None else at_least(row.certified_lower),
+                "-" if row.certified_upper is None else at_most(row.certified_upper),
                 answered[row.holds_on_cost],
             )
             for row in rows
