@@ -286,6 +286,8 @@ def main(base, *words):
     for name in ("_task_id", "_run_id", "_node_id"):  # what the runtime tells a process about itself
         setattr(TaskIdentity, name, 1)
     example("digits_app.server_app"), example("digits_app.client_app")
+    data = example("digits_app.data")
+    data.encode(data.simulated_users(USERS)[0][0])  # what this loads no server need load again
     for word in words:
         count, _, planted = word.partition(":")
         child = os.fork()  # a mistake stays where it was planted
