@@ -225,8 +225,8 @@ def without_node(deployment: Deployment, out: Path, *, meanwhile: Callable[[], N
     deployment.kill("node-0")
     killed = time.monotonic()
     meanwhile()
-    # The SuperLink refuses the node's key until it has missed the dead process. Each attempt is two processes,
-    # which import all of Flower, so the first one waits until it will be let in.
+    # The SuperLink refuses the node's key until it has missed the dead process. Each attempt is two processes
+    # that import all of Flower, so the first one waits until it will be let in.
     time.sleep(max(0.0, killed + MISSED - time.monotonic()))
     known = deployment.activated
     deployment.start_node(0)

@@ -25,7 +25,7 @@ def printed(program, *words):
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """What one program, which imports Flower once, found: honest deployments, then those with each mistake."""
+    """What one program found, which imports Flower once: in honest deployments, and with each mistake."""
     planted = ("uncounted", "forgetful")
     words = [tmp_path_factory.mktemp("killed"), COUNT, *(f"2:{name}" for name in planted)]
     return dict(zip(("honest", *planted), printed("deployments", *words), strict=True))
