@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,7 +24,8 @@ from fedproof.report.words import headline
 from fedproof.serving import predict
 from fedproof.summary import read_summary
 from fedproof.threat import ThreatModel
-from tests.patience import finish, until
+from tests.commands import fedproof
+from tests.patience import until
 from tests.tiny import TINY, outputs, tiny
 
 
@@ -235,27 +235,14 @@ def test_an_altered_part_is_done_again(finished, tmp_path):
 # --- kill -9 ------------------------------------------------------------------------------------------------
 
 
-def start(config: Path, folder: Path) -> subprocess.Popen:
-    command = [
-        sys.executable,
-        "-m",
-        "fedproof",
-        "run",
-        str(config),
-        "--out",
-        str(folder),
-        "--resume",
-        "--json",
-    ]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-
-
 def test_a_killed_run_resumes_to_the_same_bytes(tmp_path):
     many = TINY.replace("replicas = 40\npart_size = 4", "replicas = 400\npart_size = 10")
     config = tmp_path / "tiny.toml"
     config.write_text(many)
     folder = tmp_path / "killed"
-    process = start(config, folder)
+    words = ["run", config, "--out", folder, "--resume", "--json"]
+    command = [sys.executable, "-m", "fedproof", *map(str, words)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     until(lambda: list(folder.glob("parts/part-0000[2-9].json")), process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -265,9 +252,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path):
     assert not (folder / "certificate.json").exists()
     times = {path.name: os.stat(path).st_mtime_ns for path in folder.glob("parts/*.json")}
 
-    resumed = start(config, folder)
-    _, errors = finish(resumed)
-    assert resumed.returncode == 0, errors
+    fedproof(*words)
     kept = {path.name: os.stat(path).st_mtime_ns for path in folder.glob("parts/*.json")}
     assert all(kept[name] == moment for name, moment in times.items())  # finished parts were not done again
 
