@@ -104,8 +104,9 @@ class Local(UploadedOnce):
 
         Rounding the noise is rounding the noised vector, as the vector is on the grid.
         """
-        inside = on_grid(self.upload.inside(vectors) / self.reach)
-        noise = normal * (self.noise_multiplier * self.upload.norm / (self.reach * GRID))
+        reach = self.reach
+        inside = on_grid(self.upload.inside(vectors) / reach)
+        noise = normal * (self.noise_multiplier * self.upload.norm / (reach * GRID))
         sent = inside + np.rint(noise)
         return sent.argmax(axis=2) if isinstance(self.upload, Anchors) else sent * GRID
 
