@@ -78,6 +78,15 @@ def test_an_instance_of_no_class_moves_no_other(module, users):
     assert len(set(shares)) == 1
 
 
+def test_a_federation_has_no_more_test_inputs_than_are_asked_for(module):
+    whole, few = load(f"{module}:federation"), load(f"{module}:federation", test_limit=9)
+    assert (len(few.test_features), len(few.test_labels)) == (9, 9) != whole.test_labels.shape * 2
+    with pytest.raises(
+        ValueError, match=r"minimum = 3: .*:federation returns a Federation, which is used as"
+    ):
+        load(f"{module}:federation", minimum=3)
+
+
 def test_a_federation_is_used_as_it_is(module):
     assert load(f"{module}:federation").num_users == 7
     for arguments in ({"users": 8}, {"classes": [0, 1]}, {"partition": "iid"}):

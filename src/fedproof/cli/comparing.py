@@ -17,7 +17,7 @@ from fedproof.cli.common import (
     sizes_of,
 )
 from fedproof.cli.training import Device, Engine, Experiment, Out, Set, training
-from fedproof.config import load_config
+from fedproof.config import Config, load_config
 from fedproof.folder import NOTICE
 from fedproof.robustness import AttackRow
 from fedproof.summary import ComparedRun
@@ -92,7 +92,7 @@ def compare(
     from fedproof.report.comparisons import table_sizes, write_compare_page
     from fedproof.sweep import compare as compare_all
 
-    loaded = {path.stem: load_config(path, changes or ()) for path in configs}
+    loaded = _loaded(configs, changes or [])
     if len(loaded) < len(configs):
         raise ValueError("two configurations have the same file name, by which runs are told apart")
     chosen = None if sizes is None else sizes_of(sizes)
@@ -107,6 +107,18 @@ def compare(
         return
     _show(compared, table_sizes(compared) if chosen is None else chosen, title)
     say(f"the page to look at is {page}")
+
+
+def _loaded(paths: list[Path], changes: list[str]) -> dict[str, Config]:
+    """The configurations by name; a change is for those that use its key, and one at least must."""
+    found, idle = {}, {change.partition("=")[0].strip() for change in changes}
+    for path in paths:
+        left: dict[str, object] = {}
+        found[path.stem] = load_config(path, changes, forgiving="overrides", left=left)
+        idle &= left.keys()
+    if idle:
+        raise ValueError(f"--set {min(idle)}: none of the configurations uses it")
+    return found
 
 
 def _show(rows: list[ComparedRun], sizes: list[int], title: str) -> None:

@@ -2,10 +2,10 @@
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from fedproof.data import partition as ways
 from fedproof.data.arrays import (
     Arrays,
     Scaling,
+    Source,
     as_federation,
     choose_classes,
     chosen,
@@ -31,13 +32,13 @@ from fedproof.functions import called, load_function
 from fedproof.threat import Relation, Unit
 
 __all__ = [
-    "Arrays", "Summary", "data_folder", "default_users", "even_share", "fetch", "load", "show", "summarise",
+    "Arrays", "Summary", "comes_with_users", "data_folder", "default_users", "even_share", "fetch",
+    "holds_text", "load", "show", "summarise",
 ]  # fmt: skip
 
 
 FOLDERS = ("mnist", *cifar.VERSIONS, "leaf", "sent140", "sent140-pseudo")  # in the folder of all data
 NAMES = ("digits", *FOLDERS, "leaf/FOLDER", "idx/FOLDER", "module:function")
-Source = TypeVar("Source", Arrays, Federation)
 MAX_CLASSES = 100_000  # labels beyond are account numbers or prices, and each class costs memory
 USERS = {"digits": 96, "mnist": 200, "cifar10": 200, "sent140-pseudo": 805}  # the demo's and the paper's
 
@@ -85,9 +86,11 @@ def load(
         check.count(test_limit=test_limit)
     read = partial(_read, data_dir=data_dir, vectors=vectors, length=length)
     source = read(name)
+    dealt = {"dirichlet_alpha": dirichlet_alpha, "degree": degree, "minimum": minimum}
     if isinstance(source, Federation):
         same = classes is None and users in (None, source.num_users) and partition in (None, "natural")
-        own = _as_it_is(source, name, same, most_instances, public)
+        _check_dealt(dealt, None, name)
+        own = limit_test(_as_it_is(source, name, same, most_instances, public), test_limit)
         return own if encode is None else encode(own)
     elsewhere = None
     if isinstance(public, str):
@@ -95,6 +98,7 @@ def load(
     arrays = choose_classes(source, classes)
     if partition is None:
         partition = "iid" if arrays.owners is None else "natural"
+    _check_dealt(dealt, partition, name)
     aside, left = _set_aside(arrays, public, partition, seed)
     if users is None and partition != "natural":
         users = _default_users(name, arrays)
@@ -223,6 +227,16 @@ def default_users(name: str, partition: str | None) -> int | None:
     return USERS.get(name) if partition != "natural" else None
 
 
+def comes_with_users(name: str) -> bool:
+    """Whether data of this name have users of their own, or may have."""
+    return ":" in name or name.partition("/")[0] in ("leaf", "sent140")
+
+
+def holds_text(name: str) -> bool:
+    """Whether data of this name are texts that words' vectors are looked up for, or may be."""
+    return name.partition("/")[0] in ("leaf", "sent140", "sent140-pseudo")
+
+
 def _default_users(name: str, arrays: Arrays) -> int:
     if arrays.owners is not None:
         return len(np.unique(arrays.owners))
@@ -240,6 +254,26 @@ def _set_aside(
     generator = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
     owners = arrays.owners if partition == "natural" else None
     return ways.set_aside(public, instances=len(arrays.labels), owners=owners, generator=generator)
+
+
+_OF = {
+    "dirichlet_alpha": ({"dirichlet"}, 0.5),
+    "degree": ({"degree"}, 0.5),
+    "minimum": ({"dirichlet", "natural"}, 1),
+}
+"""Options that decide something in some partitions alone, and what they are if nobody names them."""
+
+
+def _check_dealt(options: Mapping[str, object], partition: str | None, name: str) -> None:
+    """Refuse what decides nothing in this partition, or in a Federation, which has none."""
+    for key, value in options.items():
+        homes, default = _OF[key]
+        if value == default or partition in homes:
+            continue
+        if partition is None:
+            raise ValueError(f"{key} = {value}: {name} returns a Federation, which is used as it is")
+        belongs = " or ".join(f"'{home}'" for home in sorted(homes))
+        raise ValueError(f"{key} = {value} belongs to partition = {belongs}, not '{partition}'")
 
 
 def _check_enough(public: int, left: int, users: int | None, minimum: int) -> None:

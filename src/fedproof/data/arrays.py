@@ -121,12 +121,19 @@ def say_untested(arrays: Arrays) -> Arrays:
     return replace(arrays, tested_only=True)
 
 
-def limit_test(arrays: Arrays, limit: int | None) -> Arrays:
+Source = TypeVar("Source", "Arrays", Federation)
+
+
+def limit_test(source: Source, limit: int | None) -> Source:
     """At most `limit` test inputs, drawn once for all: the same for every seed, in their old order."""
-    if limit is None or limit >= len(arrays.test_labels):
-        return arrays
-    drawn = np.sort(np.random.default_rng(0).permutation(len(arrays.test_labels))[:limit])
-    return chosen(arrays, test_rows=drawn)
+    if limit is None or limit >= len(source.test_labels):
+        return source
+    drawn = np.sort(np.random.default_rng(0).permutation(len(source.test_labels))[:limit])
+    if isinstance(source, Arrays):
+        return chosen(source, test_rows=drawn)
+    texts = None if source.test_texts is None else tuple(source.test_texts[row] for row in drawn)
+    features, labels = source.test_features[drawn], source.test_labels[drawn]
+    return replace(source, test_features=features, test_labels=labels, test_texts=texts)
 
 
 def encoded(arrays: Arrays, order: NDArray[np.int64] | None = None) -> Arrays:
