@@ -29,7 +29,6 @@ from fedproof.data.fetch import fetch
 from fedproof.data.files import data_folder
 from fedproof.federation import EncodedBy, Federation, Summary, show, summarise
 from fedproof.functions import called, load_function
-from fedproof.threat import Relation, Unit
 
 __all__ = [
     "Arrays", "Summary", "comes_with_users", "data_folder", "default_users", "even_share", "fetch",
@@ -120,7 +119,7 @@ def load(
     )
     if _is_own(name):
         drawn = users is not None or aside is not None
-        known = _unsettled(partition, drawn=drawn, sifted=classes is not None, least=minimum)
+        known = ways.unsettled(partition, drawn=drawn, sifted=classes is not None, least=minimum)
         federation = replace(federation, unsettled=known)
     return federation if elsewhere is None else _with_public(federation, elsewhere)
 
@@ -128,27 +127,6 @@ def load(
 def _is_own(name: str) -> bool:
     """Whether units may come, go and change: what is published stays as it is."""
     return ":" in name or name.partition("/")[0] in ("leaf", "idx")
-
-
-def _unsettled(partition: str, *, drawn: bool, sifted: bool, least: int) -> frozenset[tuple[Unit, Relation]]:
-    """Of which units, under which relation, one may change who else is there, or who holds what.
-
-    Users whom the data come with may fall out because of what they hold, if classes are `sifted` or there is
-    a `least` number of instances; users that are `drawn` are drawn from all. Instances that are dealt out are
-    dealt otherwise if there is one more, or, but for `iid`, if one has another label.
-    """
-    if partition == "natural":
-        falls_out = sifted or least > 1
-        found = {
-            (Unit.USER, Relation.JOIN): drawn,
-            (Unit.USER, Relation.REPLACE): falls_out,
-            (Unit.INSTANCE, Relation.JOIN): drawn or falls_out,
-            (Unit.INSTANCE, Relation.REPLACE): sifted,
-        }
-    else:
-        by_label = sifted or partition != "iid"
-        found = {(Unit.INSTANCE, Relation.JOIN): True, (Unit.INSTANCE, Relation.REPLACE): by_label}
-    return frozenset(pair for pair, true in found.items() if true)
 
 
 def _read(name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int) -> Arrays | Federation:
