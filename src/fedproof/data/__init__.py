@@ -116,9 +116,10 @@ def load(
         most_instances=most_instances,
         public=aside,
     )
-    drawn = users is not None or aside is not None
     if _is_own(name):
-        federation = replace(federation, unsettled=ways.unsettled(partition, drawn, bool(classes), minimum))
+        drawn = users is not None or aside is not None
+        known = ways.unsettled(partition, drawn=drawn, sifted=classes is not None, least=minimum)
+        federation = replace(federation, unsettled=known)
     return federation if elsewhere is None else _with_public(federation, elsewhere)
 
 
