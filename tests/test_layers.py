@@ -76,6 +76,22 @@ def test_importing_the_package_is_quick():
     assert min(float(finished([sys.executable, "-c", code]).stdout) for _ in range(3)) < 1.5
 
 
+def test_what_takes_long_to_import_is_not_imported_for_help():
+    code = """
+import sys
+from fedproof.cli import main
+sys.argv[1:] = ["--help"]
+try:
+    main()
+finally:
+    print(*(name for name in sys.modules if name.count(".") < 2), file=sys.stderr)
+"""
+    done = finished([sys.executable, "-c", code])
+    assert (done.returncode, "certify" in done.stdout, "scipy.special" in done.stderr) == (0, True, True)
+    dear = {"torch", "dp_accounting", "scipy.stats", "scipy.signal", "scipy.optimize", "sklearn", "flwr"}
+    assert not dear & set(done.stderr.split())
+
+
 def test_training_without_torch_says_what_to_install():
     code = "import sys; from fedproof.cli import main; sys.argv = ['fedproof', 'demo']; main()"
     done = run_without(["torch"], code)

@@ -8,15 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-import dp_accounting as dp
 import numpy as np
-from dp_accounting import DpEvent
-from dp_accounting.rdp import RdpAccountant, compute_epsilon
-from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 from scipy.special import gammaln, logsumexp
 
 from fedproof import check
-from fedproof.accounting.events import queries_of
+from fedproof.accounting.events import Source, queries_of
 from fedproof.accounting.tradeoff import composed_losses
 from fedproof.arrays import Floats
 from fedproof.mechanisms import Everyone, FixedSize, InstanceFedAvg, Mechanism, Poisson, Queries, Query
@@ -33,7 +29,7 @@ WIDE_ORDERS: tuple[float, ...] = (
 _MOST_STEPS = 1 << 20  # of an integral over which a Rényi divergence is computed
 
 
-def rdp(source: Mechanism | DpEvent, orders: Sequence[float]) -> Floats:
+def rdp(source: Source, orders: Sequence[float]) -> Floats:
     """Rényi divergence of one unit (add or remove; replace for cohorts of fixed size) at each order.
 
     Guarantee: rounded up, by more than the logarithm of a moment near one and the sums may have lost. All
@@ -54,10 +50,12 @@ def _rdp_once(query: Query, orders: tuple[float, ...], replaced: bool = False) -
         case Poisson(probability=probability):
             curve = np.array([poisson_rdp(probability, noise, order, replaced) for order in orders])
         case FixedSize(cohort=cohort, users=users):
+            import dp_accounting as dp
+
             # Replacing one member moves the sum by twice the clip norm.
             halved = dp.GaussianDpEvent(query.noise_multiplier / 2)
             event = dp.SampledWithoutReplacementDpEvent(users, cohort, halved)
-            curve = RdpAccountant(orders, dp.NeighboringRelation.REPLACE_ONE).compose(event).rdp
+            curve = dp.rdp.RdpAccountant(orders, dp.NeighboringRelation.REPLACE_ONE).compose(event).rdp
     return _revealed(curve, np.asarray(orders, dtype=np.float64), query.selection_probability)
 
 
@@ -108,7 +106,7 @@ def _revealed(curve: Floats, orders: Floats, probability: float) -> Floats:
     return np.asarray(moment / (orders - 1))
 
 
-def paper_epsilon(source: Mechanism | DpEvent, delta: float) -> float:
+def paper_epsilon(source: Source, delta: float) -> float:
     """ε in the convention of the paper's published tables: the smallest rdp(α) + log(1/δ)/(α - 1).
 
     Cohorts of fixed size are accounted as if Poisson-sampled and InsDP-FedSGD as if every instance were drawn
@@ -123,13 +121,13 @@ def paper_epsilon(source: Mechanism | DpEvent, delta: float) -> float:
     return float(np.min(_paper_rdp(source) + math.log(1 / delta) / (np.asarray(PAPER_ORDERS) - 1)))
 
 
-def paper_delta(source: Mechanism | DpEvent, epsilon: float) -> float:
+def paper_delta(source: Source, epsilon: float) -> float:
     """δ in the convention of the paper's published tables: the smallest exp((α - 1)(rdp(α) - ε))."""
     exponents = (np.asarray(PAPER_ORDERS) - 1) * (_paper_rdp(source) - epsilon)
     return min(1.0, float(np.exp(np.minimum(exponents, 0.0)).min()))
 
 
-def _paper_rdp(source: Mechanism | DpEvent) -> Floats:
+def _paper_rdp(source: Source) -> Floats:
     """Rényi curve at the paper's orders, everything taken as Poisson-sampled."""
     total = np.zeros(len(PAPER_ORDERS))
     for query in queries_of(source):
@@ -139,22 +137,26 @@ def _paper_rdp(source: Mechanism | DpEvent) -> Floats:
     return total
 
 
-def rdp_epsilon(source: Mechanism | DpEvent, delta: float) -> float:
+def rdp_epsilon(source: Source, delta: float) -> float:
     """ε by the improved conversion over a wide grid of orders.
 
     Reference: Canonne, Kamath, Steinke 2020, arXiv:2004.00010v6, Proposition 12 (through `dp_accounting`).
     """
+    from dp_accounting.rdp import compute_epsilon
+
     epsilon, _ = compute_epsilon(WIDE_ORDERS, rdp(source, WIDE_ORDERS), delta)
     return float(epsilon)
 
 
-def rdp_delta(source: Mechanism | DpEvent, epsilon: float) -> float:
+def rdp_delta(source: Source, epsilon: float) -> float:
     """δ by the improved conversion over a wide grid of orders."""
+    from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
+
     delta, _ = compute_delta(WIDE_ORDERS, rdp(source, WIDE_ORDERS), epsilon)
     return float(delta)
 
 
-def without_replacement_epsilon(source: Mechanism | DpEvent, delta: float) -> float:
+def without_replacement_epsilon(source: Source, delta: float) -> float:
     """ε by the paper's proposition: sampling without replacement as bounded by Wang et al.
 
     The bound with ε(α) = α/(2σ²) and the conversion log((α-1)/α) - (log δ + log α)/(α-1), at integer orders.
@@ -192,16 +194,16 @@ def _wang_bound(order: int, probability: float, noise_multiplier: float) -> floa
 _DIGITS = 10
 _MANY = 1e6  # from which on a float64 has no such digits
 
-Accountant = Callable[[Mechanism | DpEvent, float], float]
+Accountant = Callable[[Source, float], float]
 
 
-def natural_relation(source: Mechanism | DpEvent) -> Relation:
+def natural_relation(source: Source) -> Relation:
     """The relation ε is stated for: one unit added or removed, or replaced if cohorts have a fixed size."""
     fixed = any(query.sampling.closed for query in queries_of(source))
     return Relation.REPLACE if fixed else Relation.JOIN
 
 
-def pld_epsilon(source: Mechanism | DpEvent, delta: float) -> float:
+def pld_epsilon(source: Source, delta: float) -> float:
     """The tightest known ε: privacy-loss distributions, composed.
 
     >>> from fedproof.mechanisms import Poisson, UserFedAvg
@@ -266,7 +268,7 @@ def _sum_epsilon(mechanism: Mechanism, delta: float, relation: Relation) -> floa
     return max(loss.epsilon(delta - lost) for loss in losses) if lost <= delta / 2 else math.inf
 
 
-def pld_delta(source: Mechanism | DpEvent, epsilon: float) -> float:
+def pld_delta(source: Source, epsilon: float) -> float:
     """δ for a given ε, by privacy-loss distributions."""
     check.not_negative(epsilon=epsilon)
     forward, backward = composed_losses(queries_of(source), natural_relation(source), size=1)
@@ -291,7 +293,7 @@ ACCOUNTANTS: dict[str, Accountant] = {
 
 
 def account(
-    source: Mechanism | DpEvent, delta: float, accountants: Sequence[str] = ("paper", "rdp", "pld")
+    source: Source, delta: float, accountants: Sequence[str] = ("paper", "rdp", "pld")
 ) -> dict[str, float]:
     """ε of one unit for a given δ under each accountant, rounded up.
 
@@ -310,7 +312,7 @@ def account(
     return {name: round_up(ACCOUNTANTS[name](source, delta)) for name in accountants}
 
 
-def account_delta(source: Mechanism | DpEvent, epsilon: float) -> dict[str, float]:
+def account_delta(source: Source, epsilon: float) -> dict[str, float]:
     """δ of one unit for a given ε under each accountant.
 
     >>> from fedproof.mechanisms import Poisson, UserFedAvg
@@ -326,7 +328,7 @@ def account_delta(source: Mechanism | DpEvent, epsilon: float) -> dict[str, floa
     }
 
 
-def ensemble_account(source: Mechanism | DpEvent, delta: float, replicas: int) -> dict[str, float]:
+def ensemble_account(source: Source, delta: float, replicas: int) -> dict[str, float]:
     """ε of publishing all replicas: the paper's product, and one composition of all their rounds.
 
     Guarantee: the `parallel` models of disjoint units that one training makes cost together what one of them
@@ -348,7 +350,7 @@ def ensemble_account(source: Mechanism | DpEvent, delta: float, replicas: int) -
     }
 
 
-def parallel_of(source: Mechanism | DpEvent) -> int:
+def parallel_of(source: Source) -> int:
     """How many models of a source cost together what one costs; an event of another library knows of none."""
     return source.parallel if isinstance(source, Mechanism) else 1
 

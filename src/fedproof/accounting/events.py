@@ -1,19 +1,37 @@
 """Mechanism description <-> `dp_accounting` event, and what of an event can be analysed.
 
-Everything that accounts or certifies works on `Query` values; this file is the only door in and out.
+Everything that accounts or certifies works on `Query` values; this file is the only door in and out. The
+library is imported when it is first needed: it takes most of a second, which many commands can do without.
 """
 
 import math
-from typing import Any
-
-import dp_accounting as dp
-from dp_accounting import DpEvent, UnsupportedEventError
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from fedproof import check
 from fedproof.mechanisms import Everyone, FixedSize, Mechanism, Poisson, Query, Sampling, is_private
 
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent, UnsupportedEventError
+    from typing_extensions import TypeIs
 
-def event_of(mechanism: Mechanism) -> DpEvent:
+Source: TypeAlias = Union[Mechanism, "DpEvent"]
+
+
+def is_event(source: object) -> "TypeIs[DpEvent]":
+    """Whether this is another library's event; without that library nobody has made one."""
+    library = sys.modules.get("dp_accounting")
+    return library is not None and isinstance(source, library.DpEvent)
+
+
+def unsupported(why: str) -> "UnsupportedEventError":
+    """The error that says why an event or a mechanism cannot be analysed."""
+    from dp_accounting import UnsupportedEventError
+
+    return UnsupportedEventError(why)
+
+
+def event_of(mechanism: Mechanism) -> "DpEvent":
     """The `dp_accounting` event of a mechanism, for any accountant of the field.
 
     A user selection that the observer may know (InsDP-FedSGD) has no event of its own; it is left out, which
@@ -28,6 +46,8 @@ def event_of(mechanism: Mechanism) -> DpEvent:
     >>> event_of(UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))).count
     3
     """
+    import dp_accounting as dp
+
     if not is_private(mechanism):
         return dp.NonPrivateDpEvent()
     moved = 2 if any(query.sampling.closed for query in mechanism.queries) else 1
@@ -35,8 +55,10 @@ def event_of(mechanism: Mechanism) -> DpEvent:
     return events[0] if len(events) == 1 else dp.ComposedDpEvent(events)
 
 
-def _one(query: Query, moved: int) -> DpEvent:
+def _one(query: Query, moved: int) -> "DpEvent":
     """One release of a sum that a unit moves by so many clip norms."""
+    import dp_accounting as dp
+
     gaussian = dp.GaussianDpEvent(query.noise_multiplier / moved)
     match query.sampling:
         case Everyone():
@@ -47,38 +69,41 @@ def _one(query: Query, moved: int) -> DpEvent:
             return dp.SampledWithoutReplacementDpEvent(users, cohort, gaussian)
 
 
-def queries_of(source: Mechanism | DpEvent) -> tuple[Query, ...]:
+def queries_of(source: Source) -> tuple[Query, ...]:
     """The Gaussian queries of a mechanism or of another library's event.
 
+    >>> import dp_accounting as dp
     >>> queries_of(dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(2.0)), 5))
     (Query(noise_multiplier=2.0, sampling=Poisson(probability=0.1), count=5, selection_probability=1.0),)
 
     Raises:
         UnsupportedEventError: the event holds something else than sampled Gaussian queries.
     """
-    if not isinstance(source, DpEvent):
+    if not is_event(source):
         if not is_private(source):
-            raise UnsupportedEventError(source.unaccounted)
+            raise unsupported(source.unaccounted)
         return source.queries
     merged: dict[tuple[float, Sampling], int] = {}
     for noise_multiplier, sampling, count in _walk(source, Everyone(), 1):
         merged[noise_multiplier, sampling] = merged.get((noise_multiplier, sampling), 0) + count
     if not merged:
-        raise UnsupportedEventError(f"{source!r} releases nothing: there is nothing to account")
+        raise unsupported(f"{source!r} releases nothing: there is nothing to account")
     return tuple(
         Query(noise_multiplier=noise, sampling=sampling, count=count)
         for (noise, sampling), count in merged.items()
     )
 
 
-def _walk(event: DpEvent, sampling: Sampling, count: int) -> list[tuple[float, Sampling, int]]:
+def _walk(event: "DpEvent", sampling: Sampling, count: int) -> list[tuple[float, Sampling, int]]:
     """Flatten an event into (noise multiplier, sampling, count)."""
+    import dp_accounting as dp
+
     match event:
         case dp.NoOpDpEvent():
             return []
         case dp.GaussianDpEvent():
             if not event.noise_multiplier > 0:
-                raise UnsupportedEventError("a Gaussian event with noise_multiplier 0 gives no guarantee")
+                raise unsupported("a Gaussian event with noise_multiplier 0 gives no guarantee")
             return [(float(event.noise_multiplier), sampling, count)]
         case dp.SelfComposedDpEvent():
             return _walk(event.event, sampling, count * _whole(event.count, "count"))
@@ -91,7 +116,7 @@ def _walk(event: DpEvent, sampling: Sampling, count: int) -> list[tuple[float, S
             users = _whole(event.source_dataset_size, "source_dataset_size")
             drawn = FixedSize(cohort=_whole(event.sample_size, "sample_size"), users=users)
             return [(_sampled_once(event.event, sampling), drawn, count)]
-    raise UnsupportedEventError(
+    raise unsupported(
         f"{type(event).__name__} cannot be analysed: allowed are Gaussian events, Poisson-sampled or sampled "
         "without replacement, and their compositions"
     )
@@ -103,11 +128,11 @@ def _whole(number: Any, name: str) -> int:
     return int(number)
 
 
-def _sampled_once(event: DpEvent, sampling: Sampling) -> float:
+def _sampled_once(event: "DpEvent", sampling: Sampling) -> float:
     """Noise multiplier of all Gaussian queries made on one and the same sample, taken together."""
     if not isinstance(sampling, Everyone):
-        raise UnsupportedEventError("sampling inside sampling cannot be analysed: sample once per query")
+        raise unsupported("sampling inside sampling cannot be analysed: sample once per query")
     queries = _walk(event, Everyone(), 1)
     if not queries or any(not isinstance(inner, Everyone) for _, inner, _ in queries):
-        raise UnsupportedEventError(f"a sampled {type(event).__name__} must consist of Gaussian events")
+        raise unsupported(f"a sampled {type(event).__name__} must consist of Gaussian events")
     return 1 / math.sqrt(sum(count / noise**2 for noise, _, count in queries))

@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dp_accounting import DpEvent
-
 from fedproof import check
 from fedproof.accounting.epsilon import ensemble_account, parallel_of, pld_epsilon, round_up
-from fedproof.accounting.events import queries_of
+from fedproof.accounting.events import Source, queries_of
 from fedproof.files import replace_file
-from fedproof.mechanisms import Mechanism, Queries, Query
+from fedproof.mechanisms import Queries, Query
 from fedproof.mechanisms.codec import describe, restore
 
 _VERSION = 1
@@ -44,7 +42,7 @@ class Ledger:
         check.plain(self)
 
     @classmethod
-    def of(cls, source: Mechanism | DpEvent, delta: float) -> "Ledger":
+    def of(cls, source: Source, delta: float) -> "Ledger":
         """An empty ledger for a mechanism."""
         return cls(queries=queries_of(source), delta=delta, parallel=parallel_of(source))
 

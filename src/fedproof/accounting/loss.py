@@ -12,7 +12,6 @@ from functools import cached_property
 
 import numpy as np
 from scipy import fft
-from scipy.signal import lfilter
 
 from fedproof.arrays import Floats
 
@@ -101,6 +100,8 @@ class LossDistribution:
         Δ_i = Δ_{i+1} + (1 - exp(-step)) G_{i+1}. So Δ falls along the grid, also as computed, and keeps its
         digits where it is small. exp(-step) is rounded down, which makes losses larger.
         """
+        from scipy.signal import lfilter  # here: half a second, for scipy.stats comes with it
+
         decay = math.nextafter(math.exp(-self.step), 0.0)
         up = 1 + 4 * _UNIT * (len(self.masses) + 1)  # more than the rounding of the sums
         slopes = lfilter([1.0], [1.0, -decay], self.masses[::-1])[::-1]

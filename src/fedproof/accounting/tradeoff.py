@@ -15,18 +15,17 @@ from functools import cached_property, lru_cache, reduce
 from typing import Protocol
 
 import numpy as np
-from dp_accounting import DpEvent
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
 from fedproof import check
-from fedproof.accounting.events import queries_of
+from fedproof.accounting.events import Source, is_event, queries_of
 from fedproof.accounting.loss import LossDistribution
 from fedproof.accounting.pairs import FixedSizePair, MonotonePair, fixed_size_pair, poisson_pair
 from fedproof.accounting.sampling import adversaries_drawn, joined_drawn
 from fedproof.accounting.spread import SpreadPair
 from fedproof.arrays import Floats
-from fedproof.mechanisms import Everyone, FixedSize, Mechanism, Poisson, Query, Sampling
+from fedproof.mechanisms import Everyone, FixedSize, Poisson, Query, Sampling
 from fedproof.threat import Relation, ThreatModel
 
 # Grid points per standard deviation of one release's loss; the bound is valid for any value.
@@ -185,7 +184,7 @@ def check_units(**sizes: int) -> None:
             raise ValueError(f"{name} = {size} must be at most {LARGEST}")
 
 
-def tradeoff(source: Mechanism | DpEvent, threat: ThreatModel, size: int) -> Tradeoff:
+def tradeoff(source: Source, threat: ThreatModel, size: int) -> Tradeoff:
     """The curve for `size` poisoned units.
 
     Guarantee: for every [0,1]-valued statistic of the trained model, its expectation after `size` units were
@@ -199,7 +198,7 @@ def tradeoff(source: Mechanism | DpEvent, threat: ThreatModel, size: int) -> Tra
     True
     """
     check_units(size=size)
-    if isinstance(source, DpEvent):
+    if is_event(source):
         return curve_of(queries_of(source), threat.relation, int(size), RESOLUTION)
     if source.unit != threat.unit:
         raise ValueError(

@@ -5,17 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dp_accounting import DpEvent, UnsupportedEventError
 from numpy.typing import ArrayLike
 
 from fedproof import check
-from fedproof.accounting.events import queries_of
+from fedproof.accounting.events import Source, is_event, queries_of, unsupported
 from fedproof.arrays import Bools, Floats, Integers, votes_of
 from fedproof.certificates.certificate import VERSION, Certificate, Method, Settings
 from fedproof.certificates.compute import certified_sizes
 from fedproof.certificates.confidence import Bound, Spending, betting_lower, share
 from fedproof.certificates.paper_theorems import Group
-from fedproof.certificates.privacy import ApproximateDP, Source, check_relation, curve_of_units, epsilon_delta
+from fedproof.certificates.privacy import ApproximateDP, check_relation, curve_of_units, epsilon_delta
 from fedproof.certificates.rules import Rule
 from fedproof.certificates.scores import (
     Array,
@@ -219,7 +218,7 @@ def described(source: Source | None, threat: ThreatModel | None) -> tuple[Mechan
     of what one unit adds to a sum. (One over the distance of two such vectors, as some write for units that
     are replaced, is smaller or equal for sums that may be zero, so it is never read as more noise.)
     """
-    if isinstance(source, DpEvent):
+    if is_event(source):
         if threat is None:
             raise ValueError(
                 "threat = None: an event does not say what one unit is, give "
@@ -230,7 +229,7 @@ def described(source: Source | None, threat: ThreatModel | None) -> tuple[Mechan
     if source is not None:
         check.sentences(reasons=sentences(source.caveats(threat.relation)))
         if not is_certified(source):
-            raise UnsupportedEventError(source.unaccounted) if source.unaccounted else ValueError(_EMPTY)
+            raise unsupported(source.unaccounted) if source.unaccounted else ValueError(_EMPTY)
     if source is not None and source.unit != threat.unit:
         raise ValueError(
             f"threat.unit = '{threat.unit}' must be '{source.unit}', what the mechanism protects"

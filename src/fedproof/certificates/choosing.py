@@ -12,7 +12,6 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import beta, binom, norm
 
 from fedproof import check
 from fedproof.accounting.tradeoff import tradeoff
@@ -128,6 +127,8 @@ def spread(accuracy: float, correlation: float = CORRELATION, points: int = 400)
         raise ValueError(f"accuracy = {accuracy!r} must be in (0, 1)")
     check.open_probability(correlation=correlation)
     total = 1 / correlation - 1
+    from scipy.stats import beta  # here: it takes half a second
+
     middles = (np.arange(points) + 0.5) / points
     return np.asarray(beta.ppf(middles, accuracy * total, (1 - accuracy) * total))
 
@@ -158,6 +159,8 @@ def expected_certified(shares: ArrayLike, votes: int | None, models: int, noise:
 
     `noise` is the standard deviation of the noise on the number of right votes.
     """
+    from scipy.stats import binom, norm
+
     if votes is None:
         return 0.0
     drawn = norm.ppf((np.arange(64) + 0.5) / 64)[:, None] if noise else 0.0

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedproof.accounting.events import Source
 from fedproof.arrays import Floats
 from fedproof.certificates import version_one
 from fedproof.certificates.api import described, stated
@@ -21,7 +22,6 @@ from fedproof.certificates.confidence import MIXTURE, Bets, Bound, binomial_lowe
 from fedproof.certificates.paper_theorems import adversaries_needed, inefficacy_bounds
 from fedproof.certificates.privacy import (
     ApproximateDP,
-    Source,
     curve_of_units,
     epsilon_delta,
     largest_size,

@@ -2,10 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 import numpy as np
-from dp_accounting import DpEvent
 
 from fedproof import check
 from fedproof.accounting.epsilon import paper_epsilon
@@ -16,8 +15,6 @@ from fedproof.certificates.tight import TradeoffBySize
 from fedproof.mechanisms import Mechanism
 from fedproof.mechanisms.codec import register
 from fedproof.threat import Relation, ThreatModel
-
-Source: TypeAlias = Mechanism | DpEvent
 
 _LARGEST = 700.0  # an ε beyond which e^ε is no number, and nothing is said of any p below one
 

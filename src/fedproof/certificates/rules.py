@@ -19,8 +19,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import block_array, csr_array, diags_array
 
 from fedproof import check
 from fedproof.arrays import Bools, Floats, Integers, votes_of
@@ -363,6 +361,9 @@ def _ways(rule: Rule, part: Floats, most: int, first: int) -> _Ways:
 
 def _most_flipped(ways: _Ways, size: int, seconds: float) -> int:
     """The most inputs with a way whose need is met by the gains of `size` groups, or a bound on it."""
+    from scipy.optimize import Bounds, LinearConstraint, milp  # here: nothing else needs a solver
+    from scipy.sparse import block_array, csr_array, diags_array
+
     ways = ways.within(size)
     places, place = np.unique(ways.inputs, return_inverse=True)
     one_by_one = len(places)

@@ -5,9 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh
-from scipy.sparse import csr_array, diags_array
-from scipy.sparse.linalg import eigsh
 
 _ROWS = 1024  # projected at once, always as many: what a row becomes does not follow from how many there are
 _SMALLEST = 1e-10  # of the largest variance: below it a direction is rounding
@@ -107,6 +104,9 @@ def neighbourhood_of(public: NDArray[np.generic], kept: int, *, beside: bool = F
     Raises:
         ValueError: there are too few public instances.
     """
+    from scipy.sparse import csr_array, diags_array  # here: a node that encodes needs NumPy alone
+    from scipy.sparse.linalg import eigsh
+
     least = max(kept + 2, _NEIGHBOURS + 1)
     if len(public) < least:
         raise ValueError(f"project = {kept} needs at least {least} public instances, there are {len(public)}")
@@ -167,6 +167,8 @@ def projection_of(public: NDArray[np.generic], kept: int) -> Projection:
 
 def _leading(values: Rows, most: int) -> tuple[Projection, Rows]:
     """Directions in which rows differ most, and how much; fewer than `most` where they differ in fewer."""
+    from scipy.linalg import eigh
+
     centre, features = values.mean(axis=0), values.shape[1]
     centred = values - centre
     wanted = (features - most, features - 1)  # in increasing order; a few are found much sooner than all
