@@ -68,6 +68,7 @@ class Local(UploadedOnce):
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)
         check.count(honest=self.honest)
+        check.plain(self)
         if self.noise_multiplier < _LEAST:  # so that its deviation is many steps of the grid
             raise ValueError(f"noise_multiplier = {self.noise_multiplier!r} must be at least {_LEAST}")
         if self.upload.kind not in self.uploads:
