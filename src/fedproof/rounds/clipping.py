@@ -9,7 +9,7 @@ from torch import Tensor
 from fedproof.aggregation import Contributions
 from fedproof.mechanisms import Clipping
 from fedproof.models.precision import clip_scales
-from fedproof.rounds.randomness import Stream
+from fedproof.rounds.randomness import Stream, normal_rows
 
 _CHUNK = 1 << 17  # numbers converted to float64 at a time
 
@@ -72,8 +72,7 @@ def add_noise(
     independent of `total`. The sum has the type of `total`: whoever rounds it does so to what is noised.
     """
     noise = torch.empty_like(total, dtype=dtype)
-    for row, stream in zip(noise, streams, strict=True):
-        stream.normal_(row)
+    normal_rows(streams, noise)
     if noise_std.shape[1] > 1:
         noise_std = noise_std.repeat_interleave(torch.tensor(layer_sizes, device=total.device), dim=1)
     return total + noise * noise_std

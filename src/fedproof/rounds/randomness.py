@@ -25,7 +25,7 @@ With `secure` what privacy rests on, cohorts, noise and batches, comes from the 
 (`fedproof.seeds`), and the seed decides the rest: what is public anyway. Such numbers are drawn on the host.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -42,31 +42,44 @@ class Stream:
     def __init__(
         self, seed: int, purpose: Purpose, replica: int, device: torch.device, *, secure: bool = False
     ) -> None:
-        self._generator: Numbers | torch.Generator
+        self._numbers: Numbers | None = None
         if secure or device.type == "cpu":
             # Not torch's own, which on a CPU keeps 32 bits of its seed only.
-            self._generator = private_numbers(seed, purpose, replica, secure=secure)
+            self._numbers = private_numbers(seed, purpose, replica, secure=secure)
         else:
             word = int(sequence(seed, purpose, replica).generate_state(1, np.uint64)[0])
             self._generator = torch.Generator(device=device).manual_seed(word)
 
-    def normal_(self, out: Tensor) -> None:
-        """Fill the contiguous `out` with standard normal numbers."""
-        if isinstance(self._generator, torch.Generator):
+    def normal_(self, out: Tensor | NDArray[np.floating]) -> None:
+        """Fill the contiguous `out` with standard normal numbers; an array only on a host."""
+        if self._numbers is None:
+            assert isinstance(out, Tensor)
             out.normal_(generator=self._generator)
         else:
-            _fill(out, self._generator.standard_normal)
+            _fill(out, self._numbers.standard_normal)
 
     def uniform_(self, out: Tensor) -> None:
         """Fill the contiguous `out` with uniform numbers in [0, 1)."""
-        if isinstance(self._generator, torch.Generator):
+        if self._numbers is None:
             out.uniform_(generator=self._generator)
         else:
-            _fill(out, self._generator.random)
+            _fill(out, self._numbers.random)
 
 
-def _fill(out: Tensor, draw: Callable[..., object]) -> None:
+def normal_rows(streams: Sequence[Stream], out: Tensor) -> None:
+    """Fill each row of `out` (streams, ...) with standard normal numbers from its own stream.
+
+    Rows on a host are arrays: a tensor for each would cost more than the numbers of a small model.
+    """
+    for stream, row in zip(streams, out.numpy() if out.device.type == "cpu" else out, strict=True):
+        stream.normal_(row)
+
+
+def _fill(out: Tensor | NDArray[np.floating], draw: Callable[..., object]) -> None:
     """Draw on the host, and copy to the device of `out` where that is another."""
+    if isinstance(out, np.ndarray):
+        draw(dtype=out.dtype, out=out)
+        return
     host = out if out.device.type == "cpu" else torch.empty(out.shape, dtype=out.dtype)
     numbers = host.numpy()
     draw(dtype=numbers.dtype, out=numbers)

@@ -10,6 +10,7 @@ from fedproof.mechanisms import Mechanism
 from fedproof.mechanisms.uploads import GRID, on_grid
 from fedproof.release import with_noise
 from fedproof.rounds.clipping import bound
+from fedproof.rounds.randomness import normal_rows
 from fedproof.rounds.state import RoundReport, Setting, State, Streams, contributions_of
 from fedproof.seeds import Numbers
 
@@ -53,8 +54,7 @@ def play(
     """
     assert shared is not None  # the release is made once, for all replicas
     noise = torch.empty_like(state.params, dtype=torch.float64)
-    for row, stream in zip(noise, streams.noise, strict=True):
-        stream.normal_(row)
+    normal_rows(streams.noise, noise)
     noisy = shared.to(noise.device) + noise * (mechanism.smoothing * mechanism.clip_norm)  # type: ignore[attr-defined]
     moved = state.params.double() + noisy / mechanism.divisor(setting.users.num_users)
     unknown = state.clip_norms.new_full((len(noise),), torch.nan)

@@ -13,7 +13,7 @@ from fedproof.aggregation.rule import summed
 from fedproof.mechanisms import Mechanism
 from fedproof.rounds.clipping import Bounded, add_noise, bound, next_clip_norms, unbounded
 from fedproof.rounds.local import Work, batches_of, descent
-from fedproof.rounds.randomness import data_order
+from fedproof.rounds.randomness import data_order, normal_rows
 from fedproof.rounds.state import (
     Cohort,
     RoundReport,
@@ -156,6 +156,5 @@ def _clip_norms(
     if mechanism.clipping.bit_noise is None:
         return state.clip_norms
     noise = torch.empty_like(state.clip_norms)
-    for row, stream in zip(noise.unsqueeze(1), streams.noise, strict=True):
-        stream.normal_(row)
+    normal_rows(streams.noise, noise.unsqueeze(1))
     return next_clip_norms(bounded, mechanism.clipping, state.clip_norms, noise, cohort)
