@@ -57,6 +57,7 @@ def test_secure_noise_is_stated_kept_and_not_repeated(finished, tmp_path):
     assert outputs(tmp_path / "one")["scores.npy"] != outputs(tmp_path / "two")["scores.npy"]
     for part in (tmp_path / "one" / "parts").glob("part-00002.*"):
         part.unlink()
+    (tmp_path / "one" / "ledger.json").unlink()  # as if it had been killed before all was there
     before = np.load(tmp_path / "one" / "scores.npy")
     run(secure, tmp_path / "one", resume=True)
     after = np.load(tmp_path / "one" / "scores.npy")
@@ -158,6 +159,28 @@ def test_noise_that_was_used_is_never_used_for_other_data(tmp_path, monkeypatch,
         path = tmp_path / "run" / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     with pytest.raises(ValueError, match=r"trained on other data, .* noise must not be used again; choose"):
+        run(config, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("lost", [(), ("private/noised.sha256",), ("parts",)])
+def test_noise_that_was_used_is_never_used_by_another_version(finished, tmp_path, monkeypatch, lost):
+    # Before, an upgrade between two runs gave two ensembles with the same noise, and a ledger of one.
+    folder = shutil.copytree(finished.folder, tmp_path / "run")
+    for name in lost:
+        shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
+    monkeypatch.setattr("fedproof.experiment.engine_version", lambda: "another")
+    monkeypatch.setattr("fedproof.ensemble.engines.engine_version", lambda: "another")
+    with pytest.raises(ValueError, match=r"another version of fedproof, torch or NumPy\), and their noise"):
+        run(finished.config, folder, resume=True)
+
+
+def test_secure_models_that_were_counted_are_not_made_again(tmp_path):
+    # Their noise cannot be repeated: whoever saw both ensembles paid twice, and the ledger counted once.
+    config = tiny("ensemble.secure_noise=true")
+    run(config, tmp_path / "run")
+    run(config, tmp_path / "run", resume=True)  # all there, nothing is trained
+    next((tmp_path / "run" / "parts").glob("part-*.npz")).unlink()
+    with pytest.raises(ValueError, match=r"made and counted, and some are gone; they cannot be made again"):
         run(config, tmp_path / "run", resume=True)
 
 

@@ -117,3 +117,9 @@ def test_the_example_of_the_guide_on_several_cores(tmp_path, threads):
         assert done.returncode == 0, done.stderr
         found.add((folder / "scores.npy").read_bytes() + (folder / "certificate.json").read_bytes())
     assert len(found) == 1
+
+
+def test_what_a_module_of_ones_own_does_not_use_is_refused():
+    for change in ("model.hidden=[3]", "model.weights=x.npz"):
+        with pytest.raises(ValueError, match=r"model\.(hidden|weights) = .* not "):
+            parse_config(CONFIG, "own", [change])

@@ -248,6 +248,8 @@ def verify(
         ValueError: `text` is no certificate of a known version, `scores` are no scores, `labels` no labels,
             or the file holds none to compare them with.
     """
+    from dp_accounting import UnsupportedEventError  # here: most of a second, for what verifies alone
+
     document = parse(text)
     altered = [f"{name}: does not match its checksum, the file was altered" for name in mismatched(document)]
     name = source_of(document)
@@ -267,7 +269,7 @@ def verify(
         with np.errstate(all="ignore"):  # a file may state numbers that no computation survives
             again = document_of(_recompute(certificate, array, known))
         whole = {field: completed(value) for field, value in document.items() if field != "checksums"}
-    except ValueError as error:
+    except (ValueError, UnsupportedEventError) as error:
         return (*altered, check.one_line(error))
     except ArithmeticError as error:
         return (*altered, f"mechanism: nothing can be derived from its numbers: {check.one_line(error)}")
