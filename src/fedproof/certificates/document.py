@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
-from dp_accounting import UnsupportedEventError
 from numpy.typing import ArrayLike
 
 from fedproof import check
@@ -249,6 +248,8 @@ def verify(
         ValueError: `text` is no certificate of a known version, `scores` are no scores, `labels` no labels,
             or the file holds none to compare them with.
     """
+    from dp_accounting import UnsupportedEventError  # here: most of a second, for what verifies alone
+
     document = parse(text)
     altered = [f"{name}: does not match its checksum, the file was altered" for name in mismatched(document)]
     name = source_of(document)
