@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -30,6 +31,8 @@ from fedproof.rounds.state import (
     contributions_of,
 )
 from fedproof.seeds import Lots
+
+_WIDEST = 256  # instances whose gradients are added up in float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +110,19 @@ def clipped_sums(
 ) -> Tensor:
     """Sum of clipped gradients `(models, dim)` over each model's instances, batch after batch.
 
-    In float64, batch after batch, see `aggregation.rule.summed`; what the instances of one batch add up to is
-    computed in the type of `params`, and errs by at most the square of its width times 2⁻²⁴ clip norms.
+    Guarantee: one instance adds at most `clip_norm`, and nothing where its gradient is not finite; what is
+    rounded when gradients are added up lets it move the sum by less than 1/250 of that more, whatever the
+    widths and however many others there are. A model's sum depends on its own instances alone, bit for bit:
+    batches have the same width for all, and are added one after the other.
 
-    Guarantee: one instance adds at most `clip_norm`, and nothing where its gradient is not finite. A model's
-    sum depends on its own instances alone, bit for bit: batches have the same width for all, and are added
-    one after the other.
+    Proof: batches are added in float64, see `aggregation.rule.summed`. What the W instances of one add up to
+    is computed in the type of `params`, in any order: each of W products, and each addition, errs by 2⁻²⁴ of
+    its result. A sum of j has at most j clip norms, and in no order do all sums together have more than one
+    instance after the other, 2 + ... + W: less than W (W + 3) / 2 times 2⁻²⁴ clip norms, and twice that with
+    and without the instance. Only its own batch differs, and W is at most 256.
+
+    Assumes: what is added up are gradients of instances. Where a map is used at several positions and these
+    are too large to be made (`AffineTrace.products`), it is positions, each with a length of its own.
 
     Args:
         setting: model, users, how many are summed at once.
@@ -122,7 +132,7 @@ def clipped_sums(
         tally: counts what was clipped.
         lane: `(models,)`, public numbers.
         pieces: how many models there are on average, and the standard deviation.
-        widths: of the first batch and of all others, public numbers.
+        widths: of the first batch and of all others, public numbers; wider ones are summed in parts.
     """
     total = torch.zeros_like(params, dtype=torch.float64)
 
@@ -163,17 +173,27 @@ def _stacks(
     widths: tuple[int, int],
 ) -> Iterator[Iterator[_Stack]]:
     """The stacks of first batches, then those of second ones for models that have so many instances, ..."""
-    counted, first, width = counts.cpu().numpy(), 0, widths[0]
-    while (left := np.flatnonzero(counted > first)).size:
-        stacks = list(stacking.stacks(counted[left], lane[left], *pieces))
+    counted, first = counts.cpu().numpy(), 0
+    for width, share in _batches(widths):
+        left = np.flatnonzero(counted > first)
+        if not left.size:
+            return
+        stacks = list(stacking.stacks(counted[left], lane[left], share * pieces[0], pieces[1]))
         arrays = [index for places in stacks for index in (left[places], np.flatnonzero(places >= 0))]
         # At once: a GPU is waited for whenever something is sent to it.
         sent = torch.from_numpy(np.concatenate(arrays)).to(counts.device)
         parts = iter(torch.split(sent, [len(array) for array in arrays]))
         yield (_Stack(first=first, width=width, models=models, real=next(parts)) for models in parts)
-        if width > widths[1]:  # about half of the models end with their first batch
-            pieces = pieces[0] / 2, pieces[1]
-        first, width = first + width, widths[1]
+        first += width
+
+
+def _batches(widths: tuple[int, int]) -> Iterator[tuple[int, float]]:
+    """Width of one batch after the other, and the share of the models that get so far: public numbers."""
+    parts = -(-widths[0] // _WIDEST)
+    width = widths[0] if parts == 1 else 4 * -(-widths[0] // (4 * parts))
+    yield from repeat((width, 1.0), parts)
+    # About half of the models end with a first batch that is as wide as theirs are on average.
+    yield from repeat((min(widths[1], _WIDEST), 0.5 if widths[1] < widths[0] else 1.0))
 
 
 # --- the round: DP-SGD of every drawn user ------------------------------------------------------------------
@@ -270,10 +290,10 @@ def _widths(setting: Setting) -> tuple[int, int]:
     """Instances summed at first, and at a time after that, from public numbers alone.
 
     As many as a batch has on average, then about two standard deviations: most of a wider batch would be
-    padding, and each narrower one reads all parameters of its model. Few enough for sums of float32.
+    padding, and each narrower one reads all parameters of its model.
     """
     size, most = setting.local.batch_size, setting.users.most_instances or math.inf
-    first, more = min(4 * math.ceil(size / 4), 256), min(4 * math.ceil(math.sqrt(size) / 2), 256)
+    first, more = 4 * math.ceil(size / 4), 4 * math.ceil(math.sqrt(size) / 2)
     return int(min(first, most)), int(min(more, first, most))
 
 
