@@ -215,13 +215,6 @@ def play(
     standard deviation (times learning rate over batch size), to which one instance adds at most `clip_norm`
     (times the same).
     """
-    training = PrivateTraining(
-        steps=mechanism.local_steps,
-        clip_norm=mechanism.clip_norm,
-        noise_std=mechanism.noise_multiplier * mechanism.clip_norm,
-        batch_probability=mechanism.batch_probabilities(setting.users.sizes, setting.local.batch_size),
-        shuffled=mechanism.shuffled,
-    )
     cohort = cohort_of(streams.cohorts[:, state.round])
     start = state.params[torch.from_numpy(cohort.replica).to(state.params.device)]
     kept = _velocity(setting, state) if mechanism.keep_momentum else None
@@ -231,21 +224,22 @@ def play(
     sum_up = partial(
         clipped_sums,
         setting,
-        clip_norm=training.clip_norm,
+        clip_norm=mechanism.clip_norm,
         tally=tally,
         lane=cohort.replica + cohort.slot,
         pieces=setting.pieces(len(state.params)),
         widths=_widths(setting),
     )
-    for drawn, divisors in _draws(training, setting, rows, state.round, streams.lots):
+    noise_std = mechanism.noise_multiplier * mechanism.clip_norm
+    for drawn, divisors in _draws(mechanism, setting, rows, state.round, streams.lots):
         gradient = sum_up(params, drawn)
-        gradient.add_(_noise(cohort, streams.noise, start), alpha=training.noise_std)
+        gradient.add_(_noise(cohort, streams.noise, start), alpha=noise_std)
         descend(params, velocity, gradient.div_(divisors).to(params.dtype), setting.local)
     handed_in = _handed_in(setting, state, cohort, params.sub_(start))
     total = setting.aggregation(unbounded(handed_in).contributions)
     mean = total / mechanism.divisor(setting.users.num_users)
     after = replace(state, round=state.round + 1, params=state.params + mean, velocity=kept)
-    return after, tally.of_replicas(cohort).report((cohort.members >= 0).sum(1), training.clip_norm)
+    return after, tally.of_replicas(cohort).report((cohort.members >= 0).sum(1), mechanism.clip_norm)
 
 
 def _handed_in(setting: Setting, state: State, cohort: Cohort, changes: Tensor) -> Contributions:
@@ -262,25 +256,6 @@ def _velocity(setting: Setting, state: State) -> Tensor:
     if state.velocity is None:
         return state.params.new_zeros((len(state.params) * setting.users.num_users, state.params.shape[1]))
     return state.velocity.clone()
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrivateTraining:
-    """How a user trains with DP-SGD.
-
-    Attributes:
-        steps: number of noisy steps.
-        clip_norm: bound on the gradient of one instance.
-        noise_std: standard deviation of the noise on the sum of a batch.
-        batch_probability: `(users,)`, chance that an instance of the user enters a batch.
-        shuffled: whether batches are parts of shuffled passes instead of Poisson samples.
-    """
-
-    steps: int
-    clip_norm: float
-    noise_std: float
-    batch_probability: NDArray[np.float64]
-    shuffled: bool = False
 
 
 # --- batches ------------------------------------------------------------------------------------------------
@@ -332,20 +307,21 @@ class _Rows:
 
 
 def _draws(
-    training: PrivateTraining, setting: Setting, rows: _Rows, round: int, lots: Lots
+    mechanism: InstanceFedAvg | InstanceFedSGD, setting: Setting, rows: _Rows, round: int, lots: Lots
 ) -> Iterator[tuple[Draw, Tensor]]:
     """The batches of all steps, and `(pairs, 1)`, what their noisy sums are divided by."""
-    draws = range(round * training.steps, (round + 1) * training.steps)
-    if training.shuffled:
+    draws = range(round * mechanism.local_steps, (round + 1) * mechanism.local_steps)
+    chances = mechanism.batch_probabilities(setting.users.sizes, setting.local.batch_size)
+    if mechanism.shuffled:
         return _passes(setting, rows, draws, lots)
-    return _poisson(training, setting, rows, draws, lots)
+    return _poisson(chances, setting, rows, draws, lots)
 
 
 def _poisson(
-    training: PrivateTraining, setting: Setting, rows: _Rows, draws: range, lots: Lots
+    chances: NDArray[np.float64], setting: Setting, rows: _Rows, draws: range, lots: Lots
 ) -> Iterator[tuple[Draw, Tensor]]:
     """Every instance of a pair by itself, with the user's chance."""
-    chance = rows.of_pairs(training.batch_probability)
+    chance = rows.of_pairs(chances)
     divisors = torch.full(chance.shape, float(setting.local.batch_size), device=chance.device)
     for number in draws:
         chosen = (rows.numbers(lots, number) < chance) & rows.own
