@@ -72,7 +72,8 @@ def decided_by(point: Point) -> dict[str, str]:
     """The parts that decide a row, each with the beginning of its SHA-256."""
     panel, config = point.panel, point.config
     said = panel.model_dump(mode="json", include={"measure", "attacks", "sizes", "taus"})
-    said["config"] = None if config is None else _without_later(config.model_dump(mode="json"))
+    settings = point.said()
+    said["config"] = None if settings is None else _without_later(settings)
     parts = {
         OF_ONE_POINT: _short(json.dumps(said, sort_keys=True).encode()),
         "measuring": _measuring(("computed.py",) if config is None else _MEASURING),

@@ -7,16 +7,17 @@ import hashlib
 import itertools
 import json
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from fedproof.config import Config, Count, Section, load_config, validated
 from fedproof.config.mechanism import known_keys
+from fedproof.mechanisms import Releases
 from fedproof.sweep import axis, overrides
 from fedproof.threat import Relation
 
@@ -135,6 +136,8 @@ class Point:
     Attributes:
         key: `study/panel/values`, by which a row is found again.
         config: what is trained; None where nothing is.
+        left: what the files say of the kind of training, by section, but other choices of the point leave
+            without use.
         settings_sha256: of every key that the files say, and of what is measured; defaults are not in it, so
             that a new key with a default does not make rows old.
     """
@@ -143,6 +146,14 @@ class Point:
     panel: Panel
     values: dict[str, str]
     config: Config | None
+    left: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def said(self, **how: Any) -> dict[str, Any] | None:
+        """The configuration as the files say it, what it leaves without use included; None: nothing is."""
+        if self.config is None:
+            return None
+        found = self.config.model_dump(mode="json", **how)
+        return found | {name: found.get(name, {}) | table for name, table in self.left.items()}
 
     @cached_property
     def settings_sha256(self) -> str:
@@ -151,7 +162,7 @@ class Point:
         if self.panel.printed:  # otherwise as before there was such a key
             said["printed"] = True
         if self.config is not None:
-            said["config"] = self.config.model_dump(mode="json", exclude_unset=True)
+            said["config"] = self.said(exclude_unset=True)
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
@@ -227,42 +238,41 @@ def _points(study: Study, panel: Panel, experiments: Path, scale: float) -> list
         changed.append((list(panel.baseline), {"baseline": "without noise"}))
     path = experiments / f"{panel.experiment}.toml"
     return [
-        Point(
-            key="/".join([prefix, *(f"{key.rpartition('.')[2]}={value}" for key, value in values.items())]),
-            panel=panel,
-            values=values,
-            config=_scaled(_repeatable(path, panel.set, changes), scale),
-        )
+        _point(panel, f"{prefix}/" if values else prefix, values, path, changes, scale)
         for changes, values in changed
     ]
 
 
-def _repeatable(path: Path, settings: Sequence[str], changes: Sequence[str]) -> Config:
-    """The experiment with the panel's settings; a point of another kind leaves behind what that has not."""
-    kind = dict(change.split("=", 1) for change in changes).get("mechanism.kind")
-    known = None if kind is None else {f"mechanism.{key}" for key in known_keys(kind)}
-    kept = [
-        said
-        for said in settings
-        if known is None or not said.startswith("mechanism.") or said.partition("=")[0] in known
-    ]
-    config = load_config(path, [*kept, *changes])
+def _point(
+    panel: Panel, prefix: str, values: dict[str, str], path: Path, changes: Sequence[str], scale: float
+) -> Point:
+    """The experiment with the panel's settings; a point leaves behind what goes with other choices."""
+    dropped: dict[str, object] = {}
+    config = load_config(path, changes, beneath=panel.set, left=dropped)
     if config.ensemble.seed is None:
         raise ValueError(f"{path}: ensemble.seed is missing: what is reproduced must be repeatable")
-    return config
+    known = {f"mechanism.{key}" for key in (*known_keys(config.mechanism.kind), "delta")}
+    left: dict[str, dict[str, object]] = {}
+    for key, value in dropped.items():
+        section, _, name = key.partition(".")
+        if section != "mechanism" or key in known:  # of another kind: never part of what a row is known by
+            left.setdefault(section, {})[name] = value
+    named = "/".join(f"{key.rpartition('.')[2]}={value}" for key, value in values.items())
+    return Point(key=prefix + named, panel=panel, values=values, config=_scaled(config, scale), left=left)
 
 
 def _scaled(config: Config, scale: float) -> Config:
     if scale == 1:
         return config
-    replicas = max(2, round(scale * config.ensemble.replicas))
-    cut: dict[str, Section] = {"ensemble": config.ensemble.model_copy(update={"replicas": replicas})}
-    if scale < REHEARSAL:
-        few = {"replicas": min(replicas, _FEW)}
+    cut: dict[str, Section] = {}
+    if config.mechanism.described.releases is Releases.REPLICAS:
+        replicas = max(2, round(scale * config.ensemble.replicas))
+        few = {"replicas": min(replicas, _FEW) if scale < REHEARSAL else replicas}
         cut["ensemble"] = config.ensemble.model_copy(update=few)
+    if scale < REHEARSAL:
         section = config.mechanism
         rounds, steps = min(2, section.rounds), 4 if section.local_steps else None
-        shorter = {"rounds": rounds, "local_epochs": 1, "local_steps": steps}
+        shorter = {"rounds": rounds, "local_epochs": 1, "local_steps": steps, "cosine": False}
         cut["mechanism"] = section.model_copy(update=shorter)
         cut["data"] = config.data.model_copy(update={"test_limit": REHEARSED_INPUTS})
         cut["model"] = config.model.model_copy(update={"hidden": ()})

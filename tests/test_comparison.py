@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedproof.config import load_config
+from fedproof.config import load_config, parse_config
 from fedproof.ensemble.task import update_bytes, uploads
 from fedproof.experiment import make_task
 from fedproof.sweep import check_same_data, compare
@@ -18,7 +18,8 @@ GROUPS = ("mechanism.kind=partition", "mechanism.groups=8", *SAMPLED)
 
 
 def tiny(*overrides):
-    return shared.tiny("mechanism.rounds=1", "mechanism.local_epochs=2", "ensemble.replicas=20", *overrides)
+    alike = ("mechanism.rounds=1", "mechanism.local_epochs=2", "ensemble.replicas=20")
+    return parse_config(shared.TINY, "tiny", overrides, beneath=alike)
 
 
 def test_every_mechanism_has_a_row_and_privacy_has_the_papers_too(tmp_path):
@@ -154,3 +155,9 @@ def test_compare_as_typed(tmp_path):
     assert (tmp_path / "out" / "compare.html").exists()
     assert len(json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]) == 4
     assert (tmp_path / "out" / "flcert-d" / "report.html").exists()
+
+
+def test_what_no_compared_mechanism_uses_is_refused(tmp_path):
+    names = [EXAMPLES / "digits" / f"{name}.toml" for name in ("flcert-d", "deep-partition")]
+    done = fedproof("compare", *names, "--out", tmp_path / "out", "--set", "ensemble.replicas=60", status=1)
+    assert done.stderr == "error: --set ensemble.replicas: none of the configurations uses it\n"

@@ -129,7 +129,7 @@ def test_mechanisms_are_what_the_file_says():
     poisson = Poisson(probability=2 / 200)
     assert build(small) == UserFedAvg(rounds=1, sampling=poisson, **noise)
     assert build(small, "mechanism.sampling=fixed").sampling == FixedSize(cohort=2, users=3)
-    assert build(small, "mechanism.sampling=none").sampling == Everyone()
+    assert build("mechanism.sampling=none").sampling == Everyone()
     assert build(small, "mechanism.clip=per-layer").clipping == PerLayer(num_layers=4)
     assert build(small, "mechanism.clip=median").clipping == Median()
     assert isinstance(build(small, "mechanism.clip=quantile").clipping, Quantile)
@@ -217,7 +217,7 @@ def test_directories_of_earlier_releases_hold_every_key_and_still_load(tmp_path)
     assert read_config(tmp_path) == config
     kept = tomllib.loads(config.to_toml())["mechanism"]
     assert not {"noise_multiplier", "clip_norm", "sampling"} & set(kept)
-    with pytest.raises(ValueError, match=r"mechanism\.sampling = 'poisson' is not used by kind"):
+    with pytest.raises(ValueError, match=r"data\.dirichlet_alpha = 0\.5 belongs to partition = 'dirichlet'"):
         load_config(tmp_path / "config.toml")
 
 
@@ -271,3 +271,125 @@ def test_what_does_not_go_with_one_vote_each_or_a_solver_is_said(overrides, mess
 def test_a_solver_belongs_to_those_who_pool():
     with pytest.raises(ValueError, match=r"solver = 'ridge' is not used by kind = 'user-fedavg'"):
         parse(MINIMAL, "mechanism.solver=ridge")
+
+
+# --- keys that decide nothing -------------------------------------------------------------------------------
+
+KINDS = {
+    "user-fedavg": "cohort = 4",
+    "clip": "cohort = 4\nclip = 'median'",
+    "everybody": "sampling = 'none'",
+    "instance-fedsgd": "kind = 'instance-fedsgd'\ncohort = 4\nsampling = 'fixed'",
+    "instance-fedavg": "kind = 'instance-fedavg'\nsampling = 'none'\nlocal_steps = 1",
+    "cohort-once": "kind = 'cohort-once'\ncohort = 4\npooled = true",
+    "bagging": "kind = 'bagging'\ncohort = 4",
+    "ridge": "kind = 'bagging'\ncohort = 4\npooled = true\nsolver = 'ridge'",
+    "sums": "kind = 'bagging'\ncohort = 4\npooled = true\nsolver = 'sums'",
+    "partition": "kind = 'partition'\ngroups = 3",
+    "noisy-partition": "kind = 'noisy-partition'\ngroups = 3",
+    "one-round": "kind = 'one-round'\nsolver = 'ridge'\nupload = 'rows'",
+    "silent": "kind = 'one-round'\nsolver = 'ridge'\nnoise_multiplier = 0.0",
+    "local": "kind = 'local'",
+    "smoothed": "kind = 'smoothed'\nsmoothing = 3.0",
+    "fedavg": "kind = 'fedavg'\ncohort = 4",
+}
+INSTANCES = ("instance-fedsgd", "instance-fedavg", "cohort-once")
+ESTIMATED = {"ensemble.replicas": 7, "certificate.bound": "hoeffding", "certificate.failure_probability": 0.2}
+ONE_MODEL = ESTIMATED | {"ensemble.own_start": True, "ensemble.part_size": 3}
+DATA = {"data.dirichlet_alpha": 0.1, "data.degree": 0.9, "data.minimum": 2, "data.vectors": "glove.txt"}
+EVERYWHERE = DATA | {
+    "data.projection": "principal",
+    "model.head": "random",
+    "model.hidden": [3],
+    "certificate.collective_seconds": 3.0,
+    "aggregation.adversaries": 1,
+    "mechanism.cosine": True,
+}
+QUANTILE = {"mechanism.quantile": 0.2, "mechanism.quantile_noise_std": 1.0}
+DELTA, PENALTY = {"mechanism.delta": 0.01}, {"mechanism.penalty": 2.0}
+STEPS = {"mechanism.batch_size": 3, "mechanism.learning_rate": 0.7, "mechanism.momentum": 0.5}
+ONE_STEP = {"mechanism.momentum": 0.5}
+CERTIFIED = {"certificate.method": "mean", "certificate.max_size": 9, "certificate.simultaneous": True}
+IDLE = {
+    "user-fedavg": QUANTILE | {"mechanism.groups": 4, "mechanism.honest": 3},
+    "clip": QUANTILE | {"mechanism.clip_norm": 2.0},
+    "everybody": QUANTILE | {"mechanism.cohort": 3},
+    "instance-fedsgd": ONE_STEP,
+    "instance-fedavg": ONE_STEP | {"mechanism.keep_momentum": True, "mechanism.cohort": 3},
+    "cohort-once": ONE_STEP | {"mechanism.local_epochs": 2},
+    "bagging": DELTA | PENALTY,
+    "ridge": DELTA | STEPS,
+    "sums": DELTA | STEPS | PENALTY,
+    "partition": DELTA | PENALTY | ESTIMATED,
+    "noisy-partition": ESTIMATED,
+    "one-round": ONE_MODEL | STEPS | {"mechanism.anchors": 9, "mechanism.sharpness": 2.0},
+    "silent": ONE_MODEL | STEPS | DELTA,
+    "local": ONE_MODEL | PENALTY | {"mechanism.honest": 3},
+    "smoothed": {"mechanism.rounds": 2},
+    "fedavg": DELTA | CERTIFIED,
+}
+
+
+WORDS = "belongs to|is not used by|is not used without|needs"
+
+
+def document(name):
+    unit = "instance" if name in INSTANCES else "user"
+    return tomllib.loads(f"[threat]\nunit = '{unit}'\n[mechanism]\n{KINDS[name]}")
+
+
+def written(name, key, value):
+    section, _, inner = key.partition(".")
+    whole = document(name)
+    whole.setdefault(section, {})[inner] = value
+    return tomli_w.dumps(whole)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_key_that_decides_nothing_is_refused_and_named(name, tmp_path):
+    config = parse(tomli_w.dumps(document(name)))
+    assert parse(config.to_toml()) == config
+    for key, value in (EVERYWHERE | IDLE[name]).items():
+        text = written(name, key, value)
+        with pytest.raises(ValueError, match=rf"test\.toml: {key} = .* ({WORDS}) ") as caught:
+            parse(text)
+        assert "\n" not in str(caught.value)
+        (tmp_path / "config.toml").write_text(text)
+        assert read_config(tmp_path) == config  # of an earlier release: the key said nothing
+
+
+def test_where_keys_decide_something_they_are_welcome():
+    for text in (
+        "[data]\npartition = 'dirichlet'\ndirichlet_alpha = 0.1\nminimum = 2\n[mechanism]\ncohort = 4",
+        "[data]\npartition = 'degree'\ndegree = 0.5\n[mechanism]\ncohort = 4",
+        "[data]\nname = 'leaf/x'\nminimum = 2\nvectors = 'glove.txt'\n[mechanism]\ncohort = 4",
+        "[data]\nname = 'own:data'\nminimum = 2\n[mechanism]\ncohort = 4",
+        "[model]\nname = 'mlp'\nhidden = [3]\nweights = 'x.npz'\nhead = 'random'\n[mechanism]\ncohort = 4",
+        "[mechanism]\ncohort = 4\n[aggregation]\nrule = 'krum'\nadversaries = 1",
+        "[mechanism]\ncohort = 4\n[aggregation]\nrule = 'mean'\nadversaries = 0",  # it withstands none
+        "[data]\nusers = 9\n[mechanism]\ncohort = 9\nsampling = 'none'",  # which is everybody
+        "[mechanism]\ncohort = 4\ncosine = true\nlocal_epochs = 2\nclip = 'quantile'\nquantile = 0.5",
+        "[mechanism]\nkind = 'one-round'\nsolver = 'ridge'\npooled = true\nrounds = 1",  # what it does anyway
+        "[mechanism]\nkind = 'partition'\n[certificate]\ncollective = [1]\ncollective_seconds = 60.0",
+    ):
+        config = parse(text)
+        assert parse(config.to_toml()) == config
+
+
+def test_another_choice_leaves_behind_what_goes_with_the_old_one():
+    text = (
+        "[data]\nusers = 200\npartition = 'dirichlet'\ndirichlet_alpha = 0.1\n"
+        "[mechanism]\ncohort = 20\n[ensemble]\nreplicas = 50\n[certificate]\nbound = 'hoeffding'\n"
+        "[aggregation]\nrule = 'krum'\nadversaries = 2\n"
+    )
+    left = {}
+    config = parse_config(text, "x", ["data.partition=iid", "aggregation.rule=mean"], left=left)
+    assert left == {"data.dirichlet_alpha": 0.1, "aggregation.adversaries": 2}
+    assert (config.data.dirichlet_alpha, config.aggregation.adversaries) == (0.5, 0)
+    votes = parse(text, "mechanism.kind=partition", "mechanism.groups=3", "aggregation.rule=mean")
+    assert (votes.ensemble.replicas, votes.certificate.bound) == (1000, None)
+    for said in (["data.dirichlet_alpha=0.2", "data.partition=iid"], ["data.degree=0.7"]):
+        with pytest.raises(ValueError, match=r"data\.d\w+ = 0\.[27] belongs to partition = "):
+            parse(text, *said)
+    beneath = ["data.dirichlet_alpha=0.3"]
+    assert parse_config(text, "x", ["data.partition=iid"], beneath=beneath).data.dirichlet_alpha == 0.5

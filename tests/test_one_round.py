@@ -43,8 +43,8 @@ def rows_of(path):
     "changes",
     [
         [],
-        ["mechanism.upload=rows", "mechanism.anchors=256"],
-        ["data.users=6", "mechanism.upload=pairs", "mechanism.anchors=256"],
+        ["mechanism.upload=rows"],
+        ["data.users=6", "mechanism.upload=pairs"],
     ],
 )
 def test_observed_influence_lies_in_private_and_is_never_below_the_certificate(changes, tmp_path):
@@ -100,7 +100,7 @@ LOCAL = ["mechanism.kind=local", "mechanism.noise_multiplier=0.5", "certificate.
 @pytest.mark.parametrize("upload", ["anchors", "rows"])
 @pytest.mark.parametrize("secure", ["true", "false"])
 def test_users_own_noise_is_told_apart_from_that_of_the_sum(upload, secure, tmp_path):
-    heads = ["mechanism.upload=rows", "mechanism.anchors=256"] if upload == "rows" else []
+    heads = ["mechanism.upload=rows"] if upload == "rows" else []
     noise = [f"ensemble.secure_noise={secure}", "mechanism.delta=1e-3"]
     summary = run(parse_config(ANCHORS, "test", [*LOCAL, *heads, *noise]), tmp_path / "run").summary
     sums = summary.epsilon_of_sum

@@ -113,3 +113,11 @@ def test_two_keys_may_take_the_same_values(config):
     assert [point.name for point in runs] == ["seed=3", "seed=4"]
     with pytest.raises(ValueError, match=r"must look like section\.key=value1,value2"):
         points(config, ["ensemble.seed+seed=1,2"])
+
+
+def test_a_sweep_over_choices_leaves_behind_what_goes_with_another():
+    text = TINY.replace("users = 24", "users = 24\npartition = 'dirichlet'\ndirichlet_alpha = 0.1")
+    runs = points(parse_config(text, "tiny"), ["data.partition=iid,dirichlet"])
+    assert [run.config.data.dirichlet_alpha for run in runs] == [0.5, 0.1]
+    with pytest.raises(ValueError, match=r"sweep: data\.degree = 0\.1 belongs to partition = 'degree'"):
+        points(parse_config(text, "tiny"), ["data.degree=0.1,0.2"])

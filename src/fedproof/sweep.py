@@ -280,13 +280,11 @@ def pilot(
 def drawing(config: Config, cohort: int) -> Config:
     """The configuration with cohorts of so many units drawn once, and no noise."""
     document = config.model_dump(mode="json", exclude_none=True)
-    unused = ("groups", "local_steps", "upload", "anchors", "sharpness")
-    kept = {key: value for key, value in document["mechanism"].items() if key not in unused}
     changed = {"kind": "cohort-once", "sampling": "fixed", "cohort": cohort, "noise_multiplier": 0.0}
-    document["mechanism"] = kept | changed | {"clip": "flat", "pooled": config.mechanism.pools}
+    document["mechanism"] |= changed | {"clip": "flat", "pooled": config.mechanism.pools}
     document["certificate"]["method"] = "vote"
     document["certificate"].pop("bound", None)
     del document["aggregation"], document["attack"]
     if not config.draws_instances:
         document["threat"]["unit"] = "user"
-    return validated(Config, document, "pilot")
+    return validated(Config, document, "pilot", forgiving=True)

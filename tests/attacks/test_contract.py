@@ -324,6 +324,9 @@ def test_a_series_of_units_that_come_and_go():
         poisoned(federation, build_attack("leave", adversaries=tuple(range(12))))
     with pytest.raises(ValueError, match="'leave' needs relation = 'join'"):
         build_series("leave", (1,), num_users=12)
+    for key, value in (("scale", 5.0), ("user_instances", 3)):
+        with pytest.raises(ValueError, match=f"{key} = {value} is not used by attack = 'leave'"):
+            build_attack("leave", adversaries=(1,), **{key: value})
     with pytest.raises(ValueError, match="spread = 2 is for poisoned instances"):
         build_series("backdoor", (1,), num_users=12, spread=2)
 

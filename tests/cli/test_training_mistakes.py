@@ -87,7 +87,7 @@ MISTAKES = [
     (f"{MODEL}missing", "model = 'own:missing': module 'own' has no function 'missing'"),
     ("--set model.name=resnet", "model = 'resnet' must be one of linear, logistic"),
     (f"{DATA}good --set model.name=lenet", "lenet needs inputs of shape (28, 28) or (1, 28, 28), not (8,)"),
-    ("--set model.hidden=[3]", "hidden = (3,) is not used by model = 'linear'; only mlp and lstm have it"),
+    ("--set model.hidden=[3]", "model.hidden = [3] belongs to name = 'mlp' or 'lstm', not 'linear'"),
     ("--set model.weights=w.npz", "w.npz"),
     # machine
     ("--device gpu", "device = 'gpu' must be cpu, cuda or cuda:N"),

@@ -131,3 +131,19 @@ def test_rows_add_up_to_the_summary():
     assert min(row["instances"] for row in rows) == summary.smallest >= 5
     assert [sum(row[f"class {c}"] for row in rows) for c in range(10)] == list(summary.class_counts)
     assert sum(summary.test_class_counts) == summary.num_inputs == 359
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dirichlet_alpha": 0.1}, r"dirichlet_alpha = 0\.1 belongs to partition = 'dirichlet', not 'iid'"),
+        ({"partition": "iid", "degree": 1.0}, r"degree = 1\.0 belongs to partition = 'degree', not 'iid'"),
+        (
+            {"partition": "degree", "minimum": 2},
+            "minimum = 2 belongs to partition = 'dirichlet' or 'natural', not 'degree'",
+        ),
+    ],
+)
+def test_what_another_partition_needs_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        load("digits", users=20, **options)

@@ -24,7 +24,6 @@ groups = 9
 [certificate]
 method = "vote"
 [ensemble]
-replicas = 9
 seed = 0
 """
 

@@ -62,7 +62,10 @@ def _one_line(monkeypatch):
 def config_of(kind):
     unit = codec.KINDS[kind].unit
     text = BASE.format(kind=kind, keys=KEYS[kind], unit=unit)
-    return parse_config(text, kind, ["certificate.method=vote"] if "partition" in kind else [])
+    # Forgiving: the base says more than some of them use.
+    return parse_config(
+        text, kind, ["certificate.method=vote"] if "partition" in kind else [], forgiving=True
+    )
 
 
 def described(kind) -> Mechanism:

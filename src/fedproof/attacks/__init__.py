@@ -77,6 +77,11 @@ def build_attack(
     if instances is not None:
         return _of_instances(attack, instances, scale, user_instances, joining=joining)
     if isinstance(attack, Leaving):
+        for key, value in (("scale", scale), ("user_instances", user_instances)):
+            if value not in (1, None):
+                raise ValueError(
+                    f"{key} = {value} is not used by attack = {name!r}: who leaves hands in nothing"
+                )
         return attack
     if user_instances is not None:
         attack = Resized(base=attack, count=user_instances)

@@ -17,7 +17,7 @@ from fedproof.cli.common import (
     sizes_of,
 )
 from fedproof.cli.training import Device, Engine, Experiment, Out, Set, training
-from fedproof.config import load_config
+from fedproof.config import Config, load_config
 from fedproof.folder import NOTICE
 from fedproof.robustness import AttackRow
 from fedproof.summary import ComparedRun
@@ -58,7 +58,7 @@ def sweep(
         [
             (
                 *row.values.values(),
-                "-" if row.epsilon is None else f"{row.epsilon:.3f}",
+                _epsilon(row.epsilon),
                 f"{row.accuracy:.1%}",
                 *(f"{row.certified_accuracy.get(size, 0.0):.1%}" for size in sizes),
             )
@@ -92,7 +92,7 @@ def compare(
     from fedproof.report.comparisons import table_sizes, write_compare_page
     from fedproof.sweep import compare as compare_all
 
-    loaded = {path.stem: load_config(path, changes or ()) for path in configs}
+    loaded = _loaded(configs, changes or [])
     if len(loaded) < len(configs):
         raise ValueError("two configurations have the same file name, by which runs are told apart")
     chosen = None if sizes is None else sizes_of(sizes)
@@ -107,6 +107,18 @@ def compare(
         return
     _show(compared, table_sizes(compared) if chosen is None else chosen, title)
     say(f"the page to look at is {page}")
+
+
+def _loaded(paths: list[Path], changes: list[str]) -> dict[str, Config]:
+    """The configurations by name; a change is for those that use its key, and one at least must."""
+    found, idle = {}, {change.partition("=")[0].strip() for change in changes}
+    for path in paths:
+        left: dict[str, object] = {}
+        found[path.stem] = load_config(path, changes, forgiving="overrides", left=left)
+        idle &= left.keys()
+    if idle:
+        raise ValueError(f"--set {min(idle)}: none of the configurations uses it")
+    return found
 
 
 def _show(rows: list[ComparedRun], sizes: list[int], title: str) -> None:
@@ -192,6 +204,7 @@ def attack(
 def _show_attacks(rows: list[AttackRow], cost_bound: float) -> None:
     """Two tables, each narrow enough for a terminal: what models answer, and what it costs the attacker."""
     from fedproof.report.attack_page import COLUMNS, saturated
+    from fedproof.report.words import at_least, at_most
 
     answered = {True: "yes", False: "NO", None: "-"}
     asked = "one model answers" if rows[0].replicas == 1 else f"{rows[0].replicas} replicas answer"
@@ -219,8 +232,8 @@ def _show_attacks(rows: list[AttackRow], cost_bound: float) -> None:
                 row.adversaries,
                 f"{row.clean_cost:.4f}",
                 f"{row.cost:.4f}",
-                _shown(row.certified_lower, ".4f"),
-                _shown(row.certified_upper, ".4f"),
+                "-" if row.certified_lower is None else at_least(row.certified_lower),
+                "-" if row.certified_upper is None else at_most(row.certified_upper),
                 answered[row.holds_on_cost],
             )
             for row in rows

@@ -194,10 +194,10 @@ def _epsilons(summary: RunSummary) -> list[tuple[str, str]]:
             for seen, moved, value in released_epsilons(summary)
         ]
     each = [
-        (f"ε of one model ({name}), δ = {summary.delta:g}", f"{value:.3f}")
+        (f"ε of one model ({name}), δ = {summary.delta:g}", rounded_up(value, 3))
         for name, value in summary.epsilon.items()
     ]
-    return [*each, ("ε of the whole ensemble (pld)", f"{cost['pld']:.2f}")]
+    return [*each, ("ε of the whole ensemble (pld)", rounded_up(cost["pld"], 3))]
 
 
 def pretrain(

@@ -3,17 +3,16 @@
 Errors name the key, its value and what is allowed.
 """
 
-import difflib
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 import tomli_w
-from pydantic import ValidationError, model_validator
+from pydantic import model_validator
 
 from fedproof import check
 from fedproof.certificates import Method, Rule
@@ -26,10 +25,12 @@ from fedproof.config.sections import (
     Count,
     DataSection,
     EnsembleSection,
+    IdleKeyError,
     ModelSection,
     PretrainConfig,
     Section,
     ThreatSection,
+    validated,
 )
 from fedproof.mechanisms import Mechanism, Releases, SamplingKind
 from fedproof.mechanisms.codec import trainable_kinds
@@ -39,6 +40,10 @@ __all__ = [
     "Config", "Count", "DataSection", "PretrainConfig", "Section", "load_config", "parse_config",
     "validated",
 ]  # fmt: skip
+
+
+_ESTIMATED = ("ensemble.replicas", "certificate.bound", "certificate.failure_probability")
+_CERTIFIED = ("method", "rule", "bound", "failure_probability", "simultaneous", "max_size")
 
 
 class Config(Section):
@@ -64,6 +69,26 @@ class Config(Section):
         if not isinstance(certificate, dict) or "method" in certificate:
             return document
         return document | {"certificate": certificate | {"method": method}}
+
+    def idle(self) -> Iterator[IdleKeyError]:
+        """Keys of one section that the kind of mechanism, in another, leaves without use."""
+        kind = self.mechanism.described
+        if kind.releases is not Releases.REPLICAS:
+            alone = ("ensemble.own_start", "ensemble.part_size") if kind.releases is Releases.MODEL else ()
+            for key in (*_ESTIMATED, *alone):
+                yield self._idle(key, "which makes as many models as it needs, and estimates nothing")
+        elif vars(kind).get("queries") == ():
+            for key in _CERTIFIED:
+                yield self._idle(f"certificate.{key}", "which certifies nothing")
+        section = self.mechanism
+        if section.sampling is SamplingKind.NONE and section.cohort not in (None, self.data.users):
+            why = "belongs to sampling = 'poisson' or 'fixed', not 'none'"
+            yield IdleKeyError("mechanism.cohort", section.cohort, "mechanism.sampling", why)
+
+    def _idle(self, key: str, why: str) -> IdleKeyError:
+        section, _, name = key.partition(".")
+        value, kind = getattr(getattr(self, section), name), self.mechanism.kind
+        return IdleKeyError(key, value, "mechanism.kind", f"is not used by mechanism.kind = '{kind}', {why}")
 
     @model_validator(mode="after")
     def _sections_agree(self) -> "Config":
@@ -228,11 +253,20 @@ class Config(Section):
 
     def to_toml(self) -> str:
         """The configuration with every default, as a file that gives the same configuration again."""
+        return tomli_w.dumps(_without_none(self.document()))
+
+    def document(self) -> dict[str, Any]:
+        """The same as a dictionary, without keys that decide nothing unless they say so."""
         document = self.model_dump(mode="json")
-        for key, value in self.mechanism.unused().items():  # said only where somebody said it
-            if value == type(self.mechanism).model_fields[key].default:
-                del document["mechanism"][key]
-        return tomli_w.dumps(_without_none(document))
+        for name in type(self).model_fields:
+            section: Section = getattr(self, name)
+            for key in {found.key for found in section.idle()}:
+                if getattr(section, key) == type(section).model_fields[key].default:
+                    del document[name][key]
+        for key in {found.key for found in self.idle()}:
+            name, _, inner = key.partition(".")
+            document[name].pop(inner, None)
+        return document
 
     def fingerprint(self) -> str:
         """SHA-256 of the configuration, defaults included."""
@@ -249,14 +283,8 @@ def _without_none(value: Any) -> Any:
 # --- from a TOML text to a validated value ------------------------------------------------------------------
 
 
-Kind = TypeVar("Kind", bound=Section)
-
-
-def load_config(path: Path, overrides: Iterable[str] = (), *, forgiving: bool = False) -> Config:
-    """The configuration in a TOML file, with `a.b=value` overrides.
-
-    With `forgiving` keys at their defaults are left out if their kind does not have them: directories of
-    earlier releases hold every key.
+def load_config(path: Path, overrides: Iterable[str] = (), **how: Any) -> Config:
+    """The configuration in a TOML file, with `a.b=value` overrides; `how` is as for `parse_config`.
 
     Raises:
         ValueError: one line that names the file, the key, its value and what is allowed.
@@ -267,48 +295,33 @@ def load_config(path: Path, overrides: Iterable[str] = (), *, forgiving: bool = 
         raise ValueError(f"{path}: there is no such file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read: {error}") from error
-    return parse_config(text, str(path), overrides, forgiving=forgiving)
+    return parse_config(text, str(path), overrides, **how)
 
 
-def parse_config(text: str, name: str, overrides: Iterable[str] = (), *, forgiving: bool = False) -> Config:
-    """The configuration in a TOML text; `name` is what errors call it."""
+def parse_config(
+    text: str,
+    name: str,
+    overrides: Iterable[str] = (),
+    *,
+    beneath: Iterable[str] = (),
+    forgiving: bool | Literal["overrides"] = False,
+    left: dict[str, object] | None = None,
+) -> Config:
+    """The configuration in a TOML text; `name` is what errors call it.
+
+    Where an override makes another choice, what the text says for the old one alone is left behind, and so is
+    what overrides `beneath` these say. With `forgiving` all keys that decide nothing are, for directories of
+    earlier releases hold every key, or all of the `overrides`, which may be meant for other files. What is
+    left behind is put into `left`.
+    """
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"{name}: not valid TOML: {check.one_line(error)}") from error
-    said = [_set(document, override) for override in overrides]
-    if "mechanism.kind" in said:
-        _forget_old_kind(document["mechanism"], said)
-    if forgiving and isinstance(document.get("mechanism"), dict):
-        _forget_defaults(document["mechanism"])
-    return validated(Config, document, name)
-
-
-def validated(model: type[Kind], document: Mapping[str, Any], name: str) -> Kind:
-    """The document as `model`, or ValueError of one line that starts with `name`."""
-    try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        # A misspelt key also makes a key missing: the spelling is what helps.
-        worst = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
-        raise ValueError(f"{name}: {check.one_line(_explain(worst, model))}") from error
-
-
-def _forget_old_kind(section: dict[str, Any], said: Sequence[str]) -> None:
-    """Where an override changes the kind, what the file says for the old one alone is left behind."""
-    known = known_keys(str(section["kind"]))
-    for key in [key for key in section if known and key not in known and f"mechanism.{key}" not in said]:
-        if key in MechanismSection.model_fields:
-            del section[key]
-
-
-def _forget_defaults(section: dict[str, Any]) -> None:
-    """Leave out what says nothing: keys that the kind does not have, at their defaults."""
-    defaults = {key: field.default for key, field in MechanismSection.model_fields.items()}
-    known = known_keys(str(section.get("kind", defaults["kind"])))
-    for key in [key for key in section if known and key not in known]:
-        if key in defaults and section[key] == defaults[key]:
-            del section[key]
+    levels = {_set(document, override): 1 for override in beneath}
+    levels |= {_set(document, override): 2 for override in overrides}
+    forgiven = set(levels) if forgiving == "overrides" else forgiving
+    return validated(Config, document, name, levels=levels, forgiving=forgiven, left=left)
 
 
 def _set(document: dict[str, Any], override: str) -> str:
@@ -326,32 +339,3 @@ def _set(document: dict[str, Any], override: str) -> str:
         raise ValueError(f"--set {override!r}: {section} is not a section")
     table[field] = value
     return f"{section}.{field}"
-
-
-def _explain(error: Any, model: type[Section]) -> str:
-    """One line from pydantic's first error."""
-    path = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        return f"{path} is not a known key{_nearest(error['loc'], model)}"
-    if error["type"] == "missing":
-        return f"{path} is missing"
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "value_error":
-        section = f"{path}." if path and "." not in message.split(" ")[0] else ""
-        return f"{section}{message}"
-    value, limit = error["input"], next(iter(error.get("ctx", {}).values()), None)
-    shown = float(value) if type(value) is int and type(limit) is float else value  # as they were compared
-    return f"{path} = {shown!r}: {message[0].lower()}{message[1:]}"
-
-
-def _nearest(location: tuple[int | str, ...], model: type[Section]) -> str:
-    """The known key closest to an unknown one, or all known ones."""
-    for part in location[:-1]:
-        annotation = model.model_fields[str(part)].annotation
-        assert isinstance(annotation, type)
-        model = annotation
-    known = list(model.model_fields)
-    close = difflib.get_close_matches(str(location[-1]), known, n=1) or [
-        key for key in known if key.startswith(str(location[-1]))
-    ]
-    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"

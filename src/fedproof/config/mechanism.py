@@ -3,13 +3,13 @@
 Which keys a kind has follows from the fields of its description: a key that it does not have is refused.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from fedproof.config.sections import Count, NotNegative, Open, Positive, Section
+from fedproof.config.sections import Count, IdleKeyError, NotNegative, Of, Open, Positive, Section
 from fedproof.mechanisms import (
     Bagging,
     Clipping,
@@ -38,7 +38,9 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "adversaries": (),
     "by_size": (),
 }
-_ALWAYS = frozenset(("kind", "delta"))
+_ANYWAY = {"solver": "sgd", "clip": "flat"}  # where a kind has no such key
+_QUANTILE = Of("clip", ("quantile",))
+_NEAR = Of("upload", ("anchors", "non-negative"))
 
 
 class MechanismSection(Section):
@@ -66,18 +68,23 @@ class MechanismSection(Section):
     # bounded in one of four ways (`local`: `rows` or `ball`)
     upload: Literal["anchors", "rows", "pairs", "ball", "non-negative"] = "anchors"
     # public instances that users label (`anchors`) or inputs are compared with (`non-negative`)
-    anchors: Count = 256
+    anchors: Annotated[Count, _NEAR] = 256
     # with `anchors`: how fast the weight of an anchor falls with the angle to an input
-    sharpness: Positive = 16.0
+    sharpness: Annotated[Positive, _NEAR] = 16.0
     # of `local`: how many users are taken to add their noise, half of the declared ones if not given; the ε
     # of the released sum alone rests on it, ε towards the server and sizes do not
-    honest: Count | None = None
+    honest: Annotated[Count | None, Of("upload", ("rows", "ball"))] = None
     # how updates are bounded; `median` and `per-layer-median` are not private, and say so
     clip: Literal["flat", "per-layer", "median", "per-layer-median", "quantile"] = "flat"
-    clip_norm: Positive = 1.0  # longest update, or gradient of an instance, that enters a sum unchanged
-    quantile: Open = 0.5  # of `clip = "quantile"`: share of updates that should not be clipped
-    quantile_learning_rate: Positive = 0.2  # of `clip = "quantile"`: how fast the clip norm follows
-    quantile_noise_std: Positive = 5.0  # of `clip = "quantile"`: noise on the count of clipped updates
+    # longest update, or gradient of an instance, that enters a sum unchanged; where `clip` is quantile, to
+    # begin with
+    clip_norm: Annotated[Positive, Of("clip", ("flat", "per-layer", "quantile"))] = 1.0
+    # of `clip = "quantile"`: share of updates that should not be clipped
+    quantile: Annotated[Open, _QUANTILE] = 0.5
+    # of `clip = "quantile"`: how fast the clip norm follows
+    quantile_learning_rate: Annotated[Positive, _QUANTILE] = 0.2
+    # of `clip = "quantile"`: noise on the count of clipped updates
+    quantile_noise_std: Annotated[Positive, _QUANTILE] = 5.0
     # standard deviation of the noise over `clip_norm` or the largest norm of an `upload`; of `local` each
     # user adds it. 0 where nothing is private
     noise_multiplier: NotNegative = 1.0
@@ -122,7 +129,6 @@ class MechanismSection(Section):
         if self.kind not in trainable_kinds():
             known = ", ".join(f"'{name}'" for name in trainable_kinds())
             raise ValueError(f"kind = {self.kind!r} must be one of {known}")
-        self._check_keys()
         self._check_needed()
         self._check_rates()
         self._check_solver()
@@ -142,21 +148,48 @@ class MechanismSection(Section):
             return Bagging
         return trainable_kinds()[self.kind]
 
-    def unused(self) -> dict[str, Any]:
-        """The keys that the kind does not have, and their values."""
-        known = known_keys(self.kind)
-        return {key: value for key, value in self if key not in known}
+    def idle(self) -> Iterator[IdleKeyError]:
+        """The keys that the kind does not have, then those that other choices leave without use."""
+        if self.kind not in trainable_kinds():
+            return
+        known, beside = known_keys(self.kind), self._beside_others()
+        for key, value in self:
+            if key not in known:
+                yield IdleKeyError(key, value, "kind", self._whose(key))
+        yield from (found for found in (*super().idle(), *beside) if found.key in known)
 
-    def _check_keys(self) -> None:
-        """Refuse a key that the kind does not have, unless it says what the kind does anyway."""
-        for key, value in self.unused().items():
-            anyway = getattr(self.described, key, type(self).model_fields[key].default)
-            if key in self.model_fields_set and value != anyway:
-                homes = [repr(name) for name, kind in trainable_kinds().items() if key in keys_of(kind)]
-                shown = f"'{value}'" if isinstance(value, str) else str(value).lower()
-                if len(homes) > 2:
-                    raise ValueError(f"{key} = {shown} is not used by kind = '{self.kind}'")
-                raise ValueError(f"{key} = {shown} belongs to kind = {' or '.join(homes)}, not '{self.kind}'")
+    def says(self, key: str) -> bool:
+        """Not where it is what the kind does anyway; what no kind says of itself is none of that."""
+        anyway = getattr(self.described, key, None)
+        if anyway is getattr(Mechanism, key, None):
+            anyway = _ANYWAY.get(key)
+        return super().says(key) and getattr(self, key) != anyway
+
+    def _whose(self, key: str) -> str:
+        homes = [repr(name) for name, kind in trainable_kinds().items() if key in keys_of(kind)]
+        if len(homes) > 2:
+            return f"is not used by kind = '{self.kind}'"
+        return f"belongs to kind = {' or '.join(homes)}, not '{self.kind}'"
+
+    def _beside_others(self) -> Iterator[IdleKeyError]:
+        idle = {"penalty"} if self.solver in ("sgd", "gradient", "sums") else set()
+        idle |= STEP_OPTIONS - {"balanced"} if self.solver != "sgd" else set()
+        for key in sorted(idle):
+            yield IdleKeyError(key, getattr(self, key), "solver", f"is not used by solver = '{self.solver}'")
+        for key in ("clip_norm", "delta") if not self.noise_multiplier else ():
+            yield IdleKeyError(key, getattr(self, key), "noise_multiplier", "is not used without noise")
+        for key in ("local_epochs", "momentum") if self.pooled and not self.described.unaccounted else ():
+            why = "is not used by pooled = true with noise: a round is one step"
+            yield IdleKeyError(key, getattr(self, key), "pooled", why)
+        if self.local_epochs == 1:
+            why = "is not used by local_epochs = 1: the learning rate falls from pass to pass"
+            yield IdleKeyError("cosine", self.cosine, "local_epochs", why)
+        if not self.momentum:
+            why = "is not used by momentum = 0, of which there is none to keep"
+            yield IdleKeyError("keep_momentum", self.keep_momentum, "momentum", why)
+        if self.local_steps == 1 and not self.keep_momentum:
+            why = "is not used by local_steps = 1 without keep_momentum: the first step of a round has none"
+            yield IdleKeyError("momentum", self.momentum, "local_steps", why)
 
     def _check_needed(self) -> None:
         kind = self.described
@@ -194,11 +227,6 @@ class MechanismSection(Section):
         self.local_training.check_solver(rounds=self.rounds, pooled=self.pools)
         if self.described.releases is Releases.MODEL:
             self._check_upload()
-        idle = {"penalty"} if self.solver in ("sgd", "gradient", "sums") else set()
-        idle |= STEP_OPTIONS - {"balanced"} if self.solver != "sgd" else set()
-        for key in sorted(idle & self.model_fields_set):
-            if getattr(self, key) != type(self).model_fields[key].default:
-                raise ValueError(f"{key} = {getattr(self, key)} is not used by solver = '{self.solver}'")
 
     def _check_upload(self) -> None:
         known = getattr(self.described, "uploads", (self.upload,))
@@ -211,10 +239,6 @@ class MechanismSection(Section):
                 f"solver = 'sgd' must be gradient, sums, ridge or logistic for upload = '{self.upload}': the "
                 "head that is sent is a linear one"
             )
-        near = ("anchors", "sharpness")
-        for key in near if self.upload not in ("anchors", "non-negative") else ():
-            if key in self.model_fields_set and getattr(self, key) != type(self).model_fields[key].default:
-                raise ValueError(f"{key} = {getattr(self, key)} is not used by upload = '{self.upload}'")
 
     @property
     def pools(self) -> bool:
@@ -248,7 +272,9 @@ class MechanismSection(Section):
 def keys_of(kind: type[Mechanism]) -> frozenset[str]:
     """The keys of `[mechanism]` that a kind has."""
     own = {key for field in fields(kind) for key in _KEYS.get(field.name, (field.name,))}  # type: ignore[arg-type]
-    return kind.step_options | _ALWAYS | own
+    # Where a value has to say whether there is an ε, the class has a property there.
+    stated = {"delta"} if not isinstance(kind.unaccounted, str) or not kind.unaccounted else set()
+    return kind.step_options | {"kind"} | stated | own
 
 
 def known_keys(kind: str) -> frozenset[str]:

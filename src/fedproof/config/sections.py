@@ -3,11 +3,17 @@
 Comments beside and above keys become the reference of the guide (`docs/build.py`).
 """
 
-from typing import Annotated, Literal
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fedproof import check
 from fedproof.certificates import Bound, Method, Rule
+from fedproof.data import comes_with_users, holds_text
 from fedproof.threat import Relation, Unit
 
 Count = Annotated[int, Field(ge=1)]
@@ -16,10 +22,58 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Open = Annotated[float, Field(gt=0, lt=1)]
 
 
+@dataclass(frozen=True)
+class Of:
+    """Stands beside the type of a key which decides something only with certain values of another one."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+class IdleKeyError(ValueError):
+    """A key that decides nothing because of what another one says; `beside` is that one."""
+
+    def __init__(self, key: str, value: object, beside: str, why: str) -> None:
+        super().__init__(f"{key} = {shown(value)} {why}")
+        self.key, self.value, self.beside = key, value, beside
+
+
+def shown(value: object) -> str:
+    """A value as a TOML file has it."""
+    if isinstance(value, str):
+        return f"'{value}'"
+    return str(list(value) if isinstance(value, tuple) else value).lower()
+
+
 class Section(BaseModel):
-    """A table of the file: unknown keys and silent conversions are errors."""
+    """A table of the file: unknown keys, silent conversions and keys that decide nothing are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    def idle(self) -> Iterator[IdleKeyError]:
+        """The keys that decide nothing beside the values of the others, whether they are written or not."""
+        for key, field in type(self).model_fields.items():
+            for of in (one for one in field.metadata if isinstance(one, Of)):
+                if (found := getattr(self, of.key)) not in of.values:
+                    homes = " or ".join(shown(value) for value in of.values)
+                    but = "" if found is None else f", not {shown(found)}"
+                    why = f"belongs to {of.key} = {homes}{but}"
+                    yield IdleKeyError(key, getattr(self, key), of.key, why)
+
+    def says(self, key: str) -> bool:
+        """Whether a key, or `section.key`, is written; what is off or zero by default may always be said."""
+        name, _, rest = key.partition(".")
+        value: Any = getattr(self, name)
+        if rest:
+            return bool(value.says(rest))
+        return name in self.model_fields_set and bool(value or type(self).model_fields[name].default)
+
+    @model_validator(mode="after")
+    def _says_nothing_idle(self) -> Self:
+        for found in self.idle():
+            if self.says(found.key):
+                raise found
+        return self
 
 
 class DataSection(Section):
@@ -34,9 +88,11 @@ class DataSection(Section):
     users: Count | None = None
     # how instances are dealt out; if not given, as the data come with users, else evenly
     partition: Literal["iid", "dirichlet", "natural", "degree"] | None = None
-    dirichlet_alpha: Positive = 0.5  # of `dirichlet`: the smaller, the more users differ
+    dirichlet_alpha: Annotated[Positive, Of("partition", ("dirichlet",))] = (
+        0.5  # of `dirichlet`: the smaller, the more users differ
+    )
     # of `degree`: share of each class that goes to the class's own group of users
-    degree: Annotated[float, Field(ge=0, le=1)] = 0.5
+    degree: Annotated[float, Field(ge=0, le=1), Of("partition", ("degree",))] = 0.5
     minimum: Count = 1  # of `dirichlet` and `natural`: instances that each user has at least
     # that any user may hold, a public limit; it makes training quicker, because batches need not be wider,
     # and a user who holds more is refused. If not given, what dealing out evenly gives to each where users
@@ -67,6 +123,22 @@ class DataSection(Section):
     # folder of all data sets; `FEDPROOF_DATA`, or the platform's cache folder, if not given
     data_dir: str | None = None
 
+    def idle(self) -> Iterator[IdleKeyError]:
+        """Keys of other partitions, and of texts where there are none."""
+        yield from super().idle()
+        kept = self.partition == "natural" or (self.partition is None and comes_with_users(self.name))
+        if not kept and self.partition != "dirichlet":
+            but = "" if self.partition is None else f", not {shown(self.partition)}"
+            why = f"belongs to partition = 'dirichlet' or 'natural'{but}"
+            yield IdleKeyError("minimum", self.minimum, "partition", why)
+        if not any(isinstance(name, str) and holds_text(name) for name in (self.name, self.public)):
+            why = f"belongs to text, not name = {shown(self.name)}"
+            yield IdleKeyError("vectors", self.vectors, "name", why)
+        if self.project is None:
+            yield IdleKeyError(
+                "projection", self.projection, "project", "needs project, the number of coordinates"
+            )
+
 
 class ModelSection(Section):
     """`[model]`: what everybody trains."""
@@ -83,6 +155,17 @@ class ModelSection(Section):
     # averaged before the model votes, and certificates stay what they are. Not where what is trained is
     # noised
     copies: Count = 1
+
+    def idle(self) -> Iterator[IdleKeyError]:
+        """What goes with other models, and a head without weights."""
+        if self.weights is None:
+            yield IdleKeyError("head", self.head, "weights", "belongs to weights, which are not given")
+        if self.name not in ("mlp", "lstm"):
+            why = f"belongs to name = 'mlp' or 'lstm', not {shown(self.name)}"
+            yield IdleKeyError("hidden", self.hidden, "name", why)
+        if ":" in self.name:
+            why = f"is not used by name = {shown(self.name)}, which makes a module that has its own"
+            yield IdleKeyError("weights", self.weights, "name", why)
 
 
 class ThreatSection(Section):
@@ -142,6 +225,12 @@ class CertificateSection(Section):
     # how long that may take for each of them; the bound is looser if it is over
     collective_seconds: Positive = 60.0
 
+    def idle(self) -> Iterator[IdleKeyError]:
+        """How long something may take that nobody asks for."""
+        if not self.collective:
+            why = "belongs to collective, which names no size"
+            yield IdleKeyError("collective_seconds", self.collective_seconds, "collective", why)
+
 
 class AggregationSection(Section):
     """`[aggregation]`: the rule of the server."""
@@ -150,6 +239,12 @@ class AggregationSection(Section):
     # `geometric-median`, or a function of yours as `package.module:function`
     rule: str = "mean"
     adversaries: Annotated[int, Field(ge=0)] = 0  # in a cohort, whom the rule is to withstand
+
+    def idle(self) -> Iterator[IdleKeyError]:
+        """Whom a rule withstands that withstands nobody."""
+        if self.rule == "mean":
+            why = "is not used by rule = 'mean', which withstands none"
+            yield IdleKeyError("adversaries", self.adversaries, "rule", why)
 
 
 class AttackSection(Section):
@@ -210,3 +305,74 @@ class PretrainConfig(Section):
     data: PublicDataSection
     model: ModelSection = ModelSection()
     pretrain: PretrainSection = PretrainSection()
+
+
+# --- from a document to a validated value -------------------------------------------------------------------
+
+
+Kind = TypeVar("Kind", bound=Section)
+
+
+def validated(
+    model: type[Kind],
+    document: Mapping[str, Any],
+    name: str,
+    *,
+    levels: Mapping[str, int] = MappingProxyType({}),
+    forgiving: bool | Collection[str] = False,
+    left: dict[str, object] | None = None,
+) -> Kind:
+    """The document as `model`, or ValueError of one line that starts with `name`.
+
+    A key that decides nothing is left behind, into `left`, if the key that makes it idle was said on a higher
+    level than it; with `forgiving`, or if that names it, in any case.
+    """
+    kept = {name: dict(table) if isinstance(table, dict) else table for name, table in document.items()}
+    left = {} if left is None else left
+    while True:
+        try:
+            return model.model_validate(kept)
+        except ValidationError as error:
+            errors, before = error.errors(), len(left)
+            for place, idle in ((one["loc"], one.get("ctx", {}).get("error")) for one in errors):
+                if not isinstance(idle, IdleKeyError):
+                    continue
+                key, beside = (".".join((*map(str, place), one)) for one in (idle.key, idle.beside))
+                forgiven = forgiving if isinstance(forgiving, bool) else key in forgiving
+                if forgiven or levels.get(beside, 0) > levels.get(key, 0):
+                    section, _, inner = key.partition(".")
+                    del kept[section][inner]
+                    left[key] = idle.value
+            if len(left) == before:
+                # A misspelt key also makes a key missing: the spelling is what helps.
+                worst = min(errors, key=lambda one: one["type"] != "extra_forbidden")
+                raise ValueError(f"{name}: {check.one_line(_explain(worst, model))}") from error
+
+
+def _explain(error: Any, model: type[Section]) -> str:
+    """One line from pydantic's first error."""
+    path = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"{path} is not a known key{_nearest(error['loc'], model)}"
+    if error["type"] == "missing":
+        return f"{path} is missing"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        section = f"{path}." if path and "." not in message.split(" ")[0] else ""
+        return f"{section}{message}"
+    value, limit = error["input"], next(iter(error.get("ctx", {}).values()), None)
+    shown = float(value) if type(value) is int and type(limit) is float else value  # as they were compared
+    return f"{path} = {shown!r}: {message[0].lower()}{message[1:]}"
+
+
+def _nearest(location: tuple[int | str, ...], model: type[Section]) -> str:
+    """The known key closest to an unknown one, or all known ones."""
+    for part in location[:-1]:
+        annotation = model.model_fields[str(part)].annotation
+        assert isinstance(annotation, type)
+        model = annotation
+    known = list(model.model_fields)
+    close = difflib.get_close_matches(str(location[-1]), known, n=1) or [
+        key for key in known if key.startswith(str(location[-1]))
+    ]
+    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"

@@ -2,10 +2,10 @@
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,27 +16,29 @@ from fedproof.data import partition as ways
 from fedproof.data.arrays import (
     Arrays,
     Scaling,
+    Source,
     as_federation,
     choose_classes,
     chosen,
     encoded,
     limit_test,
     read_only,
-    tested_classes,
+    say_untested,
 )
 from fedproof.data.fetch import fetch
 from fedproof.data.files import data_folder
 from fedproof.federation import EncodedBy, Federation, Summary, show, summarise
 from fedproof.functions import called, load_function
+from fedproof.threat import Relation, Unit
 
 __all__ = [
-    "Arrays", "Summary", "data_folder", "default_users", "even_share", "fetch", "load", "show", "summarise",
+    "Arrays", "Summary", "comes_with_users", "data_folder", "default_users", "even_share", "fetch",
+    "holds_text", "load", "show", "summarise",
 ]  # fmt: skip
 
 
 FOLDERS = ("mnist", *cifar.VERSIONS, "leaf", "sent140", "sent140-pseudo")  # in the folder of all data
 NAMES = ("digits", *FOLDERS, "leaf/FOLDER", "idx/FOLDER", "module:function")
-Source = TypeVar("Source", Arrays, Federation)
 MAX_CLASSES = 100_000  # labels beyond are account numbers or prices, and each class costs memory
 USERS = {"digits": 96, "mnist": 200, "cifar10": 200, "sent140-pseudo": 805}  # the demo's and the paper's
 
@@ -84,9 +86,11 @@ def load(
         check.count(test_limit=test_limit)
     read = partial(_read, data_dir=data_dir, vectors=vectors, length=length)
     source = read(name)
+    dealt = {"dirichlet_alpha": dirichlet_alpha, "degree": degree, "minimum": minimum}
     if isinstance(source, Federation):
         same = classes is None and users in (None, source.num_users) and partition in (None, "natural")
-        own = _as_it_is(source, name, same, most_instances, public)
+        _check_dealt(dealt, None, name)
+        own = limit_test(_as_it_is(source, name, same, most_instances, public), test_limit)
         return own if encode is None else encode(own)
     elsewhere = None
     if isinstance(public, str):
@@ -94,6 +98,7 @@ def load(
     arrays = choose_classes(source, classes)
     if partition is None:
         partition = "iid" if arrays.owners is None else "natural"
+    _check_dealt(dealt, partition, name)
     aside, left = _set_aside(arrays, public, partition, seed)
     if users is None and partition != "natural":
         users = _default_users(name, arrays)
@@ -113,15 +118,44 @@ def load(
         most_instances=most_instances,
         public=aside,
     )
+    if _is_own(name):
+        drawn = users is not None or aside is not None
+        known = _unsettled(partition, drawn=drawn, sifted=classes is not None, least=minimum)
+        federation = replace(federation, unsettled=known)
     return federation if elsewhere is None else _with_public(federation, elsewhere)
 
 
+def _is_own(name: str) -> bool:
+    """Whether units may come, go and change: what is published stays as it is."""
+    return ":" in name or name.partition("/")[0] in ("leaf", "idx")
+
+
+def _unsettled(partition: str, *, drawn: bool, sifted: bool, least: int) -> frozenset[tuple[Unit, Relation]]:
+    """Of which units, under which relation, one may change who else is there, or who holds what.
+
+    Users whom the data come with may fall out because of what they hold, if classes are `sifted` or there is
+    a `least` number of instances; users that are `drawn` are drawn from all. Instances that are dealt out are
+    dealt otherwise if there is one more, or, but for `iid`, if one has another label.
+    """
+    if partition == "natural":
+        falls_out = sifted or least > 1
+        found = {
+            (Unit.USER, Relation.JOIN): drawn,
+            (Unit.USER, Relation.REPLACE): falls_out,
+            (Unit.INSTANCE, Relation.JOIN): drawn or falls_out,
+            (Unit.INSTANCE, Relation.REPLACE): sifted,
+        }
+    else:
+        by_label = sifted or partition != "iid"
+        found = {(Unit.INSTANCE, Relation.JOIN): True, (Unit.INSTANCE, Relation.REPLACE): by_label}
+    return frozenset(pair for pair, true in found.items() if true)
+
+
 def _read(name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int) -> Arrays | Federation:
-    own = ":" in name
-    source = _custom(name) if own else _published(name, data_dir, vectors, length)
+    source = _custom(name) if ":" in name else _published(name, data_dir, vectors, length)
     _check_classes(source)
     # In a folder of one's own an instance may come in anywhere, and move the places of those behind it.
-    if own or name.partition("/")[0] in ("leaf", "idx") or isinstance(source, Federation):
+    if _is_own(name) or isinstance(source, Federation):
         return source
     # What is published stays as it is: the place of an instance in its file is an identity.
     return replace(source, ids=np.arange(len(source.labels)))
@@ -129,7 +163,7 @@ def _read(name: str, data_dir: PathLike | None, vectors: PathLike | None, length
 
 def _check_classes(source: Arrays | Federation) -> None:
     """Raise ValueError unless there are two classes at least; say which stay empty."""
-    found = np.union1d(source.labels, source.test_labels)
+    found = np.union1d(source.labels[source.labels >= 0], source.test_labels)
     if len(found) == 1:
         raise ValueError(
             f"{source.name}: all labels of classes that are tested are {found[0]}: there must be two classes"
@@ -184,12 +218,23 @@ def even_share(federation: Federation, name: str, partition: str | None) -> int 
     It follows from the size of what is published and from the number of users, and from nobody's data.
     """
     dealt = partition == "iid" or (partition is None and name in USERS)
-    return -(-len(federation.labels) // federation.num_users) if dealt else None
+    given = len(federation.labels) + federation.left_out
+    return -(-given // federation.num_users) if dealt else None
 
 
 def default_users(name: str, partition: str | None) -> int | None:
     """How many users a data set is dealt out to if nobody says; None if it comes with users of its own."""
     return USERS.get(name) if partition != "natural" else None
+
+
+def comes_with_users(name: str) -> bool:
+    """Whether data of this name have users of their own, or may have."""
+    return ":" in name or name.partition("/")[0] in ("leaf", "sent140")
+
+
+def holds_text(name: str) -> bool:
+    """Whether data of this name are texts that words' vectors are looked up for, or may be."""
+    return name.partition("/")[0] in ("leaf", "sent140", "sent140-pseudo")
 
 
 def _default_users(name: str, arrays: Arrays) -> int:
@@ -209,6 +254,26 @@ def _set_aside(
     generator = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
     owners = arrays.owners if partition == "natural" else None
     return ways.set_aside(public, instances=len(arrays.labels), owners=owners, generator=generator)
+
+
+_OF = {
+    "dirichlet_alpha": ({"dirichlet"}, 0.5),
+    "degree": ({"degree"}, 0.5),
+    "minimum": ({"dirichlet", "natural"}, 1),
+}
+"""Options that decide something in some partitions alone, and what they are if nobody names them."""
+
+
+def _check_dealt(options: Mapping[str, object], partition: str | None, name: str) -> None:
+    """Refuse what decides nothing in this partition, or in a Federation, which has none."""
+    for key, value in options.items():
+        homes, default = _OF[key]
+        if value == default or partition in homes:
+            continue
+        if partition is None:
+            raise ValueError(f"{key} = {value}: {name} returns a Federation, which is used as it is")
+        belongs = " or ".join(f"'{home}'" for home in sorted(homes))
+        raise ValueError(f"{key} = {value} belongs to partition = {belongs}, not '{partition}'")
 
 
 def _check_enough(public: int, left: int, users: int | None, minimum: int) -> None:
@@ -260,10 +325,12 @@ def _partition(
         split = ways.natural(arrays.owners[left], users=users, minimum=minimum, generator=generator)
         return ways.Partition(order=left[split.order], offsets=split.offsets)
     assert users is not None
-    labels = arrays.labels[left]
     if kind == "iid":
-        split = ways.iid(labels, users=users, generator=generator)
-    elif kind == "dirichlet":
+        split = ways.iid(arrays.labels[left], users=users, generator=generator)
+        return ways.Partition(order=left[split.order], offsets=split.offsets)
+    left = left[arrays.labels[left] >= 0]  # who is dealt what follows from labels: there must be some
+    labels = arrays.labels[left]
+    if kind == "dirichlet":
         split = ways.dirichlet(labels, users=users, alpha=alpha, minimum=minimum, generator=generator)
     elif kind == "degree":
         split = ways.degree(labels, users=users, share=degree, generator=generator)
@@ -326,7 +393,7 @@ def _from_arrays(name: str, features: Any, labels: Any, test_features: Any, test
         name=name,
         encoding=Scaling() if pixels else None,
     )
-    return tested_classes(arrays)
+    return say_untested(arrays)
 
 
 def _own_features(name: str, values: Any) -> NDArray[np.float32] | NDArray[np.uint8]:

@@ -3,21 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check, data
 from fedproof.data import PathLike, text
-from fedproof.data.arrays import Arrays, Scaling, frozen
+from fedproof.data.arrays import Arrays, Scaling, Source, frozen
 from fedproof.encoders.encoder import Cache, Inputs, cache_beside, encode
 from fedproof.encoders.named import encoder_named
 from fedproof.encoders.projection import Neighbourhood, Projection, neighbourhood_of, projection_of
 from fedproof.federation import EncodedBy, Federation
 from fedproof.progress import Progress, silent
-
-Source = TypeVar("Source", Arrays, Federation)
 
 PROJECTIONS: Mapping[str, Callable[[NDArray[np.generic], int], Projection | Neighbourhood]] = {
     "principal": projection_of,

@@ -46,7 +46,7 @@ class InstanceFedSGD(Mechanism):
     by_size: bool = False
     kind: ClassVar[str] = "instance-fedsgd"
     executor: ClassVar[str] = "fedproof.rounds.instance"
-    step_options: ClassVar[frozenset[str]] = DP_SGD_OPTIONS
+    step_options: ClassVar[frozenset[str]] = DP_SGD_OPTIONS - {"momentum"}  # a first step has none
     local_steps: ClassVar[int] = 1
     shuffled: ClassVar[bool] = False
     keep_momentum: ClassVar[bool] = False

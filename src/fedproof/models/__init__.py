@@ -53,6 +53,9 @@ def build(
         one = build(name, federation, hidden=hidden, weights=weights, random_head=random_head)
         return Averaged(one=one, copies=copies)
     if ":" in name:
+        if hidden or weights is not None:
+            key, value = ("hidden", hidden) if hidden else ("weights", str(weights))
+            raise ValueError(f"{key} = {value!r} is not used by model = {name!r}, which makes its own module")
         factory = partial(load_function("model", name), federation)
         with seeded(0):  # what is not trained must be the same in every process that uses the models
             module = called(name, factory)
@@ -102,7 +105,9 @@ def _built_in(name: str, federation: Federation, hidden: tuple[int, ...]) -> Sta
     if name == "lstm":
         if federation.vectors is None:
             raise ValueError(f"model = 'lstm' needs word vectors, {federation.name} has none")
-        return lstm(federation.vectors, classes, *hidden[:1])
+        if len(hidden) > 1:
+            raise ValueError(f"hidden = {hidden} must be one number for model = 'lstm', which has one layer")
+        return lstm(federation.vectors, classes, *hidden)
     raise ValueError(f"model = {name!r} must be one of {', '.join(NAMES)}, or package.module:function")
 
 

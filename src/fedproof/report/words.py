@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from decimal import ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 from fedproof.summary import LEFT_OUT, RunSummary
 from fedproof.threat import Relation, ThreatModel, Unit
@@ -33,6 +33,39 @@ def rounded_up(value: float, digits: int = 4) -> str:
     places = digits - 1 - math.floor(math.log10(value))
     up = math.ceil(value * 10.0**places - 1e-9) / 10.0**places
     return f"{up:.{max(places, 0)}f}"
+
+
+def scientific_up(value: float, digits: int = 3) -> str:
+    """A chance with `digits` significant digits, however small, never below what was computed.
+
+    >>> scientific_up(1.2301e-7), scientific_up(0.25)
+    ('1.24e-07', '0.25')
+    """
+    up = Context(prec=digits, rounding=ROUND_CEILING).create_decimal_from_float(value)
+    return f"{float(up):.{digits}g}"
+
+
+def at_least(value: float, places: int = 4) -> str:
+    """A lower bound with so many decimals, never above what was computed.
+
+    >>> at_least(0.33338), at_most(0.33331), at_most(0.1), at_most(0.00001)
+    ('0.3333', '0.3334', '0.1000', '0.0001')
+    """
+    return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-places), ROUND_FLOOR):f}"
+
+
+def at_most(value: float, places: int = 4) -> str:
+    """An upper bound with so many decimals, never below what was computed."""
+    return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-places), ROUND_CEILING):f}"
+
+
+def needed_units(least: float) -> str:
+    """So many units an attack needs, or more; the paper's number need not be whole.
+
+    >>> needed_units(5), needed_units(4.6059)
+    ('5', '4.60')
+    """
+    return at_least(least, 0 if float(least).is_integer() else 2)
 
 
 def number(value: float) -> str:
