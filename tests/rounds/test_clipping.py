@@ -272,33 +272,56 @@ def test_a_user_moves_a_sum_of_thousands_by_its_clip_norm_and_no_more():
     assert 0.99 < (moved(0.0) - moved(-1.0)) * len(updates) < 1.001
 
 
-def test_an_instance_moves_a_sum_of_thousands_by_its_clip_norm_and_no_more(setting):
-    crowd = 2048
-    rows = on_the_edge(crowd).unsqueeze(1)
+@pytest.fixture
+def summed_instances(setting):
+    """The sum over instances whose clipped gradients are given numbers, in batches of given widths."""
 
     class Said(_Silent):
-        """A model whose clipped gradients are the features."""
+        """A model whose clipped gradients are the features, added up one after the other in their type."""
 
         def clipped_gradient(self, params, inputs, labels, mask, clip_norm):
-            told = (inputs[:, :, :1] * mask.unsqueeze(2)).sum(1)
+            told = (inputs[:, :, :1] * mask.unsqueeze(2)).numpy()
             total = torch.zeros_like(params)
-            total[:, :1] = told
+            total[:, :1] = torch.from_numpy(np.add.accumulate(told, axis=1)[:, -1])
             there = torch.ones_like(mask)
             return ClippedGradient(total=total, norms=torch.zeros_like(inputs[:, :, 0]), finite=there)
 
-    def total(first):
-        features = torch.cat([torch.full((1, 1), first), rows[1:]])
-        held = replace(setting.users, features=features, labels=torch.zeros(len(rows), dtype=torch.int64))
+    def total(numbers, widths):
+        labels = torch.zeros(len(numbers), dtype=torch.int64)
         params = torch.zeros(1, setting.model.layout.dim)
         return clipped_sums(
-            replace(setting, model=Said(setting.model), users=held),
+            replace(
+                setting,
+                model=Said(setting.model),
+                users=replace(setting.users, features=numbers.unsqueeze(1), labels=labels),
+            ),
             params,
-            Draw.of(torch.arange(len(rows)), torch.tensor([len(rows)])),
+            Draw.of(torch.arange(len(numbers)), torch.tensor([len(numbers)])),
             clip_norm=1.0,
             tally=Tally(1, params),
             lane=np.zeros(1, dtype=np.int64),
             pieces=(1, 0.0),
-            widths=(1, 1),
-        )[0, 0]
+            widths=widths,
+        )[0, 0].item()
 
-    assert float(total(1.0) - total(0.0)) == pytest.approx(1, abs=1e-6)
+    return total
+
+
+@pytest.mark.parametrize("widths", [(1, 1), (4100, 4100), (4100, 64), (2000, 1000), (1, 4096)])
+def test_an_instance_moves_a_sum_of_thousands_by_its_clip_norm_and_no_more(summed_instances, widths):
+    # In batches as wide as was asked for it moved the sum by 1.25 clip norms.
+    numbers = on_the_edge(2048)
+    without = summed_instances(numbers, widths)
+    assert without == pytest.approx(float(numbers.double().sum()), abs=1 / 250)
+    numbers[0] = 1
+    assert summed_instances(numbers, widths) - without == pytest.approx(1, abs=1e-6)
+
+
+def test_what_a_batch_rounds_stays_within_the_bound_stated_for_it(summed_instances):
+    numbers = on_the_edge(64)
+    without = summed_instances(numbers, (256, 256))
+    numbers[0] = 1
+    moved = summed_instances(numbers, (256, 256)) - without
+    width = len(numbers)
+    assert 1 + 2**-13 < moved < 1 + width * (width + 3) * 2**-24
+    assert 256 * (256 + 3) * 2**-24 < 1 / 250

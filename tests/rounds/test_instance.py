@@ -8,7 +8,7 @@ import torch
 from scipy.stats import binom
 
 from fedproof.mechanisms import InstanceFedAvg
-from fedproof.rounds.instance import PrivateTraining, _draws, _Rows
+from fedproof.rounds.instance import _draws, _poisson, _Rows
 from fedproof.rounds.state import cohort_of
 from fedproof.seeds import Lots, Purpose
 
@@ -22,11 +22,10 @@ def assert_frequency(count, trials, probability, tests=1):
 
 def test_instances_enter_batches_with_their_users_probability(setting):
     chances = np.linspace(0.1, 1.0, 10)
-    training = PrivateTraining(steps=1, clip_norm=1.0, noise_std=1.0, batch_probability=chances)
     cohort = cohort_of(np.ones((2000, 10), dtype=np.bool_))
     cpu = torch.device("cpu")
     rows = _Rows.of(setting.users, cohort, cpu)
-    [(draw, divisors)] = _draws(training, setting, rows, 0, Lots(0, Purpose.BATCH, range(2000)))
+    [(draw, divisors)] = _poisson(chances, setting, rows, range(1), Lots(0, Purpose.BATCH, range(2000)))
     assert (divisors == setting.local.batch_size).all()
     counts = draw.counts.reshape(2000, 10).sum(0)
     for count, chance in zip(counts.tolist(), chances, strict=True):
@@ -40,13 +39,13 @@ def test_instances_enter_batches_with_their_users_probability(setting):
 
 def test_shuffled_passes_take_every_instance_once(setting):
     setting = replace(setting, local=replace(setting.local, batch_size=3))
-    training = PrivateTraining(
-        steps=4, clip_norm=1.0, noise_std=1.0, batch_probability=np.ones(10), shuffled=True
+    mechanism = InstanceFedAvg(
+        rounds=1, local_steps=4, noise_multiplier=1.0, batch_probability=1.0, shuffled=True
     )
     cohort = cohort_of(np.ones((50, 10), dtype=np.bool_))
     cpu = torch.device("cpu")
     rows = _Rows.of(setting.users, cohort, cpu)
-    steps = list(_draws(training, setting, rows, 0, Lots(0, Purpose.BATCH, range(50))))
+    steps = list(_draws(mechanism, setting, rows, 0, Lots(0, Purpose.BATCH, range(50))))
     # Users hold four instances: three and one, twice.
     assert [set(draw.counts.tolist()) for draw, _ in steps] == [{3}, {1}, {3}, {1}]
     assert all((divisors[:, 0] == draw.counts).all() for draw, divisors in steps)

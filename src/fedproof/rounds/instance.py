@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -30,6 +31,8 @@ from fedproof.rounds.state import (
     contributions_of,
 )
 from fedproof.seeds import Lots
+
+_WIDEST = 256  # instances whose gradients are added up in float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +110,19 @@ def clipped_sums(
 ) -> Tensor:
     """Sum of clipped gradients `(models, dim)` over each model's instances, batch after batch.
 
-    In float64, batch after batch, see `aggregation.rule.summed`; what the instances of one batch add up to is
-    computed in the type of `params`, and errs by at most the square of its width times 2⁻²⁴ clip norms.
+    Guarantee: one instance adds at most `clip_norm`, and nothing where its gradient is not finite; what is
+    rounded when gradients are added up lets it move the sum by less than 1/250 of that more, whatever the
+    widths and however many others there are. A model's sum depends on its own instances alone, bit for bit:
+    batches have the same width for all, and are added one after the other.
 
-    Guarantee: one instance adds at most `clip_norm`, and nothing where its gradient is not finite. A model's
-    sum depends on its own instances alone, bit for bit: batches have the same width for all, and are added
-    one after the other.
+    Proof: batches are added in float64, see `aggregation.rule.summed`. What the W instances of one add up to
+    is computed in the type of `params`, in any order: each of W products, and each addition, errs by 2⁻²⁴ of
+    its result. A sum of j has at most j clip norms, and in no order do all sums together have more than one
+    instance after the other, 2 + ... + W: less than W (W + 3) / 2 times 2⁻²⁴ clip norms, and twice that with
+    and without the instance. Only its own batch differs, and W is at most 256.
+
+    Assumes: what is added up are gradients of instances. Where a map is used at several positions and these
+    are too large to be made (`AffineTrace.products`), it is positions, each with a length of its own.
 
     Args:
         setting: model, users, how many are summed at once.
@@ -122,7 +132,7 @@ def clipped_sums(
         tally: counts what was clipped.
         lane: `(models,)`, public numbers.
         pieces: how many models there are on average, and the standard deviation.
-        widths: of the first batch and of all others, public numbers.
+        widths: of the first batch and of all others, public numbers; wider ones are summed in parts.
     """
     total = torch.zeros_like(params, dtype=torch.float64)
 
@@ -163,17 +173,27 @@ def _stacks(
     widths: tuple[int, int],
 ) -> Iterator[Iterator[_Stack]]:
     """The stacks of first batches, then those of second ones for models that have so many instances, ..."""
-    counted, first, width = counts.cpu().numpy(), 0, widths[0]
-    while (left := np.flatnonzero(counted > first)).size:
-        stacks = list(stacking.stacks(counted[left], lane[left], *pieces))
+    counted, first = counts.cpu().numpy(), 0
+    for width, share in _batches(widths):
+        left = np.flatnonzero(counted > first)
+        if not left.size:
+            return
+        stacks = list(stacking.stacks(counted[left], lane[left], share * pieces[0], pieces[1]))
         arrays = [index for places in stacks for index in (left[places], np.flatnonzero(places >= 0))]
         # At once: a GPU is waited for whenever something is sent to it.
         sent = torch.from_numpy(np.concatenate(arrays)).to(counts.device)
         parts = iter(torch.split(sent, [len(array) for array in arrays]))
         yield (_Stack(first=first, width=width, models=models, real=next(parts)) for models in parts)
-        if width > widths[1]:  # about half of the models end with their first batch
-            pieces = pieces[0] / 2, pieces[1]
-        first, width = first + width, widths[1]
+        first += width
+
+
+def _batches(widths: tuple[int, int]) -> Iterator[tuple[int, float]]:
+    """Width of one batch after the other, and the share of the models that get so far: public numbers."""
+    parts = -(-widths[0] // _WIDEST)
+    width = widths[0] if parts == 1 else 4 * -(-widths[0] // (4 * parts))
+    yield from repeat((width, 1.0), parts)
+    # About half of the models end with a first batch that is as wide as theirs are on average.
+    yield from repeat((min(widths[1], _WIDEST), 0.5 if widths[1] < widths[0] else 1.0))
 
 
 # --- the round: DP-SGD of every drawn user ------------------------------------------------------------------
@@ -195,13 +215,6 @@ def play(
     standard deviation (times learning rate over batch size), to which one instance adds at most `clip_norm`
     (times the same).
     """
-    training = PrivateTraining(
-        steps=mechanism.local_steps,
-        clip_norm=mechanism.clip_norm,
-        noise_std=mechanism.noise_multiplier * mechanism.clip_norm,
-        batch_probability=mechanism.batch_probabilities(setting.users.sizes, setting.local.batch_size),
-        shuffled=mechanism.shuffled,
-    )
     cohort = cohort_of(streams.cohorts[:, state.round])
     start = state.params[torch.from_numpy(cohort.replica).to(state.params.device)]
     kept = _velocity(setting, state) if mechanism.keep_momentum else None
@@ -211,21 +224,22 @@ def play(
     sum_up = partial(
         clipped_sums,
         setting,
-        clip_norm=training.clip_norm,
+        clip_norm=mechanism.clip_norm,
         tally=tally,
         lane=cohort.replica + cohort.slot,
         pieces=setting.pieces(len(state.params)),
         widths=_widths(setting),
     )
-    for drawn, divisors in _draws(training, setting, rows, state.round, streams.lots):
+    noise_std = mechanism.noise_multiplier * mechanism.clip_norm
+    for drawn, divisors in _draws(mechanism, setting, rows, state.round, streams.lots):
         gradient = sum_up(params, drawn)
-        gradient.add_(_noise(cohort, streams.noise, start), alpha=training.noise_std)
+        gradient.add_(_noise(cohort, streams.noise, start), alpha=noise_std)
         descend(params, velocity, gradient.div_(divisors).to(params.dtype), setting.local)
     handed_in = _handed_in(setting, state, cohort, params.sub_(start))
     total = setting.aggregation(unbounded(handed_in).contributions)
     mean = total / mechanism.divisor(setting.users.num_users)
     after = replace(state, round=state.round + 1, params=state.params + mean, velocity=kept)
-    return after, tally.of_replicas(cohort).report((cohort.members >= 0).sum(1), training.clip_norm)
+    return after, tally.of_replicas(cohort).report((cohort.members >= 0).sum(1), mechanism.clip_norm)
 
 
 def _handed_in(setting: Setting, state: State, cohort: Cohort, changes: Tensor) -> Contributions:
@@ -244,25 +258,6 @@ def _velocity(setting: Setting, state: State) -> Tensor:
     return state.velocity.clone()
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrivateTraining:
-    """How a user trains with DP-SGD.
-
-    Attributes:
-        steps: number of noisy steps.
-        clip_norm: bound on the gradient of one instance.
-        noise_std: standard deviation of the noise on the sum of a batch.
-        batch_probability: `(users,)`, chance that an instance of the user enters a batch.
-        shuffled: whether batches are parts of shuffled passes instead of Poisson samples.
-    """
-
-    steps: int
-    clip_norm: float
-    noise_std: float
-    batch_probability: NDArray[np.float64]
-    shuffled: bool = False
-
-
 # --- batches ------------------------------------------------------------------------------------------------
 
 
@@ -270,10 +265,10 @@ def _widths(setting: Setting) -> tuple[int, int]:
     """Instances summed at first, and at a time after that, from public numbers alone.
 
     As many as a batch has on average, then about two standard deviations: most of a wider batch would be
-    padding, and each narrower one reads all parameters of its model. Few enough for sums of float32.
+    padding, and each narrower one reads all parameters of its model.
     """
     size, most = setting.local.batch_size, setting.users.most_instances or math.inf
-    first, more = min(4 * math.ceil(size / 4), 256), min(4 * math.ceil(math.sqrt(size) / 2), 256)
+    first, more = 4 * math.ceil(size / 4), 4 * math.ceil(math.sqrt(size) / 2)
     return int(min(first, most)), int(min(more, first, most))
 
 
@@ -312,20 +307,21 @@ class _Rows:
 
 
 def _draws(
-    training: PrivateTraining, setting: Setting, rows: _Rows, round: int, lots: Lots
+    mechanism: InstanceFedAvg | InstanceFedSGD, setting: Setting, rows: _Rows, round: int, lots: Lots
 ) -> Iterator[tuple[Draw, Tensor]]:
     """The batches of all steps, and `(pairs, 1)`, what their noisy sums are divided by."""
-    draws = range(round * training.steps, (round + 1) * training.steps)
-    if training.shuffled:
+    draws = range(round * mechanism.local_steps, (round + 1) * mechanism.local_steps)
+    chances = mechanism.batch_probabilities(setting.users.sizes, setting.local.batch_size)
+    if mechanism.shuffled:
         return _passes(setting, rows, draws, lots)
-    return _poisson(training, setting, rows, draws, lots)
+    return _poisson(chances, setting, rows, draws, lots)
 
 
 def _poisson(
-    training: PrivateTraining, setting: Setting, rows: _Rows, draws: range, lots: Lots
+    chances: NDArray[np.float64], setting: Setting, rows: _Rows, draws: range, lots: Lots
 ) -> Iterator[tuple[Draw, Tensor]]:
     """Every instance of a pair by itself, with the user's chance."""
-    chance = rows.of_pairs(training.batch_probability)
+    chance = rows.of_pairs(chances)
     divisors = torch.full(chance.shape, float(setting.local.batch_size), device=chance.device)
     for number in draws:
         chosen = (rows.numbers(lots, number) < chance) & rows.own
