@@ -124,33 +124,37 @@ def _by_observer(mechanism: Local, delta: float) -> dict[str, Any]:
 
 
 def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
+    from fedproof.report.words import at_most, significant
+
     unit = document["unit"]
     say(f"taken to be executed: {document['executed']}")
     print_table(
         f"ε of one {unit} at δ = {document['delta']:g}",
         ("accountant", "ε"),
-        [(_NAMES[name], f"{value:.4f}") for name, value in document["epsilon"].items()],
+        [(_NAMES[name], at_most(value, 4)) for name, value in document["epsilon"].items()],
     )
     changed = LEFT_OUT if "honest" in document else changed_in_words(document["relation"])
     say(f"for one {unit} {changed}: {document['event']}")
     doubt_delta(document["delta"])
     if epsilon is not None:
-        found = ", ".join(f"{value:.3g} ({name})" for name, value in document["delta_at_epsilon"].items())
+        found = ", ".join(
+            f"{significant(value, 3)} ({name})" for name, value in document["delta_at_epsilon"].items()
+        )
         say(f"δ at ε = {epsilon:g}: {found}")
     if "honest" in document:
         sums = document["epsilon_of_sum"]
         say(
-            f"that is towards the server, {document['epsilon_if_replaced']:.4f} (pld) for one {unit} "
+            f"that is towards the server, {at_most(document['epsilon_if_replaced'], 4)} (pld) for one {unit} "
             f"replaced; of the sum alone, if {document['honest']} users add their noise: "
-            f"ε = {sums['join']:.4f}, {sums['replace']:.4f} for one {unit} replaced",
-            f"one poisoned user weighs up to {document['reach']:.4g} times what an honest one says: the "
-            "server must leave room for noise",
+            f"ε = {at_most(sums['join'], 4)}, {at_most(sums['replace'], 4)} for one {unit} replaced",
+            f"one poisoned user weighs up to {significant(document['reach'], 4)} times what an honest one "
+            "says: the server must leave room for noise",
         )
     if "replicas" in document:
         cost = document["ensemble_epsilon"]
         say(
-            f"all {document['replicas']} models together: ε = {cost['pld']:.2f} by composition (pld), "
-            f"{cost['paper']:.2f} as a product (paper)"
+            f"all {document['replicas']} models together: ε = {at_most(cost['pld'], 2)} by composition "
+            f"(pld), {at_most(cost['paper'], 2)} as a product (paper)"
         )
 
 
@@ -225,7 +229,11 @@ def verify(
     believed = unverified(text, labels)
     count = f"{document['num_inputs']} inputs" if "num_inputs" in document else "bounds on a cost"
     holds = "does not hold" if differences else f"every number holds ({count})"
-    but = f"{';' if differences else ' but these,'} not verified without --labels: {', '.join(believed)}"
+    again = unverified(text, labels=())  # what no labels cure
+    cured = [item for item in believed if item not in again]
+    kinds = (("without --labels", cured), ("from a file of version 1, certify again", again))
+    told = "; ".join(f"not verified {how}: {', '.join(items)}" for how, items in kinds if items)
+    but = f"{';' if differences else ' but these,'} {told}"
     answer(
         {"valid": not differences, "differences": list(differences), "unverified": list(believed)},
         f"{certificate}: {holds}{but if believed else ''}",

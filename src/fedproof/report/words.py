@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from decimal import ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
 
 from fedproof.summary import LEFT_OUT, RunSummary
 from fedproof.threat import Relation, ThreatModel, Unit
@@ -18,6 +18,41 @@ def percent(share: float, digits: int = 1) -> str:
     '98.6 %'
     """
     return f"{100 * share:.{digits}f}{SPACE}%"
+
+
+def at_most(value: float, places: int) -> str:
+    """An upper bound with so many decimals, never below it as it is shown.
+
+    >>> at_most(0.10001, 4), at_most(2.5, 1), at_most(math.inf, 2)
+    ('0.1001', '2.5', 'inf')
+    """
+    return _directed(value, places, ROUND_CEILING)
+
+
+def at_least(value: float, places: int) -> str:
+    """A lower bound with so many decimals, never above it as it is shown.
+
+    >>> at_least(0.10009, 4), at_least(-0.00001, 4)
+    ('0.1000', '-0.0001')
+    """
+    return _directed(value, places, ROUND_FLOOR)
+
+
+def significant(value: float, digits: int, *, down: bool = False) -> str:
+    """An upper bound with so many significant digits, never below it as it is shown; `down`: a lower one.
+
+    >>> significant(1.2341e-5, 3), significant(35.21, 4), significant(1234567.8, 6, down=True)
+    ('1.24e-05', '35.21', '1.23456e+06')
+    """
+    direction = ROUND_FLOOR if down else ROUND_CEILING
+    return f"{Context(prec=digits, rounding=direction).create_decimal(value):.{digits}g}"
+
+
+def _directed(value: float, places: int, direction: str) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    with localcontext(prec=400):  # digits of the largest float, and more
+        return f"{Decimal(value).quantize(Decimal(1).scaleb(-places), rounding=direction):f}"
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
