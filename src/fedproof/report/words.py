@@ -45,7 +45,7 @@ def significant(value: float, digits: int, *, down: bool = False) -> str:
     ('1.24e-05', '35.21', '1.23456e+06')
     """
     direction = ROUND_FLOOR if down else ROUND_CEILING
-    return f"{Context(prec=digits, rounding=direction).create_decimal(value):.{digits}g}"
+    return f"{float(Context(prec=digits, rounding=direction).create_decimal(value)):.{digits}g}"
 
 
 def _directed(value: float, places: int, direction: str) -> str:
