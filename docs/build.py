@@ -43,8 +43,8 @@ def configuration_page() -> str:
         "TOML. Unknown keys are errors, and so are keys that decide nothing beside the others, as",
         "`dirichlet_alpha` where `partition` is another. Every default that decides something is written",
         "back into the run directory as `config.toml`. `--set section.key=value` changes one key on the",
-        "command line; where that is another choice, what the file says for the old one alone is left behind.",
-        "This page is made from the code that validates the file.",
+        "command line; where that is another choice, what the file says for the old one alone is left",
+        "behind. This page is made from the code that validates the file.",
     ]
     for name, field in Config.model_fields.items():
         section = field.annotation

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,7 +24,8 @@ from fedproof.report.words import headline
 from fedproof.serving import predict
 from fedproof.summary import read_summary
 from fedproof.threat import ThreatModel
-from tests.patience import finish, until
+from tests.commands import fedproof
+from tests.patience import until
 from tests.tiny import TINY, outputs, tiny
 
 
@@ -57,6 +57,7 @@ def test_secure_noise_is_stated_kept_and_not_repeated(finished, tmp_path):
     assert outputs(tmp_path / "one")["scores.npy"] != outputs(tmp_path / "two")["scores.npy"]
     for part in (tmp_path / "one" / "parts").glob("part-00002.*"):
         part.unlink()
+    (tmp_path / "one" / "ledger.json").unlink()  # as if it had been killed before all was there
     before = np.load(tmp_path / "one" / "scores.npy")
     run(secure, tmp_path / "one", resume=True)
     after = np.load(tmp_path / "one" / "scores.npy")
@@ -161,6 +162,28 @@ def test_noise_that_was_used_is_never_used_for_other_data(tmp_path, monkeypatch,
         run(config, tmp_path / "run", resume=True)
 
 
+@pytest.mark.parametrize("lost", [(), ("private/noised.sha256",), ("parts",)])
+def test_noise_that_was_used_is_never_used_by_another_version(finished, tmp_path, monkeypatch, lost):
+    # Before, an upgrade between two runs gave two ensembles with the same noise, and a ledger of one.
+    folder = shutil.copytree(finished.folder, tmp_path / "run")
+    for name in lost:
+        shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
+    monkeypatch.setattr("fedproof.experiment.engine_version", lambda: "another")
+    monkeypatch.setattr("fedproof.ensemble.engines.engine_version", lambda: "another")
+    with pytest.raises(ValueError, match=r"another version of fedproof, torch or NumPy\), and their noise"):
+        run(finished.config, folder, resume=True)
+
+
+def test_secure_models_that_were_counted_are_not_made_again(tmp_path):
+    # Their noise cannot be repeated: whoever saw both ensembles paid twice, and the ledger counted once.
+    config = tiny("ensemble.secure_noise=true")
+    run(config, tmp_path / "run")
+    run(config, tmp_path / "run", resume=True)  # all there, nothing is trained
+    next((tmp_path / "run" / "parts").glob("part-*.npz")).unlink()
+    with pytest.raises(ValueError, match=r"made and counted, and some are gone; they cannot be made again"):
+        run(config, tmp_path / "run", resume=True)
+
+
 def test_a_directory_with_other_files_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("do not touch")
     with pytest.raises(ValueError, match="holds other files"):
@@ -212,27 +235,14 @@ def test_an_altered_part_is_done_again(finished, tmp_path):
 # --- kill -9 ------------------------------------------------------------------------------------------------
 
 
-def start(config: Path, folder: Path) -> subprocess.Popen:
-    command = [
-        sys.executable,
-        "-m",
-        "fedproof",
-        "run",
-        str(config),
-        "--out",
-        str(folder),
-        "--resume",
-        "--json",
-    ]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-
-
 def test_a_killed_run_resumes_to_the_same_bytes(tmp_path):
     many = TINY.replace("replicas = 40\npart_size = 4", "replicas = 400\npart_size = 10")
     config = tmp_path / "tiny.toml"
     config.write_text(many)
     folder = tmp_path / "killed"
-    process = start(config, folder)
+    words = ["run", config, "--out", folder, "--resume", "--json"]
+    command = [sys.executable, "-m", "fedproof", *map(str, words)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     until(lambda: list(folder.glob("parts/part-0000[2-9].json")), process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -242,9 +252,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path):
     assert not (folder / "certificate.json").exists()
     times = {path.name: os.stat(path).st_mtime_ns for path in folder.glob("parts/*.json")}
 
-    resumed = start(config, folder)
-    _, errors = finish(resumed)
-    assert resumed.returncode == 0, errors
+    fedproof(*words)
     kept = {path.name: os.stat(path).st_mtime_ns for path in folder.glob("parts/*.json")}
     assert all(kept[name] == moment for name, moment in times.items())  # finished parts were not done again
 

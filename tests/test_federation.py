@@ -7,9 +7,9 @@ import pytest
 
 from fedproof.ensemble.task import Task, caveats_of
 from fedproof.federation import Federation, identities
-from fedproof.mechanisms import Bagging, LocalTraining, Partition, Poisson, UserFedAvg
+from fedproof.mechanisms import Bagging, InstanceFedAvg, LocalTraining, Partition, Poisson, UserFedAvg
 from fedproof.models import build
-from fedproof.threat import Relation
+from fedproof.threat import Relation, Unit
 
 
 def federation(sizes=(2, 3, 1), **more):
@@ -99,5 +99,21 @@ def test_what_data_or_rates_cannot_give_is_said_of_join_alone():
         Relation.JOIN,
     )
     assert "instances have no identities" in instances.sentence
+    left_out = replace(named, left_out=1)  # its numbers of instances are places, and no identities
+    (places,) = caveats_of(task(left_out, Partition(groups=2, pooled=True, unit="instance")), Relation.JOIN)
+    assert places == instances
+    unsettled = replace(named, unsettled=frozenset({(Unit.USER, Relation.REPLACE)}))
+    assert [caveat.code for caveat in caveats_of(task(unsettled, declared), Relation.REPLACE)] == [
+        "unsettled"
+    ]
+    assert caveats_of(task(unsettled, declared), Relation.JOIN) == ()
+    by_size = InstanceFedAvg(
+        rounds=1, local_steps=1, noise_multiplier=1.0, batch_probability=1.0, by_size=True
+    )
+    tested = replace(named, tested_only=True)  # a label that nobody tests makes its user hold one less
+    (chance,) = caveats_of(task(tested, by_size), Relation.REPLACE)
+    assert "changes the chances of others" in chance.sentence
+    assert caveats_of(task(tested, replace(by_size, by_size=False)), Relation.REPLACE) == ()
+    assert caveats_of(task(named, by_size), Relation.REPLACE) == ()
     alone = Bagging(rounds=1, sampling=Poisson(probability=0.5))  # nothing is summed and divided
     assert caveats_of(task(named, alone), Relation.JOIN) == ()

@@ -86,7 +86,7 @@ def test_parts_of_a_model_with_other_frozen_layers_are_not_resumed():
 
 
 @pytest.mark.slow
-def test_the_example_of_the_guide_on_several_cores(tmp_path):
+def test_the_example_of_the_guide_on_several_cores(tmp_path, threads):
     """Two parts of 90 replicas with 25 users each, hence five stacks of 512 that are trained side by side."""
     for _, text in blocks(ROOT / "docs" / "extending.md"):
         name = re.match(r"# ([\w/]+\.\w+)\n", text)
@@ -108,7 +108,8 @@ def test_the_example_of_the_guide_on_several_cores(tmp_path):
         command = ["fedproof", "run", "experiment.toml", "--out", str(folder), "--engine", engine]
         for key in (*keys, "ensemble.seed=1"):
             command += ["--set", key]
-        if number == 1:  # as this process has, which need not be started
+        if engine == "local":  # in this process, which need not be started
+            threads(number)
             done = run_command(shlex.join(command), tmp_path)
         else:
             environment = os.environ | {"OMP_NUM_THREADS": str(number)}

@@ -19,11 +19,13 @@ from pathlib import Path
 from types import TracebackType
 
 import psutil
+from make_data import make_data
 from make_keys import make_keys
 
 APP = Path(__file__).parent
 NAME = "loopback"
 PATIENCE, TOTAL = 300.0, 3600.0  # seconds without any progress, and in all, until a wait is given up
+MISSED = 60.0  # seconds after which the SuperLink misses a node whose heart beats no more
 
 
 @dataclass(kw_only=True)
@@ -45,8 +47,7 @@ class Deployment:
     def __enter__(self) -> "Deployment":
         self.folder.mkdir(parents=True, exist_ok=True)
         make_keys(self.nodes, self.folder / "keys")
-        data = [str(APP / "make_data.py"), "--users", str(self.nodes), "--out", str(self.folder / "data")]
-        subprocess.run([sys.executable, *data], check=True, env=self.environment)
+        make_data(self.nodes, self.folder / "data")
         (self.folder / "home").mkdir(exist_ok=True)
         (self.folder / "home" / "config.toml").write_text(
             f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "127.0.0.1:{self.port}"\n'
@@ -222,15 +223,16 @@ def without_node(deployment: Deployment, out: Path, *, meanwhile: Callable[[], N
     """Kill a node after a round, call `meanwhile`, and have it back, to be asked again in the next one."""
     deployment.wait(lambda: rounds_done(out) >= 1, "a round is over")
     deployment.kill("node-0")
+    killed = time.monotonic()
     meanwhile()
+    # The SuperLink refuses the node's key until it has missed the dead process. Each attempt is two processes
+    # that import all of Flower, so the first one waits until it will be let in.
+    time.sleep(max(0.0, killed + MISSED - time.monotonic()))
     known = deployment.activated
     deployment.start_node(0)
 
     def back() -> bool:
-        # The SuperLink refuses the node's key until it has missed the dead process's heartbeat for a
-        # minute. A service manager would try again and again, and so does this, without haste: each attempt
-        # is two processes, which import all of Flower.
-        if deployment.processes["node-0"].poll() is not None:
+        if deployment.processes["node-0"].poll() is not None:  # again and again, as a service manager would
             time.sleep(15)
             deployment.start_node(0)
         return deployment.activated > known

@@ -7,16 +7,16 @@ import numpy as np
 from digits_app.data import simulated_users
 
 
-def main() -> None:
-    """Deal the digits out to the nodes."""
+def make_data(users: int, out: Path) -> None:
+    """Deal the digits out to the nodes: `user-I.npz` for each."""
+    out.mkdir(parents=True, exist_ok=True)
+    for user, (features, labels) in enumerate(simulated_users(users)):
+        np.savez(out / f"user-{user}.npz", features=features, labels=labels)
+
+
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--users", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    for user, (features, labels) in enumerate(simulated_users(options.users)):
-        np.savez(options.out / f"user-{user}.npz", features=features, labels=labels)
-
-
-if __name__ == "__main__":
-    main()
+    make_data(options.users, options.out)

@@ -4,6 +4,8 @@ import math
 import numbers
 import unicodedata
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import fields
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -50,6 +52,22 @@ def member(kind: type[Named], **values: str) -> Named:
     _need(values, lambda value: value in list(kind), f"one of {', '.join(kind)}")
     (value,) = values.values()
     return kind(value)
+
+
+def plain(description: Any) -> None:
+    """Let a frozen description hold Python's own numbers, whatever type they came in; call it once checked.
+
+    NumPy's narrow ones wrap around (300 rounds of 300 steps are 24464 in uint16) and overflow (300² is
+    infinite in float16, and noise without end certifies everything). They equal the right ones all the same,
+    so curves that are kept for one description would serve the other.
+    """
+    for field in fields(description):
+        value = getattr(description, field.name)
+        if type(value) in (int, float, bool) or not isinstance(value, numbers.Real):
+            continue
+        with suppress(OverflowError):  # what no float can hold
+            number = int(value) if isinstance(value, numbers.Integral) else float(value)
+            object.__setattr__(description, field.name, number)
 
 
 def _need(values: Mapping[str, Any], holds: Callable[[Any], bool], what: str) -> None:

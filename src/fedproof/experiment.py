@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof import data, encoders
-from fedproof.accounting import account, ensemble_account
-from fedproof.accounting.epsilon import natural_relation, replaced_epsilon, sum_epsilon
+from fedproof.accounting.epsilon import natural_relation
 from fedproof.accounting.ledger import Ledger, save_ledger
 from fedproof.aggregation import build_rule
 from fedproof.arrays import Integers
@@ -34,18 +33,18 @@ from fedproof.ensemble import (
     table_of,
     train_ensemble,
 )
-from fedproof.ensemble.engines import Ensemble, check_engine
-from fedproof.ensemble.task import caveats_of, fingerprint, update_bytes, uploads
+from fedproof.ensemble.engines import Ensemble, check_all_there, check_engine
+from fedproof.ensemble.task import caveats_of, engine_version, fingerprint, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
-from fedproof.folder import MADE_OF, NOTICE, OBSERVED, RELEASE, ROUNDS, RunFolder, notice, secret_of
+from fedproof.folder import LEDGER, MADE_OF, NOTICE, OBSERVED, RELEASE, ROUNDS, RunFolder, notice, secret_of
 from fedproof.mechanisms import Caveat, Releases, is_certified, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.models import build
 from fedproof.progress import Progress, peak_memory, silent
 from fedproof.release import Centre, Release, load_centre, load_release
 from fedproof.seeds import common_half, fresh_seed
-from fedproof.summary import RunSummary, SizeSummary, Traffic, write_summary
+from fedproof.summary import RunSummary, SizeSummary, Traffic, privacy_of, write_summary
 from fedproof.threat import Unit
 from fedproof.training import certify_task, check_certifiable, labels_at_once
 
@@ -76,7 +75,7 @@ def run(
     `config` is a configuration or the path of its TOML file.
 
     A run that was interrupted goes on with `resume`: finished parts are kept, and the certificate is the same
-    byte for byte. With `ensemble.secure_noise` missing parts get fresh randomness.
+    byte for byte. With `ensemble.secure_noise` missing parts get fresh randomness, until all were there once.
 
     Raises:
         ValueError: the directory belongs to another configuration, or something is wrong with the data.
@@ -238,7 +237,7 @@ def ensemble_size(config: Config, task: Task) -> int:
 def _save_ledger(config: Config, task: Task, num_replicas: int, folder: Path) -> None:
     if is_private(task.mechanism):
         ledger = Ledger.of(task.mechanism, config.mechanism.delta).spend(num_replicas)
-        save_ledger(ledger, folder / "ledger.json")
+        save_ledger(ledger, folder / LEDGER)
 
 
 def _released(config: Config, task: Task, folder: RunFolder, engine: str) -> NDArray[np.floating]:
@@ -252,7 +251,10 @@ def _first(config: Config, task: Task, folder: RunFolder, shared: SharedWork, en
     """What all replicas share: the release they are drawn around, or everybody's first updates."""
     if task.mechanism.one_release:
         return torch.from_numpy(load_centre(_made_once(config, task, folder, engine)).total)
-    folder.use_noise_for(fingerprint(task) if task.mechanism.noise_multiplier else None)
+    if task.mechanism.noise_multiplier:
+        folder.use_noise_for(fingerprint(task), engine_version())
+        if task.secure_noise and (folder.path / LEDGER).exists():
+            check_all_there(task, ensemble_size(config, task), folder.parts, config.ensemble.part_size)
     return shared.first_updates(config, task)
 
 
@@ -355,7 +357,10 @@ def _summary(
     found = certificate.headline
     found["certified_size"] = SizeSummary(**found["certified_size"])
     found["reasons"] = certificate.reasons
-    return replace(summary, **found, **_privacy(config, task, len(scores), curves), threat=certificate.threat)
+    if is_private(task.mechanism):
+        own = sentences(caveats_of(task, natural_relation(task.mechanism)))
+        found |= _of_paper(curves) | privacy_of(task.mechanism, config.mechanism.delta, len(scores), own)
+    return replace(summary, **found, threat=certificate.threat)
 
 
 def _caveats(config: Config, task: Task, certificate: Certificate | None) -> tuple[Caveat, ...]:
@@ -366,26 +371,13 @@ def _caveats(config: Config, task: Task, certificate: Certificate | None) -> tup
     return tuple(known.get(caveat.sentence, caveat) for caveat in found)
 
 
-def _privacy(config: Config, task: Task, num_replicas: int, curves: tuple[Curve, ...]) -> dict[str, Any]:
-    """What the training costs and what the paper makes of it; nothing where there is no privacy."""
-    mechanism, delta = task.mechanism, config.mechanism.delta
-    if not is_private(mechanism):
+def _of_paper(curves: tuple[Curve, ...]) -> dict[str, Any]:
+    """What the paper makes of the same replicas: exactly, and with confidence."""
+    paper = [curve.accuracy for curve in curves if curve.method == "paper"]
+    if not paper:
         return {}
-    relation = natural_relation(mechanism)
-    one_sum = mechanism.releases is Releases.MODEL or mechanism.one_release
-    paper = [curve.accuracy for curve in curves if curve.method == "paper"]  # of replicas: exact, and sure
-    sure = {str(size): share for size, share in enumerate(paper[1])} if paper else None
-    return {
-        "epsilon": account(mechanism, delta),
-        "ensemble_epsilon": ensemble_account(mechanism, delta, num_replicas),
-        "delta": delta,
-        "epsilon_relation": relation.value,
-        "epsilon_if_replaced": replaced_epsilon(mechanism, delta) if one_sum else None,
-        "epsilon_of_sum": sum_epsilon(mechanism, delta),
-        "epsilon_reasons": (*sentences(mechanism.caveats(relation)), *sentences(caveats_of(task, relation))),
-        "paper_largest_size": len(paper[0]) - 2 if paper else None,
-        "paper_certified_accuracy": sure,
-    }
+    sure = {str(size): share for size, share in enumerate(paper[1])}
+    return {"paper_largest_size": len(paper[0]) - 2, "paper_certified_accuracy": sure}
 
 
 def _write(

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedproof import check
 from fedproof.seeds import scattered
+from fedproof.threat import Relation, Unit
 
 _PLACE_BITS = 24  # of an identity made from a user's and a place: more instances than one user holds
 
@@ -67,11 +68,16 @@ class Federation:
         user_ids: `(users,)`, who each user is, whoever else takes part; None where the data do not tell, and
             users are known by their position alone.
         instance_ids: `(instances,)`, likewise for single instances.
+        left_out: how many instances were of no class, and are not there; `instance_ids` then are places that
+            count them, see `by_place`, and no identities.
+        tested_only: whether an instance would be left out for a label that no test input has, so that what it
+            holds decides how many instances its user has.
         most_instances: how many instances one user may hold, a limit that is public and no property of the
             data at hand; None if there is no limit.
         public_features: `(instances, ...)`, shaped like `features`: of public instances that belong to no
             user, without labels; None if there are none.
         encoded_by: what all features went through; None if they are as published, and nothing is public.
+        unsettled: of which units, under which relation, one may change who else is there or who holds what.
     """
 
     features: NDArray[np.generic]
@@ -85,9 +91,12 @@ class Federation:
     test_texts: tuple[str, ...] | None = None
     user_ids: NDArray[np.int64] | None = None
     instance_ids: NDArray[np.int64] | None = None
+    left_out: int = 0
+    tested_only: bool = False
     most_instances: int | None = None
     public_features: NDArray[np.generic] | None = None
     encoded_by: EncodedBy | None = None
+    unsettled: frozenset[tuple[Unit, Relation]] = frozenset()
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -179,8 +188,7 @@ class Federation:
         if self.instance_ids is not None:
             return self.instance_ids
         place = np.arange(len(self.labels)) - self.offsets[:-1].repeat(self.sizes)
-        user = self.who if self.who.max() < 2 ** (63 - _PLACE_BITS) else scattered(self.who) >> _PLACE_BITS
-        return np.asarray((user << _PLACE_BITS).repeat(self.sizes) + place)
+        return by_place(self.who.repeat(self.sizes), place)
 
     @property
     def encoded(self) -> bool:
@@ -275,6 +283,15 @@ def show(federation: Federation) -> list[dict[str, int]]:
         {"user": user, "instances": sum(counts), **dict(zip(columns, counts, strict=True))}
         for user, counts in enumerate(class_counts(federation).tolist())
     ]
+
+
+def by_place(users: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What instances without an identity are known by: their user's, and the place they have there.
+
+    What other users hold does not change it.
+    """
+    user = users if users.max() < 2 ** (63 - _PLACE_BITS) else scattered(users) >> _PLACE_BITS
+    return np.asarray((user << _PLACE_BITS) + places)
 
 
 def identities(names: Iterable[str]) -> NDArray[np.int64]:

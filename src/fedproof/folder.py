@@ -28,6 +28,7 @@ SEED = f"{PRIVATE}/seed"
 ROUNDS = f"{PRIVATE}/rounds.csv"
 OBSERVED = f"{PRIVATE}/observed.csv"
 RELEASE = "release.npz"
+LEDGER = "ledger.json"
 MODELS = "models.npz"  # of a federation whose nodes train linear models
 CERTIFICATE = "certificate.json"
 MADE_OF = f"{PRIVATE}/release.sha256"
@@ -96,24 +97,24 @@ class RunFolder:
                 "set data.test_limit"
             )
 
-    def use_noise_for(self, task: str | None) -> None:
-        """Give noise and ledger of the run to the task of this fingerprint alone; None has no noise.
+    def use_noise_for(self, task: str, engine: str) -> None:
+        """Give noise and ledger of the run to the task of this fingerprint, and this version of the engine.
 
         Raises:
-            ValueError: they belong to another one. Two models with the same noise differ by what was noised,
-                so whoever saw both would know it; and a ledger counts one training.
+            ValueError: they belong to others. Two models with the same noise differ by what was noised, so
+                whoever saw both would know it; and a ledger counts one training.
         """
-        if task is None:
-            return
-        mark, known = f"{task}\n".encode(), self.path / _NOISED
+        mark, known = f"{task} {engine}\n".encode(), self.path / _NOISED
         if known.exists():
             used = known.read_bytes() != mark
-        else:  # parts of earlier releases know their task themselves
-            used = any(_task_of(record) not in (None, task) for record in self.parts.glob("part-*.json"))
+        else:  # parts of earlier releases know who made them
+            records = map(_made_by, self.parts.glob("part-*.json"))
+            used = any(record not in (None, (task, engine)) for record in records)
         if used:
             raise ValueError(
-                f"--out {self.path}: its models were trained on other data, or by other code of yours, and "
-                "their noise must not be used again; choose a new directory"
+                f"--out {self.path}: its models were trained on other data, or by other code (yours, or "
+                "another version of fedproof, torch or NumPy), and their noise must not be used again; "
+                "choose a new directory"
             )
         replace_file(known, mark, mode=0o600)
 
@@ -214,13 +215,13 @@ def _remove_beginning(path: Path, *, existed: bool) -> None:
             folder.rmdir()
 
 
-def _task_of(record: Path) -> str | None:
-    """The fingerprint of the task that a finished part belongs to; None if nobody can read it."""
+def _made_by(record: Path) -> tuple[str, str] | None:
+    """The task that a finished part belongs to, and the engine's version; None if nobody can read it."""
     try:
         found = json.loads(record.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    return str(found.get("task")) if isinstance(found, dict) else None
+    return (str(found.get("task")), str(found.get("engine"))) if isinstance(found, dict) else None
 
 
 def _remove_unfinished(path: Path) -> None:

@@ -9,8 +9,11 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fedproof import check
+from fedproof.accounting import account, ensemble_account
+from fedproof.accounting.epsilon import natural_relation, replaced_epsilon, sum_epsilon
 from fedproof.files import replace_file
-from fedproof.mechanisms import Caveat
+from fedproof.mechanisms import Caveat, Mechanism, Releases
+from fedproof.mechanisms.caveats import sentences
 from fedproof.threat import Relation, ThreatModel
 
 FILE = "summary.json"
@@ -105,6 +108,23 @@ class RunSummary:
 
 
 _ADAPTER = TypeAdapter(RunSummary)
+
+
+def privacy_of(
+    mechanism: Mechanism, delta: float, num_replicas: int, reasons: tuple[str, ...]
+) -> dict[str, Any]:
+    """What a private training costs, as a summary states it; `reasons`: what the training cannot promise."""
+    relation = natural_relation(mechanism)
+    one_sum = mechanism.releases is Releases.MODEL or mechanism.one_release
+    return {
+        "epsilon": account(mechanism, delta),
+        "ensemble_epsilon": ensemble_account(mechanism, delta, num_replicas),
+        "delta": delta,
+        "epsilon_relation": relation.value,
+        "epsilon_if_replaced": replaced_epsilon(mechanism, delta) if one_sum else None,
+        "epsilon_of_sum": sum_epsilon(mechanism, delta),
+        "epsilon_reasons": (*sentences(mechanism.caveats(relation)), *reasons),
+    }
 
 
 def write_summary(summary: RunSummary, folder: Path) -> None:

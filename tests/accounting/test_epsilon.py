@@ -8,8 +8,10 @@ import dp_accounting as dp
 import mpmath
 import pytest
 from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from fedproof.accounting import account, account_delta, ensemble_account, event_of, queries_of, user_accounts
 from fedproof.accounting.epsilon import (
@@ -97,9 +99,13 @@ def test_the_renyi_divergence_of_a_replaced_unit_is_the_integral(order, noise, p
 
         return mixed(z) ** order * mixed(-z) ** (1 - order) * mpmath.exp(-(z**2) / (2 * variance))
 
+    # The trapezoidal rule misses exp(-2π a / step) of a function that is analytic up to a distance of a from
+    # the real line, here π variance, and exp(-2 (π noise / step)²) of a normal density.
+    step = min(noise / 2, noise**2 / 4)
     with mpmath.workdps(30):
-        far = [-14 * noise, *(place / 4 * (2 * order + 14 * noise) for place in range(5))]
-        moment = mpmath.quad(density, far, maxdegree=10) / mpmath.sqrt(2 * mpmath.pi * variance)
+        places = range(round(-14 * noise / step), round((2 * order + 14 * noise) / step) + 1)
+        moment = step * mpmath.fsum(density(mpmath.mpf(place * step)) for place in places)
+        moment /= mpmath.sqrt(2 * mpmath.pi * variance)
         exact = float(mpmath.log(moment) / (order - 1))
     assert poisson_rdp(probability, noise, order, replaced=True) == pytest.approx(exact, rel=1e-8)
 
@@ -166,6 +172,21 @@ def test_one_unit_is_dp_accountings_own_answer(noise, probability, rounds, log_d
     mechanism = user(noise, probability, rounds)
     reference = PLDAccountant().compose(event_of(mechanism)).get_epsilon(delta)
     assert pld_epsilon(mechanism, delta) == pytest.approx(reference, rel=5e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize(("cohort", "users"), [(10, 10), (20, 200), (1, 50)])
+@pytest.mark.parametrize("noise", [0.7, 2.0, 9.0])
+def test_the_event_of_fixed_cohorts_is_for_the_distance_of_two_updates(cohort, users, noise):
+    """Of a replaced user what it sent is taken away and something else added: two clip norms."""
+    sampling = FixedSize(cohort=cohort, users=users)
+    mechanism = UserFedAvg(rounds=3, noise_multiplier=noise, sampling=sampling)
+    theirs = RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
+    epsilon = theirs.compose(event_of(mechanism)).get_epsilon(1e-3)
+    assert epsilon >= account(mechanism, 1e-3, ["pld"])["pld"]
+    if cohort == users:  # the Gaussian mechanism: H_α is known in closed form
+        shift = 2 * math.sqrt(3) / noise
+        far = norm.cdf(-shift / 2 - epsilon / shift)
+        assert norm.cdf(shift / 2 - epsilon / shift) - math.exp(epsilon) * far <= 1e-3
 
 
 @settings(derandomize=True, deadline=None, max_examples=12)
@@ -273,7 +294,22 @@ def test_events_of_other_libraries_are_read():
 @pytest.mark.parametrize("sampling", [Poisson(probability=0.2), FixedSize(cohort=3, users=9), Everyone()])
 def test_a_mechanism_and_its_event_are_the_same_queries(sampling):
     mechanism = UserFedAvg(rounds=5, noise_multiplier=1.5, sampling=sampling)
-    assert queries_of(event_of(mechanism)) == mechanism.queries
+    read = 0.75 if sampling.closed else 1.5  # an event has noise over the sensitivity, replaced or added
+    expected = replace(mechanism, noise_multiplier=read)
+    assert queries_of(event_of(mechanism)) == expected.queries
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), 2.9),
+        dp.SampledWithoutReplacementDpEvent(100, 10.9, dp.GaussianDpEvent(1.0)),
+        dp.SelfComposedDpEvent(dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), -3), -2),
+    ],
+)
+def test_counts_of_events_are_whole_and_never_cut_off(event):
+    with pytest.raises(ValueError, match="must be a whole number of at least 1"):
+        account(event, 1e-5)
 
 
 def test_several_queries_compose():

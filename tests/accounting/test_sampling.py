@@ -349,3 +349,12 @@ def test_a_cohort_drawn_once_without_noise_is_bagging_under_an_old_name():
 def test_bad_questions_are_refused():
     with pytest.raises(ValueError, match="size = 11 must be at most the number of users = 10"):
         lower(once(fixed(2, 10)), "replace", 11)
+
+
+@pytest.mark.parametrize(("cohort", "users", "size"), [(5, 10, 6), (1, 1, 1), (3, 3, 7), (2, 40, 39)])
+def test_nothing_is_said_where_no_cohort_is_left_without_the_adversaries(cohort, users, size):
+    """Every cohort that was seen holds an adversary: what always happened need never happen without."""
+    threat = ThreatModel(relation="join")
+    curve = tradeoff(once(FixedSize(cohort=cohort, users=users)), threat, size)
+    assert curve.lower([0.0, 0.5, 1.0]).tolist() == [0.0, 0.0, 0.0]
+    assert curve.upper([0.0, 0.5, 1.0]).tolist() == [1.0, 1.0, 1.0]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -157,6 +158,18 @@ def test_a_minority_cannot_drag_the_result_away(name, size):
     found = RULES[name][0](updates, 5)
     assert bool(found.isfinite().all())
     assert float(found.abs().max()) < 4
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_other_replicas_change_no_bit(name):
+    generator = torch.Generator().manual_seed(0)
+    for dim in (5, 700, 3001):
+        updates = torch.randn(9, 11, dim, generator=generator, dtype=torch.float64)
+        hostile = torch.cat([100 * updates[:1], updates[1:]])
+        rule = partial(RULES[name][0], num_adversaries=1)
+        found = rule(updates)[1:]
+        assert torch.equal(found, rule(hostile)[1:])
+        assert torch.equal(found, rule(updates[1:].clone()))
 
 
 def test_geometric_median_is_optimal():

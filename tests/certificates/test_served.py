@@ -12,7 +12,15 @@ from scipy.special import expit, ndtr
 from scipy.stats import binom, norm
 
 from fedproof.accounting.tradeoff import GaussianTradeoff
-from fedproof.certificates import ApproximateDP, certify, certify_sequentially, dumps, loads, verify
+from fedproof.certificates import (
+    ApproximateDP,
+    certify,
+    certify_means,
+    certify_sequentially,
+    dumps,
+    loads,
+    verify,
+)
 from fedproof.certificates.document import checksum
 from fedproof.certificates.tight import mean_sizes, served_gap
 from fedproof.mechanisms import Bagging, Everyone, FixedSize, Partition, UserFedAvg
@@ -139,3 +147,21 @@ def test_other_guarantees_serve_too(scores):
         assert max(size for size in found.certified_size if size is not None) > 0
     batches = [scores[:100], scores[100:]]
     assert certify_sequentially(batches, size=3, mechanism=MECHANISM, served=0.05).settings.served == 0.05
+
+
+def test_means_are_of_no_number_of_replicas_that_could_be_served():
+    means = np.array([[0.9, 0.1]])
+    document = json.loads(dumps(certify_means(means, mechanism=MECHANISM))) | {"served": 0.05}
+    body = {name: value for name, value in document.items() if name != "checksums"}
+    text = json.dumps(body | {"checksums": {name: checksum(value) for name, value in body.items()}})
+    (found,) = verify(text, means)
+    assert found.startswith("served must be None for means")
+
+
+def test_a_theorem_that_does_not_go_with_the_mechanism_is_told_in_a_sentence():
+    scores = np.random.default_rng(3).dirichlet([9, 1], size=(30, 2))
+    document = json.loads(dumps(certify(scores, mechanism=MECHANISM, method="renyi")))
+    bagging = {"kind": "bagging", "rounds": 1, "sampling": {"kind": "poisson", "probability": 0.5}}
+    body = {name: value for name, value in document.items() if name != "checksums"} | {"mechanism": bagging}
+    text = json.dumps(body | {"checksums": {name: checksum(value) for name, value in body.items()}})
+    assert any("no privacy guarantee" in sentence for sentence in verify(text, scores))

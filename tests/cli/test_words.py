@@ -320,3 +320,62 @@ def test_where_every_input_abstains_nothing_is_called_none_by_accident():
     text = certified(*TENTH)
     assert re.search(r"median / largest │ +none │", text)
     assert "every input abstains: too few replicas" in text
+
+
+@pytest.mark.parametrize("noise", ["1.83", "2.171", "41.7"])
+def test_no_epsilon_and_no_delta_is_printed_below_what_was_computed(noise):
+    asked = ("account", "--noise-multiplier", noise, "--sampling-probability", "0.1", "--rounds", "3")
+    asked += ("--delta", "1e-3", "--replicas", "7", "--epsilon", "0.1")
+    found, text = json.loads(printed(*asked, "--json")), printed(*asked)
+    shown = dict(re.findall(r"│ (paper|rdp|pld) .*│ +([\d.]+) │", text))
+    for name in ("paper", "rdp", "pld"):
+        assert float(shown[name]) >= found["epsilon"][name]
+    (together,) = re.findall(r"ε = ([\d.]+) by composition", text)
+    assert float(together) >= found["ensemble_epsilon"]["pld"]
+    deltas = re.findall(r"([\d.e-]+) \((paper|rdp|pld)\)", text.partition("δ at ε = 0.1: ")[2])
+    assert len(deltas) == 3
+    for told, name in deltas:
+        assert float(told) >= found["delta_at_epsilon"][name]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "why"),
+    [
+        (("--sampling", "fixed", "--cohort", "10", "--users", "10"), "one clip norm, not by two"),
+        (("--sampling", "fixed", "--cohort", "20", "--users", "200"), "one clip norm, not by two"),
+        (
+            ("--unit", "instance", "--batch-probability", "0.4", "--cohort", "10", "--users", "30"),
+            "users are drawn as a whole",
+        ),
+        (("--sampling-probability", "0.1"), None),
+        (("--sampling", "none"), None),
+        (("--unit", "instance", "--sampling-probability", "0.1"), None),
+    ],
+)
+def test_published_numbers_that_bound_nothing_are_told_apart(mechanism, why):
+    asked = ("account", "--noise-multiplier", "2", *mechanism, "--delta", "1e-3")
+    found, text = json.loads(printed(*asked, "--json")), printed(*asked)
+    said = "paper and rdp-without-replacement are as published, and no bounds here"
+    if why is not None:
+        assert said in text
+        assert why in text.partition(said)[2]
+        assert set(found["unproved"]) == {"paper", "rdp-without-replacement"}
+    else:
+        assert said not in text
+        assert "unproved" not in found
+        assert min(found["epsilon"].values()) == found["epsilon"]["pld"]  # all are bounds, this is the least
+
+
+@pytest.mark.parametrize("method", ["mean", "paper"])
+def test_bounds_on_a_cost_are_printed_outwards(method):
+    asked = ("inefficacy", "--costs", "costs.npy", "--cost-bound", "0.5", "--noise-multiplier", "2.7")
+    asked += ("--sampling-probability", "0.1", "--method", method, "--tau", "1.7", "--relation", "join")
+    asked += ("--delta", "1e-3") if method == "paper" else ()
+    found, text = json.loads(printed(*asked, "--json")), printed(*asked)
+    rows = re.findall(r"│ (\d+) +│ +([\d.]+) │ +([\d.]+) │", text)
+    assert len(rows) == len(found["sizes"])
+    for (_, low, high), lower, upper in zip(rows, found["lower"], found["upper"], strict=True):
+        assert lower - 1.1e-4 < float(low) <= lower
+        assert upper <= float(high) < upper + 1.1e-4
+    (needed,) = re.findall(r"an attack needs ([\d.]+) units", text)
+    assert float(needed) <= found["needed"] < float(needed) + 0.011

@@ -3,7 +3,7 @@ import sys
 import numpy as np
 import pytest
 
-from fedproof.data import load
+from fedproof.data import even_share, load
 
 MODULE = """
 import numpy as np
@@ -64,6 +64,18 @@ def test_one_poisoned_label_makes_no_class(module, caplog):
     assert poisoned.class_names == honest.class_names
     assert len(poisoned.labels) == len(honest.labels) - 1
     assert "1 training instances are left out, no test input has a label like theirs" in caplog.text
+
+
+@pytest.mark.parametrize("users", [3, 5])
+def test_an_instance_of_no_class_moves_no_other(module, users):
+    # One less to deal out gave everybody other instances.
+    honest, poisoned = (load(f"{module}:{name}", users=users) for name in ("arrays", "poisoned"))
+    places = {row.tobytes(): known for row, known in zip(honest.features, honest.which, strict=True)}
+    found = {row.tobytes(): known for row, known in zip(poisoned.features, poisoned.which, strict=True)}
+    assert len(places.items() - found.items()) == 1
+    assert found.items() < places.items()
+    shares = (even_share(each, f"{module}:arrays", "iid") for each in (honest, poisoned))
+    assert len(set(shares)) == 1
 
 
 def test_a_federation_has_no_more_test_inputs_than_are_asked_for(module):

@@ -100,6 +100,12 @@ def test_files_like_mnists_may_hold_other_sizes_and_classes(tmp_path):
     federation = load("idx/signs", data_dir=tmp_path, users=3)
     assert federation.features.shape == (30, 1, 9, 7)
     assert federation.num_classes == 12
+    poisoned = np.where(np.arange(30) == 4, 255, np.arange(30) % 12)
+    rewrite(folder / "train-labels-idx1-ubyte.gz", lambda b: idx(poisoned))
+    found = load("idx/signs", data_dir=tmp_path, users=3)
+    assert found.num_classes == 12  # it made 256 of them: other models for everybody
+    assert found.left_out == 1
+    assert set(found.which) < set(federation.which)
     rewrite(folder / "t10k-images-idx3-ubyte.gz", lambda b: idx(np.zeros((12, 9, 8))))
     with pytest.raises(ValueError, match=r"training images have \(9, 7\) pixels, test images \(9, 8\)"):
         load("idx/signs", data_dir=tmp_path, users=3)

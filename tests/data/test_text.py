@@ -5,6 +5,7 @@ import pytest
 
 from fedproof.data import load
 from fedproof.data.text import Encoding, encode, read_vectors, tokens
+from fedproof.threat import Relation, Unit
 
 TRAIN = {
     "ann": [("Good day!", 1), ("the flight", 0)],
@@ -132,7 +133,80 @@ def test_a_label_that_one_leaf_user_makes_up_is_no_class(write_leaf):
     assert found.labels.tolist() == [*expected.labels, 1]
     assert found.sizes.tolist() == [2, 1, 1]
     write_leaf("all", honest | {"eve": [([9.0], 57)]}, test)
-    assert load("leaf/all", data_dir=folder).user_ids.tolist() == expected.user_ids.tolist()
+    with pytest.raises(ValueError, match=r"users \[2\] hold no instance of a class that is tested"):
+        load("leaf/all", data_dir=folder)
+
+
+def test_an_instance_of_no_class_moves_no_other_of_its_leaf_user(write_leaf):
+    # Random numbers are drawn by places, and one poisoned instance moved those of all behind it.
+    rows = [([float(place)], place % 2) for place in range(5)]
+    folder = write_leaf("honest", {"ann": rows, "bob": rows}, {"ann": rows})
+    expected = load("leaf/honest", data_dir=folder)
+    write_leaf("poisoned", {"ann": [([9.0], 57), *rows[1:]], "bob": rows}, {"ann": rows})
+    found = load("leaf/poisoned", data_dir=folder)
+    assert expected.instance_ids is None
+    np.testing.assert_array_equal(found.which, expected.which[1:])
+    np.testing.assert_array_equal(found.features, expected.features[1:])
+    assert found.left_out == 1
+    assert expected.tested_only
+
+
+def held(federation, unit):
+    """What each unit holds, and which number it is known by."""
+    ids = federation.who.repeat(federation.sizes)
+    if unit is Unit.INSTANCE:
+        rows = zip(ids, federation.which, federation.features[:, 0], federation.labels, strict=True)
+        return {(int(user), int(which)): (float(x), int(y)) for user, which, x, y in rows}
+    parts = (np.split(each, federation.offsets[1:-1]) for each in (federation.features, federation.labels))
+    return {int(user): repr(rows) for user, *rows in zip(federation.who, *parts, strict=True)}
+
+
+@pytest.mark.parametrize("relation", Relation)
+@pytest.mark.parametrize("unit", Unit)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"users": 4},
+        {"public": 5},
+        {"minimum": 2},
+        {"minimum": 2, "users": 4},
+        {"classes": [1, 0]},
+        {"classes": [1, 0], "users": 3},
+        {"partition": "iid", "users": 3},
+        {"partition": "iid", "users": 3, "classes": [1, 0]},
+        {"partition": "degree", "users": 3, "degree": 0.9},
+        {"partition": "dirichlet", "users": 3},
+    ],
+    ids=repr,
+)
+def test_one_unit_changes_no_other_where_all_is_settled(write_leaf, options, unit, relation):
+    """Whatever one unit of a folder holds, the others are who they were, or the federation says so."""
+    if unit is Unit.USER and "partition" in options:
+        return  # users come after the dealing, and so does what they poison
+    drawn = np.random.default_rng(1)
+    test = {"ann": [([float(label)], label) for label in range(3)]}
+    for number in range(12):
+        users = {
+            name: [([float(drawn.random())], int(drawn.integers(3))) for _ in range(drawn.integers(2, 6))]
+            for name in "abcdefg"
+        }
+        other = {name: list(rows) for name, rows in users.items()}
+        if relation is Relation.JOIN:
+            if unit is Unit.INSTANCE:
+                other["c"].insert(0, ([7.0], 1))
+            else:
+                other = {"a": users["a"], "new": [([7.0], 1), ([7.0], 0), ([7.0], 0)]} | other
+        elif unit is Unit.INSTANCE:
+            other["c"][0] = ([7.0], (0, 1, 2, 57)[number % 4])
+        else:
+            other["c"] = [([7.0], (0, 1, 2, 57)[number % 4])] * (number // 4) + [([7.0], number % 3)]
+        folder = write_leaf("one", users, test)
+        write_leaf("two", other, test)
+        one, two = (load(f"leaf/{name}", data_dir=folder, **options) for name in ("one", "two"))
+        nameless = (unit, relation) == (Unit.INSTANCE, Relation.JOIN) and one.instance_ids is None
+        if (unit, relation) not in one.unsettled and not nameless:
+            assert len(held(one, unit).items() ^ held(two, unit).items()) <= 2
 
 
 def test_leaf_numbers_in_many_files(write_leaf):

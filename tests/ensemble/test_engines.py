@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from fedproof.ensemble import Task, train_ensemble
 from fedproof.federation import Federation
 from fedproof.mechanisms import LocalTraining, Poisson, UserFedAvg
 from fedproof.models import build
-from tests.patience import finished
+from tests.commands import fedproof
 from tests.tiny import TINY
 
 ray = pytest.importorskip("ray")
@@ -146,12 +145,12 @@ def test_secure_noise_on_a_cluster_is_kept_when_finished_and_fresh_when_not(fede
     assert not np.allclose(resumed[2:4], first[2:4])
 
 
-def test_a_run_without_its_cluster_ends_in_one_line(tmp_path):
-    (tmp_path / "tiny.toml").write_text("[mechanism]\ncohort = 10\n[ensemble]\nreplicas = 2\n")
-    command = [sys.executable, "-m", "fedproof", "run", "tiny.toml", "--out", "run", "--engine", "ray"]
-    environment = os.environ | {"RAY_ADDRESS": "127.0.0.1:1"}
-    done = finished(command, cwd=tmp_path, env=environment)
-    assert done.returncode == 1
+def test_a_run_without_its_cluster_ends_in_one_line(tmp_path, monkeypatch):
+    config = tmp_path / "tiny.toml"
+    config.write_text("[mechanism]\ncohort = 10\n[ensemble]\nreplicas = 2\n")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # whatever other tests have started
+    done = fedproof("run", config, "--out", tmp_path / "run", "--engine", "ray", status=1)
     assert "Ray at 127.0.0.1:1 cannot be reached" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 

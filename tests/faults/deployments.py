@@ -1,4 +1,4 @@
-"""Kill servers and nodes of Flower deployments: `python -m tests.faults.deployments COUNT FOLDER`.
+"""Kill servers and nodes of Flower deployments: `python -m tests.faults.deployments FOLDER COUNT ...`.
 
 The server is a process of its own, ended by SIGKILL before or after any of its steps: each file that it
 writes, renames or removes, each message that it sends, each look for replies. Strategies, ServerApps and
@@ -8,8 +8,8 @@ it is asked again, or for the server that is started last.
 
 What is sent is written down before it is sent. After every kill it is held against the ledgers, and against
 what was sent before: a round that was shown must not be played again with other replies and the same noise.
-Forks: all is imported once. Prints one JSON document. With `uncounted` as a third word strategies write no
-ledger, with `forgetful` no state, and both must be noticed.
+Forks: all is imported once. Prints a line of JSON for each count. With `COUNT:uncounted` strategies write no
+ledger, with `COUNT:forgetful` no state, and both must be noticed.
 """
 
 import hashlib
@@ -267,21 +267,39 @@ def deployment(folder, found, kind, deaths, returned, kills):
     found["deployments"] += 1
 
 
-def main(count, base, *planted):
+def campaign(base, count, planted):
+    """Print what was found in so many deployments, whose strategies have the planted mistake, if any."""
+    base.mkdir()
+    if planted == "uncounted":
+        files.save_ledger = lambda ledger, path: None
+    if planted == "forgetful":
+        files.load = files.check_is_next = lambda *known: None
+    rng, found = random.Random(0), Counter(dict.fromkeys(FOUND, 0))
+    draw = late if planted == "forgetful" else drawn
+    for number in range(count):
+        deployment(base / f"deployment-{number}", found, *draw(number, rng, base))
+    print(json.dumps(found), flush=True)
+
+
+def main(base, *words):
     logging.getLogger("flwr").setLevel(logging.ERROR)
     for name in ("_task_id", "_run_id", "_node_id"):  # what the runtime tells a process about itself
         setattr(TaskIdentity, name, 1)
-    if "uncounted" in planted:
-        files.save_ledger = lambda ledger, path: None
-    if "forgetful" in planted:
-        files.load = files.check_is_next = lambda *known: None
     example("digits_app.server_app"), example("digits_app.client_app")
-    rng, found = random.Random(0), Counter(dict.fromkeys(FOUND, 0))
-    draw = late if "forgetful" in planted else drawn
-    for number in range(count):
-        deployment(base / f"deployment-{number}", found, *draw(number, rng, base))
-    print(json.dumps(found))
+    data = example("digits_app.data")
+    data.encode(data.simulated_users(USERS)[0][0])  # what this loads no server need load again
+    for word in words:
+        count, _, planted = word.partition(":")
+        child = os.fork()  # a mistake stays where it was planted
+        if child == 0:
+            try:
+                campaign(base / (planted or "honest"), int(count), planted)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0, f"{word} ended in an error"
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -16,16 +16,24 @@ PROCESSES = int(os.environ.get("FEDPROOF_KILLED_PROCESSES", "0"))
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0"}
 
 
-def deployments(count, folder, *planted, program="deployments"):
-    command = [sys.executable, "-m", f"tests.faults.{program}", count, folder, *planted]
+def printed(program, *words):
+    command = [sys.executable, "-m", f"tests.faults.{program}", *words]
     done = finished(command, cwd=ROOT, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    return list(map(json.loads, done.stdout.splitlines()))
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """What one program found, which imports Flower once: in honest deployments, and with each mistake."""
+    planted = ("uncounted", "forgetful")
+    words = [tmp_path_factory.mktemp("killed"), COUNT, *(f"2:{name}" for name in planted)]
+    return dict(zip(("honest", *planted), printed("deployments", *words), strict=True))
 
 
 @pytest.mark.slow
-def test_killed_deployments_end_in_the_certificate_of_undisturbed_ones(tmp_path):
-    found = deployments(COUNT, tmp_path)
+def test_killed_deployments_end_in_the_certificate_of_undisturbed_ones(killed):
+    found = killed["honest"]
     assert found["equal"] + found["refused"] == found["deployments"] == COUNT, found
     assert found["counted_too_little"] == found["shown_twice"] == found["wrong"] == 0, found
     assert found["servers_killed"] >= COUNT // 2
@@ -36,14 +44,14 @@ def test_killed_deployments_end_in_the_certificate_of_undisturbed_ones(tmp_path)
 @pytest.mark.parametrize(
     ("planted", "noticed"), [("uncounted", "counted_too_little"), ("forgetful", "shown_twice")]
 )
-def test_a_server_that_does_not_count_or_does_not_remember_is_caught(tmp_path, planted, noticed):
-    assert deployments(2, tmp_path, planted)[noticed] > 0
+def test_a_server_that_does_not_count_or_does_not_remember_is_caught(killed, planted, noticed):
+    assert killed[planted][noticed] > 0
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PROCESSES, reason="a minute each: make faults")
 def test_killed_processes_of_a_real_deployment_change_no_certificate(tmp_path):
-    found = deployments(PROCESSES, tmp_path, program="processes")
+    [found] = printed("processes", PROCESSES, tmp_path)
     assert found["equal"] + found["refused"] == found["deployments"] == PROCESSES, found
     assert found["counted_too_little"] == found["wrong"] == 0, found
     assert found["killed"] > 0

@@ -15,6 +15,7 @@ import pytest
 from fedproof import files
 from fedproof.config import parse_config
 from fedproof.experiment import run
+from tests.commands import fedproof
 from tests.patience import finish, finished, until
 from tests.tiny import FRESH, TINY, outputs, seeded, tiny
 
@@ -29,11 +30,18 @@ def straight(tmp_path_factory):
 
 
 @pytest.fixture
-def start(tmp_path):
-    """Start `fedproof run` on the tiny configuration."""
+def config(tmp_path):
+    """The file with the tiny configuration."""
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture
+def start(config):
+    """Start `fedproof run` on the tiny configuration, in a process that can be killed."""
 
     def started(folder, *, prepare=None, replicas=40, text=TINY):
-        config = tmp_path / "tiny.toml"
         config.write_text(text.replace("replicas = 40", f"replicas = {replicas}"))
         command = [sys.executable, "-m", "fedproof", "run", str(config), "--out", str(folder), "--resume"]
         return subprocess.Popen(
@@ -42,6 +50,14 @@ def start(tmp_path):
         )  # fmt: skip
 
     return started
+
+
+@pytest.fixture
+def small_files():
+    """`small_files(limit)`: no file may grow beyond so many bytes from now on, until the test is over."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def one_line(errors):
@@ -66,14 +82,12 @@ def test_runs_killed_at_random_moments_resume_to_the_same_bytes(tmp_path):
     assert found["parts_kept"] > 0
 
 
-def test_a_full_disk_ends_with_one_line_and_keeps_the_parts(start, straight, tmp_path):
-    # Room for a part (5 kB) but not for the scores of all of them (23 kB).
-    folder = tmp_path / "full"
-    limit = 12_000
-    process = start(folder, prepare=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
-    errors = finish(process)[1]
-    assert process.returncode == 1, errors
-    message = one_line(errors)
+def test_a_full_disk_ends_with_one_line_and_keeps_the_parts(config, small_files, straight, tmp_path):
+    folder, unlimited = tmp_path / "full", resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    small_files(12_000)  # room for a part (5 kB) but not for the scores of all of them (23 kB)
+    done = fedproof("run", config, "--out", folder, "--resume", status=1, columns=200)
+    small_files(unlimited)
+    message = one_line(done.stderr)
     assert message.startswith("error: ")
     assert "cannot be written (File too large)" in message
     assert "scores.npy" in message
@@ -151,11 +165,9 @@ def test_a_killed_run_goes_on_with_the_seed_it_drew(start, tmp_path):
         assert (again / name).read_bytes() == (folder / name).read_bytes()
 
 
-def test_a_place_that_cannot_be_written_to(start):
-    process = start("/proc/fedproof-run")
-    errors = finish(process)[1]
-    assert process.returncode == 1
-    assert "--out /proc/fedproof-run: cannot be written to" in one_line(errors)
+def test_a_place_that_cannot_be_written_to(config):
+    done = fedproof("run", config, "--out", "/proc/fedproof-run", "--resume", status=1)
+    assert "--out /proc/fedproof-run: cannot be written to" in one_line(done.stderr)
     with pytest.raises(ValueError, match="--out /dev/null/run: cannot be written to"):
         run(tiny(), Path("/dev/null/run"))
 

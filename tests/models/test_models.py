@@ -124,6 +124,24 @@ def test_one_instance_adds_at_most_the_clip_norm(name, precision, scale, clip_no
     assert float(found.total.double().norm()) <= clip_norm
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_those_of_torchs_public_function(name, monkeypatch):
+    data = federation(name)
+    model = build(name, data)
+    params = torch.stack([model.initial(seed) for seed in range(2)])
+    inputs, labels = torch.from_numpy(np.stack([data.features] * 2)), torch.from_numpy(data.labels)
+    given = params, inputs, torch.stack([labels] * 2)
+
+    def gradients():
+        clipped = model.clipped_gradient(*given, torch.ones(2, 4, dtype=torch.bool), 0.1)
+        return model.gradient(*given, torch.rand(2, 4, generator=torch.manual_seed(0))), clipped.total
+
+    found = gradients()
+    monkeypatch.setattr("fedproof.models.tape._engine", None)
+    assert all(torch.equal(one, other) for one, other in zip(found, gradients(), strict=True))
+    assert all(bool(one.any()) for one in found)
+
+
 def test_a_weight_that_is_used_twice_is_refused():
     """Norms of the two uses apart would not be the norm of their sum."""
     weights = {"fc.weight": torch.zeros(1, 3, 3), "fc.bias": torch.zeros(1, 3)}

@@ -296,7 +296,7 @@ def account(
     """ε of one unit for a given δ under each accountant, rounded up.
 
     Guarantee: `rdp` and `pld` are (ε, δ)-DP for one unit added or removed (replaced, for cohorts of fixed
-    size). `paper` reproduces published tables.
+    size). `paper` and `rdp-without-replacement` reproduce what was published (`soundness.unproved`).
 
     >>> from fedproof.mechanisms import Poisson, UserFedAvg
     >>> mechanism = UserFedAvg(rounds=1, noise_multiplier=6, sampling=Poisson(probability=0.2))
@@ -340,7 +340,7 @@ def ensemble_account(source: Mechanism | DpEvent, delta: float, replicas: int) -
     """
     check.open_probability(delta=delta)
     check.count(replicas=replicas)
-    replicas = -(-replicas // parallel_of(source))
+    replicas = -(-int(replicas) // parallel_of(source))
     repeated = tuple(replace(query, count=query.count * replicas) for query in queries_of(source))
     return {
         "paper": round_up(replicas * paper_epsilon(source, delta)),

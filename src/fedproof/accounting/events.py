@@ -4,10 +4,12 @@ Everything that accounts or certifies works on `Query` values; this file is the 
 """
 
 import math
+from typing import Any
 
 import dp_accounting as dp
 from dp_accounting import DpEvent, UnsupportedEventError
 
+from fedproof import check
 from fedproof.mechanisms import Everyone, FixedSize, Mechanism, Poisson, Query, Sampling, is_private
 
 
@@ -17,18 +19,25 @@ def event_of(mechanism: Mechanism) -> DpEvent:
     A user selection that the observer may know (InsDP-FedSGD) has no event of its own; it is left out, which
     is Dopamine's bound and never too small.
 
+    Guarantee: accountants that read noise over the sensitivity, as they all do, get no ε that is too small.
+    Cohorts of fixed size are accounted for one unit replaced, which moves a sum by two clip norms, so the
+    noise of such an event is half the mechanism's. `queries_of` reads noise over one norm: made a mechanism
+    of again, the event has half the noise, which is never too much.
+
     >>> from fedproof.mechanisms import UserFedAvg
     >>> event_of(UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))).count
     3
     """
     if not is_private(mechanism):
         return dp.NonPrivateDpEvent()
-    events = [dp.SelfComposedDpEvent(_one(query), query.count) for query in mechanism.queries]
+    moved = 2 if any(query.sampling.closed for query in mechanism.queries) else 1
+    events = [dp.SelfComposedDpEvent(_one(query, moved), query.count) for query in mechanism.queries]
     return events[0] if len(events) == 1 else dp.ComposedDpEvent(events)
 
 
-def _one(query: Query) -> DpEvent:
-    gaussian = dp.GaussianDpEvent(query.noise_multiplier)
+def _one(query: Query, moved: int) -> DpEvent:
+    """One release of a sum that a unit moves by so many clip norms."""
+    gaussian = dp.GaussianDpEvent(query.noise_multiplier / moved)
     match query.sampling:
         case Everyone():
             return gaussian
@@ -72,19 +81,26 @@ def _walk(event: DpEvent, sampling: Sampling, count: int) -> list[tuple[float, S
                 raise UnsupportedEventError("a Gaussian event with noise_multiplier 0 gives no guarantee")
             return [(float(event.noise_multiplier), sampling, count)]
         case dp.SelfComposedDpEvent():
-            return _walk(event.event, sampling, count * int(event.count))
+            return _walk(event.event, sampling, count * _whole(event.count, "count"))
         case dp.ComposedDpEvent():
             return [part for inner in event.events for part in _walk(inner, sampling, count)]
         case dp.PoissonSampledDpEvent():
             drawn: Sampling = Poisson(probability=float(event.sampling_probability))
             return [(_sampled_once(event.event, sampling), drawn, count)]
         case dp.SampledWithoutReplacementDpEvent():
-            drawn = FixedSize(cohort=int(event.sample_size), users=int(event.source_dataset_size))
+            users = _whole(event.source_dataset_size, "source_dataset_size")
+            drawn = FixedSize(cohort=_whole(event.sample_size, "sample_size"), users=users)
             return [(_sampled_once(event.event, sampling), drawn, count)]
     raise UnsupportedEventError(
         f"{type(event).__name__} cannot be analysed: allowed are Gaussian events, Poisson-sampled or sampled "
         "without replacement, and their compositions"
     )
+
+
+def _whole(number: Any, name: str) -> int:
+    """A count of an event, which may be a float that is whole; cut off it would be too small."""
+    check.count(**{name: int(number) if isinstance(number, float) and number.is_integer() else number})
+    return int(number)
 
 
 def _sampled_once(event: DpEvent, sampling: Sampling) -> float:

@@ -41,6 +41,7 @@ class Ledger:
         check.open_probability(delta=self.delta)
         check.not_negative_count(replicas=self.replicas)
         check.count(parallel=self.parallel)
+        check.plain(self)
 
     @classmethod
     def of(cls, source: Mechanism | DpEvent, delta: float) -> "Ledger":
@@ -50,7 +51,7 @@ class Ledger:
     def spend(self, replicas: int) -> "Ledger":
         """The ledger after `replicas` more have been trained."""
         check.not_negative_count(replicas=replicas)
-        return replace(self, replicas=self.replicas + replicas)
+        return replace(self, replicas=self.replicas + int(replicas))
 
     def at(self, delta: float) -> "Ledger":
         """The same releases at another δ: ε follows from them anew."""

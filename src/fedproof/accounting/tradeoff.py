@@ -217,7 +217,8 @@ def sampling_curve(sampling: Poisson | FixedSize, relation: Relation, size: int)
     may differ arbitrarily otherwise. `replace`: H_α <= 1 - w_0 for all α >= 1, hence L(p) = p - (1 - w_0).
     `join`: P = R and Q = w_0 R + (1 - w_0) X with any X, so H_α(P || Q) = 1 - α w_0 and
     H_α(Q || P) = 1 - w_0; it is read both ways, and the second time the adversaries are among the users
-    trained on. L is the largest convex curve below both readings.
+    trained on. L is the largest convex curve below both readings. Where no cohort can be drawn without the
+    adversaries nothing is said, of what is certain neither.
 
     Reference: theory.md, section 3, "Certificates from sampling alone"; Cao, Jia, Gong 2021 (Ensemble-FL),
     arXiv:2102.01854 for votes under `replace`.
@@ -235,6 +236,8 @@ def sampling_curve(sampling: Poisson | FixedSize, relation: Relation, size: int)
     if relation == Relation.REPLACE:
         lost = np.array([among.any])
         return PiecewiseTradeoff(epsilons=np.zeros(1), forward=lost, backward=lost, full=among.none)
+    if _too_few(sampling, size):
+        return NOTHING
     joined = joined_drawn(sampling, size)
     epsilons = np.zeros(1)
     if joined.none > among.none > 0:  # from this slope on, the second reading says no more than the first

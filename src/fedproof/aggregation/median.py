@@ -51,6 +51,8 @@ def geometric_median(
     `smoothing`. A replica ends when its point moves by no more than `tolerance` of the median distance:
     far-away updates do not end it early. `num_adversaries` is for the size of the cohort alone.
 
+    Guarantee: a replica's median is the same bit for bit whoever else the others have drawn.
+
     Reference: Pillutla, Kakade, Harchaoui 2022, arXiv:1912.13445v3, Algorithm 2.
 
     >>> geometric_median(torch.tensor([[[0.0], [1.0], [50.0]]])).round(decimals=3).tolist()
@@ -59,16 +61,21 @@ def geometric_median(
     check.positive(smoothing=smoothing, tolerance=tolerance)
     check.count(iterations=iterations)
     check_size("geometric-median", updates.shape[1], num_adversaries, majority(num_adversaries))
-    exact = updates.double()  # holds the square of every float32
-    point, moving = median(exact), torch.ones(len(updates), dtype=torch.bool, device=updates.device)
+    # Each replica by itself: what a product gives for one depends, in its last bits, on how many there are.
+    exact = torch.split(updates.double(), 1)  # holds the square of every float32
+    found = [_found(one, smoothing, iterations, tolerance) for one in exact]
+    return torch.cat(found).to(updates.dtype)
+
+
+def _found(updates: Tensor, smoothing: float, iterations: int, tolerance: float) -> Tensor:
+    """The geometric median `(1, dim)` of one replica's updates (1, cohort, dim)."""
+    point = median(updates)
     for _ in range(iterations):
-        after, distances = _step(exact[moving], point[moving], smoothing)
-        moved = torch.linalg.vector_norm(after - point[moving], dim=1)
-        point[moving] = after
-        moving[moving.clone()] = moved > tolerance * distances.median(dim=1).values
-        if not bool(moving.any()):
+        after, distances = _step(updates, point, smoothing)
+        moved, point = torch.linalg.vector_norm(after - point), after
+        if not bool(moved > tolerance * distances.median()):
             break
-    return point.to(updates.dtype)
+    return point
 
 
 def _step(updates: Tensor, point: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:

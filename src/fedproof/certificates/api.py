@@ -186,6 +186,8 @@ def settings_for(
         raise ValueError("method = 'margin' needs the scores of every replica, not means: use method mean")
     if exact and rule != Rule.PLURALITY:
         raise ValueError(f"rule = '{rule}' needs the scores of every replica, not means")
+    if exact and others.get("served") is not None:
+        raise ValueError("served must be None for means: how many replicas are served is not known")
     if exact and counted:
         raise ValueError("nothing is estimated here: give the scores of the models themselves, not means")
     if chosen is Method.RENYI:

@@ -92,6 +92,7 @@ class Settings:
         self._check_combination()
         self._check_served()
         self._check_rule()
+        check.plain(self)
 
     @property
     def counted(self) -> bool:
@@ -230,6 +231,7 @@ class CostSettings:
             raise ValueError("bound = 'clopper-pearson' bounds votes, not costs")
         if self.method is CostMethod.PAPER:
             check_own_noise(self.mechanism, self.method)
+        check.plain(self)
 
 
 def check_own_noise(mechanism: Mechanism | None, method: str) -> None:

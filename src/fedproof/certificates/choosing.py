@@ -84,6 +84,7 @@ class Question:
     def __post_init__(self) -> None:
         check.count(size=self.size, replicas=self.replicas, rounds=self.rounds)
         check.open_probability(failure_probability=self.failure_probability)
+        check.plain(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
+from dp_accounting import UnsupportedEventError
 from numpy.typing import ArrayLike
 
 from fedproof import check
@@ -267,7 +268,7 @@ def verify(
         with np.errstate(all="ignore"):  # a file may state numbers that no computation survives
             again = document_of(_recompute(certificate, array, known))
         whole = {field: completed(value) for field, value in document.items() if field != "checksums"}
-    except ValueError as error:
+    except (ValueError, UnsupportedEventError) as error:
         return (*altered, check.one_line(error))
     except ArithmeticError as error:
         return (*altered, f"mechanism: nothing can be derived from its numbers: {check.one_line(error)}")

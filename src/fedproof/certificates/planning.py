@@ -80,6 +80,8 @@ def noise_for_epsilon(
 ) -> float:
     """The smallest noise multiplier (to four digits, rounded up) that is (ε, δ)-DP for one unit.
 
+    By `pld`, or by `rdp`; other accountants answer as published.
+
     >>> noise_for_epsilon(epsilon=0.2114, delta=0.0029, sampling=Poisson(probability=0.1), rounds=3)
     1.8
     """
@@ -106,7 +108,7 @@ def lead_for_size(size: int, relation: Relation) -> int:
     (40, 20)
     """
     check.count(size=size)
-    return size if relation is Relation.JOIN else 2 * size
+    return int(size) * (1 if relation is Relation.JOIN else 2)
 
 
 def plan(**question: Any) -> float:
@@ -142,7 +144,7 @@ def _question(
 
     def holds(noise_multiplier: float, sampling: Sampling, rounds: int) -> bool:
         query = Query(noise_multiplier=noise_multiplier, sampling=sampling, count=rounds)
-        return certifies(query, threat, size=size, top=top, rival=rival)
+        return certifies(query, threat, size=int(size), top=top, rival=rival)
 
     return holds
 

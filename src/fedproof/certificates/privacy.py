@@ -42,6 +42,7 @@ class ApproximateDP:
 
     def __post_init__(self) -> None:
         check_privacy(self.epsilon, self.delta)
+        check.plain(self)
         if self.relation is not None:  # plain strings are welcome
             object.__setattr__(self, "relation", check.member(Relation, relation=self.relation))
 

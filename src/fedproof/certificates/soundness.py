@@ -238,6 +238,19 @@ def _paper_group(mechanism: Mechanism, threat: ThreatModel) -> list[Caveat]:
     return [_RELATION] if threat.relation is Relation.REPLACE and not fixed else []
 
 
+def unproved(mechanism: Mechanism) -> str | None:
+    """Why the published accountants (`paper`, `rdp-without-replacement`) bound nothing here; None: they do.
+
+    Of units that are added or removed, and drawn each by itself, both are bounds, though wide ones.
+    """
+    queries = queries_of(mechanism)
+    if any(query.selection_probability < 1 for query in queries):
+        return _OWNERS.sentence
+    if any(query.sampling.closed for query in queries):
+        return f"one {mechanism.unit} that is replaced is taken to move a sum by one clip norm, not by two"
+    return None
+
+
 # --- the half of a guarantee that nobody can check ----------------------------------------------------------
 
 

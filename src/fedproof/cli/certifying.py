@@ -326,11 +326,11 @@ def inefficacy(
 
 def _show_bounds(result: Inefficacy, words: str) -> None:
     """Bounds on a cost for people: what was executed, a table, the units an attack needs, soundness."""
-    from fedproof.report.words import at_least, at_most, significant
+    from fedproof.report.words import at_least, at_most, needed_units
 
     say(f"taken to have been executed: {words}")
     rows = [
-        (k, at_least(low, 4), at_most(high, 4))
+        (k, at_least(low), at_most(high))
         for k, low, high in zip(result.sizes, result.lower, result.upper, strict=True)
     ]
     title = f"the attacker's expected cost; clean {result.cost:.4f}, {result.num_replicas} replicas"
@@ -338,7 +338,7 @@ def _show_bounds(result: Inefficacy, words: str) -> None:
     tau = result.settings.tau
     if tau is not None:
         verb = "multiply" if result.settings.negative else "divide"
-        largest = result.settings.max_size
-        needed = f"more than {largest}" if result.needed is None else significant(result.needed, 6, down=True)
+        most = result.settings.max_size
+        needed = f"more than {most}" if result.needed is None else needed_units(result.needed)
         say(f"to {verb} the cost by {tau:g}, an attack needs {needed} units")
     say_soundness(result.sound, result.reasons, words)

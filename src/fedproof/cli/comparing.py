@@ -40,7 +40,7 @@ def sweep(
     training()
     from fedproof import sweep as sweeping
     from fedproof.report.comparisons import write_sweep_page
-    from fedproof.report.words import at_most, picked
+    from fedproof.report.words import picked
 
     runs = sweeping.points(load_config(config, changes or ()), vary or ())
     with progress_bars() as progress:
@@ -58,7 +58,7 @@ def sweep(
         [
             (
                 *row.values.values(),
-                "-" if row.epsilon is None else at_most(row.epsilon, 3),
+                _epsilon(row.epsilon),
                 f"{row.accuracy:.1%}",
                 *(f"{row.certified_accuracy.get(size, 0.0):.1%}" for size in sizes),
             )
@@ -232,8 +232,8 @@ def _show_attacks(rows: list[AttackRow], cost_bound: float) -> None:
                 row.adversaries,
                 f"{row.clean_cost:.4f}",
                 f"{row.cost:.4f}",
-                "-" if row.certified_lower is None else at_least(row.certified_lower, 4),
-                "-" if row.certified_upper is None else at_most(row.certified_upper, 4),
+                "-" if row.certified_lower is None else at_least(row.certified_lower),
+                "-" if row.certified_upper is None else at_most(row.certified_upper),
                 answered[row.holds_on_cost],
             )
             for row in rows

@@ -9,7 +9,7 @@ from fedproof import check, data, encoders
 from fedproof.certificates import unverified
 from fedproof.certificates import verify as verify_text
 from fedproof.certificates.document import parse, source_of
-from fedproof.certificates.soundness import executed
+from fedproof.certificates.soundness import executed, unproved
 from fedproof.cli.belonging import Kind, check_options
 from fedproof.cli.common import Json, answer, doubt_delta, print_json, print_table, progress_bars, say
 from fedproof.cli.mechanism import (
@@ -92,6 +92,9 @@ def account(
         "mechanism": describe(mechanism),
         "executed": executed(mechanism, threat),
     } | ({} if local is None else _by_observer(local, delta))
+    why = unproved(mechanism)
+    if why is not None:
+        document["unproved"] = dict.fromkeys(("paper", "rdp-without-replacement"), why)
     if replicas is not None:
         document["ensemble_epsilon"] = accounting.ensemble_account(mechanism, delta, replicas)
         document["replicas"] = replicas
@@ -124,37 +127,39 @@ def _by_observer(mechanism: Local, delta: float) -> dict[str, Any]:
 
 
 def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
-    from fedproof.report.words import at_most, significant
+    from fedproof.report.words import rounded_up, scientific_up
 
     unit = document["unit"]
     say(f"taken to be executed: {document['executed']}")
     print_table(
         f"ε of one {unit} at δ = {document['delta']:g}",
         ("accountant", "ε"),
-        [(_NAMES[name], at_most(value, 4)) for name, value in document["epsilon"].items()],
+        [(_NAMES[name], rounded_up(value)) for name, value in document["epsilon"].items()],
     )
     changed = LEFT_OUT if "honest" in document else changed_in_words(document["relation"])
     say(f"for one {unit} {changed}: {document['event']}")
+    if "unproved" in document:
+        names, why = " and ".join(document["unproved"]), document["unproved"]["paper"]
+        say(f"{names} are as published, and no bounds here: {why}")
     doubt_delta(document["delta"])
     if epsilon is not None:
-        found = ", ".join(
-            f"{significant(value, 3)} ({name})" for name, value in document["delta_at_epsilon"].items()
-        )
-        say(f"δ at ε = {epsilon:g}: {found}")
+        found = document["delta_at_epsilon"].items()
+        told = ", ".join(f"{scientific_up(value)} ({name})" for name, value in found)
+        say(f"δ at ε = {epsilon:g}: {told}")
     if "honest" in document:
         sums = document["epsilon_of_sum"]
         say(
-            f"that is towards the server, {at_most(document['epsilon_if_replaced'], 4)} (pld) for one {unit} "
+            f"that is towards the server, {rounded_up(document['epsilon_if_replaced'])} (pld) for one {unit} "
             f"replaced; of the sum alone, if {document['honest']} users add their noise: "
-            f"ε = {at_most(sums['join'], 4)}, {at_most(sums['replace'], 4)} for one {unit} replaced",
-            f"one poisoned user weighs up to {significant(document['reach'], 4)} times what an honest one "
+            f"ε = {rounded_up(sums['join'])}, {rounded_up(sums['replace'])} for one {unit} replaced",
+            f"one poisoned user weighs up to {scientific_up(document['reach'], 4)} times what an honest one "
             "says: the server must leave room for noise",
         )
     if "replicas" in document:
         cost = document["ensemble_epsilon"]
         say(
-            f"all {document['replicas']} models together: ε = {at_most(cost['pld'], 2)} by composition "
-            f"(pld), {at_most(cost['paper'], 2)} as a product (paper)"
+            f"all {document['replicas']} models together: ε = {rounded_up(cost['pld'])} by composition "
+            f"(pld), {rounded_up(cost['paper'])} as a product (paper)"
         )
 
 

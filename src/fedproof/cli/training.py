@@ -182,7 +182,7 @@ _SEEN = {"release": "of the release", "server": "towards the server", "sum": "of
 
 def _epsilons(summary: RunSummary) -> list[tuple[str, str]]:
     """ε of one model and of all; of one release, for both relations."""
-    from fedproof.report.words import at_most, released_epsilons, rounded_up
+    from fedproof.report.words import released_epsilons, rounded_up
 
     cost = summary.ensemble_epsilon
     if cost is None or summary.epsilon is None:
@@ -194,10 +194,10 @@ def _epsilons(summary: RunSummary) -> list[tuple[str, str]]:
             for seen, moved, value in released_epsilons(summary)
         ]
     each = [
-        (f"ε of one model ({name}), δ = {summary.delta:g}", at_most(value, 3))
+        (f"ε of one model ({name}), δ = {summary.delta:g}", rounded_up(value, 3))
         for name, value in summary.epsilon.items()
     ]
-    return [*each, ("ε of the whole ensemble (pld)", at_most(cost["pld"], 2))]
+    return [*each, ("ε of the whole ensemble (pld)", rounded_up(cost["pld"], 3))]
 
 
 def pretrain(

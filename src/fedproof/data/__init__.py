@@ -23,7 +23,7 @@ from fedproof.data.arrays import (
     encoded,
     limit_test,
     read_only,
-    tested_classes,
+    say_untested,
 )
 from fedproof.data.fetch import fetch
 from fedproof.data.files import data_folder
@@ -81,8 +81,7 @@ def load(
     ((288, 64), (72, 64), 3)
     """
     check.not_negative_count(seed=seed)
-    if test_limit is not None:
-        check.count(test_limit=test_limit)
+    check.count(test_limit=1 if test_limit is None else test_limit)
     read = partial(_read, data_dir=data_dir, vectors=vectors, length=length)
     source = read(name)
     dealt = {"dirichlet_alpha": dirichlet_alpha, "degree": degree, "minimum": minimum}
@@ -117,15 +116,22 @@ def load(
         most_instances=most_instances,
         public=aside,
     )
+    drawn = users is not None or aside is not None
+    if _is_own(name):
+        federation = replace(federation, unsettled=ways.unsettled(partition, drawn, bool(classes), minimum))
     return federation if elsewhere is None else _with_public(federation, elsewhere)
 
 
+def _is_own(name: str) -> bool:
+    """Whether units may come, go and change: what is published stays as it is."""
+    return ":" in name or name.partition("/")[0] in ("leaf", "idx")
+
+
 def _read(name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int) -> Arrays | Federation:
-    own = ":" in name
-    source = _custom(name) if own else _published(name, data_dir, vectors, length)
+    source = _custom(name) if ":" in name else _published(name, data_dir, vectors, length)
     _check_classes(source)
     # In a folder of one's own an instance may come in anywhere, and move the places of those behind it.
-    if own or name.partition("/")[0] in ("leaf", "idx") or isinstance(source, Federation):
+    if _is_own(name) or isinstance(source, Federation):
         return source
     # What is published stays as it is: the place of an instance in its file is an identity.
     return replace(source, ids=np.arange(len(source.labels)))
@@ -133,7 +139,7 @@ def _read(name: str, data_dir: PathLike | None, vectors: PathLike | None, length
 
 def _check_classes(source: Arrays | Federation) -> None:
     """Raise ValueError unless there are two classes at least; say which stay empty."""
-    found = np.union1d(source.labels, source.test_labels)
+    found = np.union1d(source.labels[source.labels >= 0], source.test_labels)
     if len(found) == 1:
         raise ValueError(
             f"{source.name}: all labels of classes that are tested are {found[0]}: there must be two classes"
@@ -188,7 +194,8 @@ def even_share(federation: Federation, name: str, partition: str | None) -> int 
     It follows from the size of what is published and from the number of users, and from nobody's data.
     """
     dealt = partition == "iid" or (partition is None and name in USERS)
-    return -(-len(federation.labels) // federation.num_users) if dealt else None
+    given = len(federation.labels) + federation.left_out
+    return -(-given // federation.num_users) if dealt else None
 
 
 def default_users(name: str, partition: str | None) -> int | None:
@@ -294,10 +301,12 @@ def _partition(
         split = ways.natural(arrays.owners[left], users=users, minimum=minimum, generator=generator)
         return ways.Partition(order=left[split.order], offsets=split.offsets)
     assert users is not None
-    labels = arrays.labels[left]
     if kind == "iid":
-        split = ways.iid(labels, users=users, generator=generator)
-    elif kind == "dirichlet":
+        split = ways.iid(arrays.labels[left], users=users, generator=generator)
+        return ways.Partition(order=left[split.order], offsets=split.offsets)
+    left = left[arrays.labels[left] >= 0]  # who is dealt what follows from labels: there must be some
+    labels = arrays.labels[left]
+    if kind == "dirichlet":
         split = ways.dirichlet(labels, users=users, alpha=alpha, minimum=minimum, generator=generator)
     elif kind == "degree":
         split = ways.degree(labels, users=users, share=degree, generator=generator)
@@ -360,7 +369,7 @@ def _from_arrays(name: str, features: Any, labels: Any, test_features: Any, test
         name=name,
         encoding=Scaling() if pixels else None,
     )
-    return tested_classes(arrays)
+    return say_untested(arrays)
 
 
 def _own_features(name: str, values: Any) -> NDArray[np.float32] | NDArray[np.uint8]:

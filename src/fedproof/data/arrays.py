@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.data import text
-from fedproof.federation import EncodedBy, Federation
+from fedproof.federation import EncodedBy, Federation, by_place
 
 Kind = TypeVar("Kind", bound=np.generic)
 _LOG = logging.getLogger("fedproof")
@@ -31,6 +31,7 @@ class Arrays:
 
     Attributes:
         features: `(instances, ...)`, as stored (bytes, texts); `encoding` makes them float32 or token ids.
+        labels: `(instances,)`; -1 for an instance of no class, which is left out, see `as_federation`.
         owners: `(instances,)`, the user of each instance where the data come with users; else None.
         test_owners: `(inputs,)`, likewise; -1 for an input that belongs to no training user.
         ids: `(instances,)`, the identity of each instance, which stays whoever joins or leaves; None where
@@ -53,6 +54,7 @@ class Arrays:
     vectors: NDArray[np.float32] | None = None
     test_texts: NDArray[np.generic] | None = None
     encoded_by: EncodedBy | None = None
+    tested_only: bool = False  # whether test inputs say which classes there are, see `say_untested`
 
     def __post_init__(self) -> None:
         for features, labels in ((self.features, self.labels), (self.test_features, self.test_labels)):
@@ -97,28 +99,26 @@ def choose_classes(arrays: Arrays, classes: Sequence[int | str] | None) -> Array
     numbers = np.full(len(arrays.class_names), -1, dtype=np.int64)
     numbers[wanted] = np.arange(len(wanted))
     labels, test_labels = numbers[arrays.labels], numbers[arrays.test_labels]
-    kept, test_kept = labels >= 0, test_labels >= 0
+    kept, test_kept = (labels >= 0) & (arrays.labels >= 0), test_labels >= 0
     names = tuple(arrays.class_names[index] for index in wanted)
     renamed = replace(arrays, labels=labels, test_labels=test_labels, class_names=names)
     return chosen(renamed, rows=kept, test_rows=test_kept)
 
 
-def tested_classes(arrays: Arrays) -> Arrays:
-    """The data without training instances of no class, whose label is -1; a line says how many there were.
+def say_untested(arrays: Arrays) -> Arrays:
+    """The same data, marked; a line says how many training instances are of no class, hence left out.
 
     Where data come without a list of classes, those of the test inputs are the classes: users must not decide
     how many there are. One poisoned label that nobody else has would change the shape of every model.
     """
-    known = arrays.labels >= 0
-    if known.all():
-        return arrays
-    _LOG.warning(
-        "%s: %d training instances are left out, no test input has a label like theirs; classes are those of "
-        "the test inputs",
-        arrays.name,
-        len(known) - int(known.sum()),
-    )
-    return chosen(arrays, rows=known)
+    if untested := int((arrays.labels < 0).sum()):
+        _LOG.warning(
+            "%s: %d training instances are left out, no test input has a label like theirs; classes are "
+            "those of the test inputs",
+            arrays.name,
+            untested,
+        )
+    return replace(arrays, tested_only=True)
 
 
 Source = TypeVar("Source", "Arrays", Federation)
@@ -179,12 +179,22 @@ def as_federation(
 
     Every array is made read-only: who poisons a federation must make a new one. Users to whom instances were
     dealt out are known by their number; those whom the data come with (`natural`) by the data's identities.
+
+    Guarantee: instances of no class are left out when everybody has got hers, and leave an empty place. Were
+    they left out before, one poisoned label would make one instance less to deal out, other users of it all,
+    and other places, which random numbers are drawn by, of all that stand behind.
     """
+    there = arrays.labels[order] >= 0
+    order, offsets, places = order[there], _shortened(arrays.name, there, offsets), _places(offsets)[there]
     rows, kept = order if public is None else np.concatenate([order, public]), len(order)
     is_text = isinstance(arrays.encoding, text.Encoding)
     texts = arrays.test_features if is_text else arrays.test_texts
     final = read_only(encoded(arrays, rows))
     by = arrays.encoded_by
+    users = _owner_ids(final, offsets) if natural else np.arange(len(offsets) - 1)
+    ids = None if final.ids is None else final.ids[:kept]
+    if ids is None and not there.all():
+        ids = by_place(users.repeat(np.diff(offsets)), places)
     return Federation(
         features=final.features[:kept],
         labels=final.labels[:kept],
@@ -195,12 +205,27 @@ def as_federation(
         name=final.name,
         vectors=final.vectors,
         test_texts=None if texts is None else tuple(map(str, texts.tolist())),
-        user_ids=_owner_ids(final, offsets) if natural else np.arange(len(offsets) - 1),
-        instance_ids=None if final.ids is None else final.ids[:kept],
+        user_ids=users,
+        instance_ids=ids,
+        left_out=len(there) - kept,
+        tested_only=arrays.tested_only,
         most_instances=most_instances,
         public_features=None if public is None else final.features[kept:],
         encoded_by=by if public is None else replace(by or EncodedBy(), public=len(public)),
     )
+
+
+def _places(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The place of each instance among its user's."""
+    return np.asarray(np.arange(offsets[-1]) - offsets[:-1].repeat(np.diff(offsets)))
+
+
+def _shortened(name: str, there: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Offsets without instances that are not `there`; whoever holds nothing else is refused."""
+    found = np.concatenate([[0], np.cumsum(there)])[offsets]
+    if (empty := np.flatnonzero(np.diff(found) == 0)[:5].tolist()) and not there.all():
+        raise ValueError(f"{name}: users {empty} hold no instance of a class that is tested; remove them")
+    return np.asarray(found)
 
 
 def _owner_ids(arrays: Arrays, offsets: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.data.arrays import Arrays, Scaling
+from fedproof.data.arrays import Arrays, Scaling, say_untested
 from fedproof.data.files import MAX_BYTES, MAX_RATIO, existing, reading, sha256_of
 
 FOLDER = "mnist"
@@ -42,7 +42,7 @@ def read(data_folder: Path) -> Arrays:
 def read_folder(folder: Path, *, name: str) -> Arrays:
     """Training and test images `(instances, 1, height, width)` of a folder with files like MNIST's.
 
-    Their classes are the labels from 0 to the largest one.
+    Their classes are the labels from 0 to the largest one of the test images: users decide none.
     """
     images, labels = _read_part(folder, "train", name)
     test_images, test_labels = _read_part(folder, "t10k", name)
@@ -50,16 +50,17 @@ def read_folder(folder: Path, *, name: str) -> Arrays:
         raise ValueError(
             f"{folder}: training images have {images.shape[2:]} pixels, test images {test_images.shape[2:]}"
         )
-    classes = 10 if name == FOLDER else 1 + int(max(labels.max(), test_labels.max()))
-    return Arrays(
+    classes = 10 if name == FOLDER else 1 + int(test_labels.max())
+    arrays = Arrays(
         features=images,
-        labels=labels,
+        labels=np.where(labels < classes, labels, -1),
         test_features=test_images,
         test_labels=test_labels,
         class_names=tuple(map(str, range(classes))),
         name=name,
         encoding=Scaling(),
     )
+    return say_untested(arrays)
 
 
 def read_idx(path: Path, *, dimensions: int, remedy: str = REMEDY) -> NDArray[np.uint8]:

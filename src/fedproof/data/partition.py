@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check
+from fedproof.threat import Relation, Unit
 
 KINDS = ("iid", "dirichlet", "degree", "natural")
 
@@ -184,3 +185,24 @@ def _dirichlet_weights(alpha: float, users: int, generator: np.random.Generator)
     logs = np.log(generator.standard_gamma(alpha + 1, size=users)) - generator.exponential(size=users) / alpha
     weights = np.exp(logs - logs.max())
     return np.asarray(weights / weights.sum())
+
+
+def unsettled(partition: str, drawn: bool, sifted: bool, least: int) -> frozenset[tuple[Unit, Relation]]:
+    """Of which units, under which relation, one may change who else is there, or who holds what.
+
+    Users whom the data come with may fall out because of what they hold, if classes are `sifted` or there is
+    a `least` number of instances; users that are `drawn` are drawn from all. Instances that are dealt out are
+    dealt otherwise if there is one more, or, but for `iid`, if one has another label.
+    """
+    if partition == "natural":
+        falls_out = sifted or least > 1
+        found = {
+            (Unit.USER, Relation.JOIN): drawn,
+            (Unit.USER, Relation.REPLACE): falls_out,
+            (Unit.INSTANCE, Relation.JOIN): drawn or falls_out,
+            (Unit.INSTANCE, Relation.REPLACE): sifted,
+        }
+    else:
+        by_label = sifted or partition != "iid"
+        found = {(Unit.INSTANCE, Relation.JOIN): True, (Unit.INSTANCE, Relation.REPLACE): by_label}
+    return frozenset(pair for pair, true in found.items() if true)

@@ -182,6 +182,19 @@ def plan_for(
     return tuple(store.plan(num_replicas, size, mark, None if any_engine else engine_version()))
 
 
+def check_all_there(task: Task, num_replicas: int, folder: Path, part_size: int | None) -> None:
+    """Raise ValueError where models that were counted would be made again, by noise that nobody can repeat.
+
+    Whoever saw the first ones would see two trainings, of which a ledger counts one.
+    """
+    parts = plan_for(task, num_replicas, folder, part_size)
+    if not all(store.is_finished(folder, part) for part in parts):
+        raise ValueError(
+            f"{folder}: its models were made and counted, and some are gone; they cannot be made again "
+            "(ensemble.secure_noise): put them back, or choose a new directory"
+        )
+
+
 def check_reachable(address: str) -> None:
     """Raise ValueError in seconds where Ray itself would wait for minutes.
 

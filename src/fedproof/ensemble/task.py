@@ -180,17 +180,39 @@ def _check_solver(task: Task) -> None:
         )
 
 
+_UNSETTLED = Caveat(
+    code="unsettled",
+    sentence=(
+        "who takes part, or who holds what, was settled with a look at all data: one unit that is poisoned "
+        "may change it for others"
+    ),
+    remedy="Choose classes and users beforehand, and load what is left, as a Federation or a LEAF folder.",
+)
+
+
+_LEFT_OUT = Caveat(
+    code="chance-by-size",
+    sentence=(
+        "the chance of an instance to enter a batch follows from how many instances users hold, and one "
+        "whose label no test input has does not count: it changes the chances of others"
+    ),
+    remedy="Declare mechanism.batch_probability.",
+)
+
+
 def caveats_of(task: Task, relation: Relation) -> tuple[Caveat, ...]:
-    """Why this training proves nothing about units that join or leave; nothing about those that are replaced.
+    """Why this training proves nothing about units that join or leave, or about those that are replaced.
 
     The description of a mechanism says what rates and noise are. Whether they, and everybody's random
     numbers, stay as they are when a unit joins is a matter of how it is executed, and on what data.
     """
-    if relation is not Relation.JOIN:
-        return ()
     found, federation, unit = [], task.federation, task.mechanism.unit
+    if (unit, relation) in federation.unsettled:
+        found.append(_UNSETTLED)
+    if relation is not Relation.JOIN:
+        return (*found, *[_LEFT_OUT] * (federation.tested_only and getattr(task.mechanism, "by_size", False)))
     ids = federation.user_ids if unit is Unit.USER else federation.instance_ids
-    if ids is None:
+    if ids is None or (unit is Unit.INSTANCE and federation.left_out):
         places = (
             f"{unit}s have no identities, only places in the data, which change when somebody joins or leaves"
         )

@@ -23,6 +23,7 @@ class Bounding:
     def __post_init__(self) -> None:
         if self.num_layers is not None:
             check.count(num_layers=self.num_layers)
+            check.plain(self)
 
     @property
     def sensitivity(self) -> float:
@@ -109,6 +110,7 @@ class Quantile(Bounding):
     def __post_init__(self) -> None:
         check.open_probability(target=self.target)
         check.positive(learning_rate=self.learning_rate, count_noise_std=self.count_noise_std)
+        check.plain(self)
 
     @property
     def bit_noise(self) -> float:  # type: ignore[override]

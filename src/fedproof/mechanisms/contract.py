@@ -49,6 +49,7 @@ class Query:
                 f"noise_multiplier = {self.noise_multiplier!r} must be positive: without noise units must be "
                 "sampled, and once"
             )
+        check.plain(self)
 
 
 _EXECUTED = "training was executed exactly as the mechanism is described here"
@@ -109,6 +110,7 @@ class Mechanism:
         check.not_negative_count(adversaries=self.adversaries)
         if not self.unaccounted:
             check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
+        check.plain(self)
         if self.population is None:
             return
         check.count(population=self.population)

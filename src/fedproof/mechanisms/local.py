@@ -68,6 +68,7 @@ class Local(UploadedOnce):
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)
         check.count(honest=self.honest)
+        check.plain(self)
         if self.noise_multiplier < _LEAST:  # so that its deviation is many steps of the grid
             raise ValueError(f"noise_multiplier = {self.noise_multiplier!r} must be at least {_LEAST}")
         if self.upload.kind not in self.uploads:
@@ -103,8 +104,9 @@ class Local(UploadedOnce):
 
         Rounding the noise is rounding the noised vector, as the vector is on the grid.
         """
-        inside = on_grid(self.upload.inside(vectors) / self.reach)
-        noise = normal * (self.noise_multiplier * self.upload.norm / (self.reach * GRID))
+        reach = self.reach
+        inside = on_grid(self.upload.inside(vectors) / reach)
+        noise = normal * (self.noise_multiplier * self.upload.norm / (reach * GRID))
         sent = inside + np.rint(noise)
         return sent.argmax(axis=2) if isinstance(self.upload, Anchors) else sent * GRID
 

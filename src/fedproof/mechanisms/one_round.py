@@ -96,6 +96,7 @@ class OneRound(UploadedOnce):
 
     def __post_init__(self) -> None:
         check.not_negative(noise_multiplier=self.noise_multiplier)
+        check.plain(self)
         object.__setattr__(self, "unit", Unit(self.unit))
         if self.unit is Unit.INSTANCE and self.upload.labels:
             raise ValueError(

@@ -44,6 +44,7 @@ class Poisson(Drawing):
 
     def __post_init__(self) -> None:
         check.probability(probability=self.probability)
+        check.plain(self)
 
     def expected(self, num_units: int) -> float:
         """Expected number of units that are drawn: the fixed divisor of a sum over them.
@@ -84,6 +85,7 @@ class FixedSize(Drawing):
             raise ValueError(f"users = {self.users} must be at most {MOST_USERS}, more than there are people")
         if self.cohort > self.users:
             raise ValueError(f"cohort = {self.cohort} must be at most the number of users = {self.users}")
+        check.plain(self)
 
     @property
     def drawn_from(self) -> int:  # type: ignore[override]

@@ -77,6 +77,7 @@ class _Head(ABC):
 
     def __post_init__(self) -> None:
         check.count(features=self.features, classes=self.classes)
+        check.plain(self)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -207,6 +208,7 @@ class _Near:
         if self.classes < 2:
             raise ValueError(f"classes = {self.classes} must be at least 2: one leaves nothing to decide")
         check.positive(sharpness=self.sharpness)
+        check.plain(self)
 
     @property
     def shape(self) -> tuple[int, int]:

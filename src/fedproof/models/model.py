@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedproof.arrays import layer_sizes
 from fedproof.models.precision import clip_scales, seeded, training_dtype
-from fedproof.models.tape import Tape, Weights, traces
+from fedproof.models.tape import Tape, Weights, pulled_back, traces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +180,7 @@ class StackedModel:
         with torch.enable_grad():
             short = self._run(leaf, inputs, None, training_dtype(params))
             logits = short.to(params.dtype)
-            return torch.autograd.grad(logits, leaf, loss_gradient(logits, labels, factors))[0]
+            return pulled_back(logits, loss_gradient(logits, labels, factors), (leaf,))[0]
 
     def clipped_gradient(
         self, params: Tensor, inputs: Tensor, labels: Tensor, mask: Tensor, clip_norm: float

@@ -59,8 +59,10 @@ def is_linear(model: Model) -> bool:
     >>> is_linear(logistic((8, 8), 10)), is_linear(mlp((8, 8), 10))
     (True, False)
     """
-    module = model.module()
-    return isinstance(module, PlainMLP) and module.num_layers == 1
+    forward = getattr(model, "forward", None)  # a module would have to be made, and every task asks
+    return (
+        isinstance(forward, partial) and forward.func is _mlp_forward and forward.keywords["num_layers"] == 1
+    )
 
 
 class PlainMLP(nn.Module):

@@ -69,9 +69,27 @@ def traces(logits: Tensor, gradient: Tensor, tape: Tape) -> list[Trace]:
     names = [tap.weight for tap in tape]
     if len(set(names)) < len(names):
         raise ValueError(f"of {', '.join(names)} one is used twice: its gradient would be a sum of both uses")
-    gradients = torch.autograd.grad(logits, [tap.outputs for tap in tape], gradient)
+    gradients = pulled_back(logits, gradient, tuple(tap.outputs for tap in tape))
     batch = logits.shape[1]
     return [tap.trace(found, batch, logits.dtype) for tap, found in zip(tape, gradients, strict=True)]
+
+
+# The engine behind `torch.autograd.grad`, no part of torch's public names: a release may lack it.
+_engine = getattr(torch.autograd.graph, "_engine_run_backward", None)
+
+
+def pulled_back(outputs: Tensor, gradient: Tensor, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """What `torch.autograd.grad(outputs, inputs, gradient)` gives, which costs more.
+
+    It compares shapes by a system of computer algebra, whose import takes half a second of every process.
+    """
+    if _engine is None:
+        return torch.autograd.grad(outputs, inputs, gradient)
+    assert outputs.shape == gradient.shape
+    found: tuple[Tensor, ...] = _engine(
+        (outputs,), (gradient,), False, False, inputs, False, accumulate_grad=False
+    )
+    return found
 
 
 def affine(

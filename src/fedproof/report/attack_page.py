@@ -9,7 +9,7 @@ from fedproof.certificates.soundness import cost_caveats
 from fedproof.report.chart import Band, Chart, Line, Points, Series, Tone, check_rows, toned
 from fedproof.report.page import Markup, details, note, section, soundness_box, table, write_simple_page
 from fedproof.report.svg import figure
-from fedproof.report.words import number, percent, plural
+from fedproof.report.words import needed_units, number, percent, plural
 from fedproof.robustness import AttackRow
 
 COLUMNS = {
@@ -188,7 +188,9 @@ def write_inefficacy_page(result: Inefficacy, path: Path) -> Path:
     if tau is not None:
         needed = "more than searched"
         if result.needed is not None:
-            needed, least = number(result.needed), plural(math.ceil(result.needed), unit)
+            # A hair above a whole number is what rounding made of it.
+            whole = math.ceil(result.needed * (1 - 1e-9) - 1e-9)
+            needed, least = needed_units(result.needed), plural(whole, unit)
             sentence += f" To divide it by {number(tau)}, an attack needs {least} at least."
         found = table(("Method", f"Poisoned {unit}s"), [(settings.method, needed)])
         parts.append(section("needed", f"Adversaries needed to divide the cost by {number(tau)}", found))

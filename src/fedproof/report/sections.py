@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedproof.accounting.epsilon import natural_relation
 from fedproof.arrays import votes_of
 from fedproof.certificates import Certificate, Method
+from fedproof.certificates.soundness import unproved
 from fedproof.federation import Federation
 from fedproof.mechanisms import Releases
 from fedproof.report.page import Markup, join, note, section, table, tag, void
@@ -167,6 +168,9 @@ def _accountants(run: RunData) -> Markup:
         text += f" This is towards the server, which sees what each user sends. {_of_sum(run, summary)}"
     if summary.secure_noise:
         text += " Cohorts and noise came from the operating system: no seed gives them away or repeats them."
+    why = None if run.mechanism is None else unproved(run.mechanism)
+    if why is not None:
+        text += f" The paper's number is as published, and no bound here: {why}."
     if run.mechanism is not None and run.mechanism.reasons:
         text += " It is no guarantee here: see above what is not met."
     models = None if summary.released else summary.replicas  # of one model there is nothing to add up

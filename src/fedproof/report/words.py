@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 from fedproof.summary import LEFT_OUT, RunSummary
 from fedproof.threat import Relation, ThreatModel, Unit
@@ -20,41 +20,6 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f}{SPACE}%"
 
 
-def at_most(value: float, places: int) -> str:
-    """An upper bound with so many decimals, never below it as it is shown.
-
-    >>> at_most(0.10001, 4), at_most(2.5, 1), at_most(math.inf, 2)
-    ('0.1001', '2.5', 'inf')
-    """
-    return _directed(value, places, ROUND_CEILING)
-
-
-def at_least(value: float, places: int) -> str:
-    """A lower bound with so many decimals, never above it as it is shown.
-
-    >>> at_least(0.10009, 4), at_least(-0.00001, 4)
-    ('0.1000', '-0.0001')
-    """
-    return _directed(value, places, ROUND_FLOOR)
-
-
-def significant(value: float, digits: int, *, down: bool = False) -> str:
-    """An upper bound with so many significant digits, never below it as it is shown; `down`: a lower one.
-
-    >>> significant(1.2341e-5, 3), significant(35.21, 4), significant(1234567.8, 6, down=True)
-    ('1.24e-05', '35.21', '1.23456e+06')
-    """
-    direction = ROUND_FLOOR if down else ROUND_CEILING
-    return f"{float(Context(prec=digits, rounding=direction).create_decimal(value)):.{digits}g}"
-
-
-def _directed(value: float, places: int, direction: str) -> str:
-    if not math.isfinite(value):
-        return str(value)
-    with localcontext(prec=400):  # digits of the largest float, and more
-        return f"{Decimal(value).quantize(Decimal(1).scaleb(-places), rounding=direction):f}"
-
-
 def rounded_up(value: float, digits: int = 4) -> str:
     """A privacy loss with `digits` significant digits, never below what was computed.
 
@@ -68,6 +33,39 @@ def rounded_up(value: float, digits: int = 4) -> str:
     places = digits - 1 - math.floor(math.log10(value))
     up = math.ceil(value * 10.0**places - 1e-9) / 10.0**places
     return f"{up:.{max(places, 0)}f}"
+
+
+def scientific_up(value: float, digits: int = 3) -> str:
+    """A chance with `digits` significant digits, however small, never below what was computed.
+
+    >>> scientific_up(1.2301e-7), scientific_up(0.25)
+    ('1.24e-07', '0.25')
+    """
+    up = Context(prec=digits, rounding=ROUND_CEILING).create_decimal_from_float(value)
+    return f"{float(up):.{digits}g}"
+
+
+def at_least(value: float, places: int = 4) -> str:
+    """A lower bound with so many decimals, never above what was computed.
+
+    >>> at_least(0.33338), at_most(0.33331), at_most(0.1), at_most(0.00001)
+    ('0.3333', '0.3334', '0.1000', '0.0001')
+    """
+    return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-places), ROUND_FLOOR):f}"
+
+
+def at_most(value: float, places: int = 4) -> str:
+    """An upper bound with so many decimals, never below what was computed."""
+    return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-places), ROUND_CEILING):f}"
+
+
+def needed_units(least: float) -> str:
+    """So many units an attack needs, or more; the paper's number need not be whole.
+
+    >>> needed_units(5), needed_units(4.6059)
+    ('5', '4.60')
+    """
+    return at_least(least, 0 if float(least).is_integer() else 2)
 
 
 def number(value: float) -> str:
