@@ -16,7 +16,16 @@ from fedproof.ensemble import (
     train_ensemble,
     train_replicas,
 )
-from fedproof.mechanisms import FixedSize, InstanceFedAvg, PerLayer, Poisson, Quantile
+from fedproof.mechanisms import (
+    FixedSize,
+    InstanceFedAvg,
+    InstanceFedSGD,
+    LocalTraining,
+    PerLayer,
+    Poisson,
+    Quantile,
+    UserFedAvg,
+)
 from fedproof.models import build
 from fedproof.rounds.stacking import LANES
 from fedproof.seeds import draw_cohorts
@@ -269,3 +278,17 @@ def test_products_have_all_digits_whatever_the_process_asked_for(task):
         torch.set_float32_matmul_precision(before)
     assert set(seen) == {"highest"}
     assert after == "medium"
+
+
+@pytest.mark.parametrize("value", [1e-44, 1e38])
+@pytest.mark.parametrize("kind", [InstanceFedSGD, InstanceFedAvg, UserFedAvg])
+def test_a_clip_norm_that_float32_cannot_keep_is_refused_before_training(kind, value, task):
+    steps = {"batch_probability": 0.5} if kind is not UserFedAvg else {}
+    steps |= {"local_steps": 2} if kind is InstanceFedAvg else {}
+    users = FixedSize(cohort=2, users=task.federation.num_users)
+    extreme = kind(rounds=1, noise_multiplier=1.0, sampling=users, clip_norm=value, **steps)
+    with pytest.raises(ValueError, match=r"clip_norm = 1e[-+]\d\d must be from 1e-30 to 1e\+30: float32"):
+        replace(task, mechanism=extreme, local=LocalTraining())
+    loud = extreme.altered(clip_norm=1e20, noise_multiplier=1e20)
+    with pytest.raises(ValueError, match=r"clip_norm \* noise_multiplier = 1e\+40 must be from"):
+        replace(task, mechanism=loud, local=LocalTraining())

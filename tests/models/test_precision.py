@@ -15,6 +15,7 @@ from fedproof.ensemble import Sizes, Task, fingerprint, first_updates, predict, 
 from fedproof.federation import Federation
 from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedAvg, LocalTraining, Poisson, UserFedAvg
 from fedproof.models import build
+from fedproof.models.networks import linear
 from fedproof.models.precision import all_digits
 from fedproof.robustness.poisoned import attacked_first_updates, under_attack
 from tests.models.brought import CLASSES, MODULES, SHAPE
@@ -294,3 +295,18 @@ def test_torch_without_the_newer_settings_is_told_by_the_older(monkeypatch):
             assert torch.get_float32_matmul_precision() == "highest"
             assert not torch.backends.cudnn.allow_tf32
         assert settings() == before
+
+
+@pytest.mark.parametrize("clip_norm", [1.0, 0.01, 1e-6, 1e-9, 1e-30])
+def test_no_input_however_huge_lifts_a_gradient_above_its_clip_norm(clip_norm):
+    # A factor times a gradient below 1e-38 was rounded up, and the input made it large: by 17 % at 1e-6.
+    generator, model = torch.Generator().manual_seed(0), linear((64,), 10)
+    inputs = torch.zeros(2000, 1, 64)
+    inputs[:1000, 0, 0] = 3.3e38 * torch.rand(1000, generator=generator)
+    inputs[1000:, 0, 0] = 10 ** (76 * torch.rand(1000, generator=generator) - 38)
+    params = torch.zeros(2000, model.layout.dim)
+    params[:, -10:] = torch.randn(10, generator=generator)
+    labels = torch.randint(0, 10, (2000, 1), generator=generator)
+    found = model.clipped_gradient(params, inputs, labels, torch.ones(2000, 1, dtype=torch.bool), clip_norm)
+    longest = found.total.double().norm(dim=1).max() / clip_norm
+    assert 0.99 < longest <= 1

@@ -152,8 +152,8 @@ def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
             f"that is towards the server, {rounded_up(document['epsilon_if_replaced'])} (pld) for one {unit} "
             f"replaced; of the sum alone, if {document['honest']} users add their noise: "
             f"ε = {rounded_up(sums['join'])}, {rounded_up(sums['replace'])} for one {unit} replaced",
-            f"one poisoned user weighs up to {document['reach']:.4g} times what an honest one says: the "
-            "server must leave room for noise",
+            f"one poisoned user weighs up to {scientific_up(document['reach'], 4)} times what an honest one "
+            "says: the server must leave room for noise",
         )
     if "replicas" in document:
         cost = document["ensemble_epsilon"]
@@ -234,7 +234,11 @@ def verify(
     believed = unverified(text, labels)
     count = f"{document['num_inputs']} inputs" if "num_inputs" in document else "bounds on a cost"
     holds = "does not hold" if differences else f"every number holds ({count})"
-    but = f"{';' if differences else ' but these,'} not verified without --labels: {', '.join(believed)}"
+    again = unverified(text, labels=())  # what no labels cure
+    cured = [item for item in believed if item not in again]
+    kinds = (("without --labels", cured), ("from a file of version 1, certify again", again))
+    told = "; ".join(f"not verified {how}: {', '.join(items)}" for how, items in kinds if items)
+    but = f"{';' if differences else ' but these,'} {told}"
     answer(
         {"valid": not differences, "differences": list(differences), "unverified": list(believed)},
         f"{certificate}: {holds}{but if believed else ''}",

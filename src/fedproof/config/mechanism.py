@@ -76,8 +76,8 @@ class MechanismSection(Section):
     honest: Annotated[Count | None, Of("upload", ("rows", "ball"))] = None
     # how updates are bounded; `median` and `per-layer-median` are not private, and say so
     clip: Literal["flat", "per-layer", "median", "per-layer-median", "quantile"] = "flat"
-    # longest update, or gradient of an instance, that enters a sum unchanged; where `clip` is quantile, to
-    # begin with
+    # longest update, or gradient of an instance, that enters a sum unchanged, from 1e-30 to 1e30; where
+    # `clip` is quantile, to begin with
     clip_norm: Annotated[Positive, Of("clip", ("flat", "per-layer", "quantile"))] = 1.0
     # of `clip = "quantile"`: share of updates that should not be clipped
     quantile: Annotated[Open, _QUANTILE] = 0.5

@@ -122,6 +122,8 @@ def _check_mechanism(task: Task) -> None:
             f"copies = {task.model.copies} must be 1 for kind = '{mechanism.kind}' with noise, which would "
             "be added to every copy"
         )
+    if noised:
+        _check_clip_norm(mechanism)
     mechanism.sampling.check_units(task.units.num_users)
     mechanism.check_users(task.federation.sizes, task.local.batch_size)
     _check_solver(task)
@@ -141,6 +143,28 @@ def _check_mechanism(task: Task) -> None:
         raise ValueError(
             f"num_layers = {clipping.num_layers} must be the model's number of layers = {layers}"
         )
+
+
+_SMALLEST, _LARGEST = 1e-30, 1e30  # of clip norm and noise
+
+
+def _check_clip_norm(mechanism: Mechanism) -> None:
+    """Refuse a clip norm, or noise, at which the engine's numbers do not keep what is accounted.
+
+    Guarantee: between the two limits a vector of up to 2^40 numbers of float32 adds at most the clip norm S.
+    Proof: what is clipped has room for 2^-20 of S. Normal numbers err by 2^-24 of themselves, those below by
+    2^-150 each, together by 2^-130, less than 2^-30 of S. A batch of 10^8 gradients, and noise, stay finite:
+    past that a sum is not a number, whoever else is in it.
+    """
+    for key, value in (
+        ("clip_norm", mechanism.clip_norm),
+        ("clip_norm * noise_multiplier", mechanism.clip_norm * mechanism.noise_multiplier),
+    ):
+        if not _SMALLEST <= value <= _LARGEST:
+            raise ValueError(
+                f"{key} = {value:g} must be from {_SMALLEST:g} to {_LARGEST:g}: float32 does not hold sums "
+                "of such vectors as they are accounted"
+            )
 
 
 def _check_solver(task: Task) -> None:

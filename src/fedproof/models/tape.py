@@ -178,7 +178,10 @@ class AffineTrace:
         if self.products is not None:
             weight = factors.unsqueeze(1) @ self.products.flatten(2)
         else:
+            # Below the smallest normal number a product may be rounded up to twice itself, which huge inputs
+            # make large: there it counts as zero.
             scaled = (self.gradients.to(self.dtype) * factors[:, :, None, None]).flatten(1, 2)
+            scaled = torch.nn.functional.hardshrink(scaled, torch.finfo(self.dtype).tiny)
             weight = scaled.mT @ self.inputs.to(self.dtype).flatten(1, 2)
         target = views[self.names[0]]
         if target.dim() == 5:
