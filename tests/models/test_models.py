@@ -167,6 +167,26 @@ def test_a_gradient_that_cancels_over_positions_adds_at_most_the_clip_norm(rest)
     assert float((weight.square().sum() + bias.square().sum()).sqrt()) <= clip_norm
 
 
+def test_positions_that_cancel_take_no_digits_of_other_instances_along():
+    # In float32 an instance whose gradient is zero moved the sum of 256 by a twentieth of a clip norm.
+    inputs, gradients = torch.zeros(1, 256, 16, 576), torch.zeros(1, 256, 16, 128)
+    inputs[..., 0], gradients[..., 0] = 1, 0.9 / 16
+    gradients[0, -1, :8, 0], gradients[0, -1, 8:, 0] = 1e5, -1e5
+    trace = AffineTrace(names=("w", "b"), inputs=inputs, gradients=gradients, dtype=torch.float32)
+    assert trace.products is None
+    factors, _, _ = instance_factors(trace.squared_norms().sqrt(), 1.0, torch.float32)
+    assert factors[0, -1] > 0.8
+
+    def summed(factors):
+        views = {"w": torch.empty(1, 128, 576), "b": torch.empty(1, 128)}
+        trace.write(views, factors)
+        return views["w"]
+
+    without = factors.clone()
+    without[0, -1] = 0
+    assert float((summed(factors) - summed(without)).norm()) < 256**2 * 2**-25
+
+
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["linear", "mlp", "mnist-cnn", "brought"])
 def test_an_instance_that_is_not_finite_counts_as_zero(name, poison):

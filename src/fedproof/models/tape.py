@@ -174,15 +174,22 @@ class AffineTrace:
         return _paired_norms(a, g, self.dtype).square() + bias
 
     def write(self, views: Weights, factors: Tensor) -> None:
-        """Write the sum over instances of gradient times factor `(stack, batch)` into the named `views`."""
+        """Write the sum over instances of gradient times factor `(stack, batch)` into the named `views`.
+
+        Over several positions it is taken in float64: theirs may be large, and cancel, where the instance's
+        gradient is small, and in fewer digits they would take those of other instances along. With W
+        instances and P positions it errs by WP 2⁻⁵³ of all their lengths, of which `_paired_norms` lets each
+        instance have at most 2²⁸ / P clip norms, or 2²²: by less than W² 2⁻²⁵ clip norms together.
+        """
         if self.products is not None:
             weight = factors.unsqueeze(1) @ self.products.flatten(2)
         else:
             # Below the smallest normal number a product may be rounded up to twice itself, which huge inputs
             # make large: there it counts as zero.
-            scaled = (self.gradients.to(self.dtype) * factors[:, :, None, None]).flatten(1, 2)
-            scaled = torch.nn.functional.hardshrink(scaled, torch.finfo(self.dtype).tiny)
-            weight = scaled.mT @ self.inputs.to(self.dtype).flatten(1, 2)
+            kind = self.dtype if self.inputs.shape[2] == 1 else torch.float64
+            scaled = (self.gradients.to(kind) * factors[:, :, None, None].to(kind)).flatten(1, 2)
+            scaled = torch.nn.functional.hardshrink(scaled, torch.finfo(kind).tiny)
+            weight = scaled.mT @ self.inputs.to(kind).flatten(1, 2)
         target = views[self.names[0]]
         if target.dim() == 5:
             target = target.permute(0, 1, 3, 4, 2)
@@ -194,8 +201,9 @@ def _paired_norms(a: Tensor, g: Tensor, dtype: torch.dtype) -> Tensor:
     """At least the norm `(stack, batch)` of Σ g aᵀ over positions, without computing that matrix.
 
     ‖Σ g aᵀ‖² = Σ (a·a')(g·g') over pairs of positions: cheaper than the matrix if positions are few. The sum
-    may cancel, and then consists of what was rounded: of float64 here, and of factor times g in `dtype` when
-    the matrix is summed. Both are bounded by Σ |g||a| and added.
+    may cancel, and then consists of what was rounded: of float64 here, and in `dtype` before. Both are
+    bounded by Σ |g||a| and added; of which, over very many positions, so much that `AffineTrace.write` errs
+    by as little.
     """
     pairs = [rows.flatten(0, 1) @ rows.flatten(0, 1).mT for rows in (a, g)]
     squared = (pairs[0] * pairs[1]).sum((1, 2)).view(a.shape[:2])
@@ -203,7 +211,7 @@ def _paired_norms(a: Tensor, g: Tensor, dtype: torch.dtype) -> Tensor:
     lengths = lengths.view(a.shape[:2])
     terms = a.shape[3] + g.shape[3] + a.shape[2] ** 2
     squared = squared.clamp(min=0) + terms * torch.finfo(torch.float64).eps * lengths.square()
-    least: Tensor = squared.sqrt() + 2 * torch.finfo(dtype).eps * lengths
+    least: Tensor = squared.sqrt() + max(2, a.shape[2] / 32) * torch.finfo(dtype).eps * lengths
     return least
 
 

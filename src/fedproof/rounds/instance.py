@@ -110,19 +110,17 @@ def clipped_sums(
 ) -> Tensor:
     """Sum of clipped gradients `(models, dim)` over each model's instances, batch after batch.
 
-    Guarantee: one instance adds at most `clip_norm`, and nothing where its gradient is not finite; what is
-    rounded when gradients are added up lets it move the sum by less than 1/250 of that more, whatever the
-    widths and however many others there are. A model's sum depends on its own instances alone, bit for bit:
-    batches have the same width for all, and are added one after the other.
+    Guarantee: one instance moves the sum by at most `clip_norm`, whatever is rounded and however many others
+    there are, and not at all where its gradient is not finite. A model's sum depends on its own instances
+    alone, bit for bit: batches have the same width for all, and are added one after the other.
 
     Proof: batches are added in float64, see `aggregation.rule.summed`. What the W instances of one add up to
-    is computed in the type of `params`, in any order: each of W products, and each addition, errs by 2⁻²⁴ of
-    its result. A sum of j has at most j clip norms, and in no order do all sums together have more than one
-    instance after the other, 2 + ... + W: less than W (W + 3) / 2 times 2⁻²⁴ clip norms, and twice that with
-    and without the instance. Only its own batch differs, and W is at most 256.
-
-    Assumes: what is added up are gradients of instances. Where a map is used at several positions and these
-    are too large to be made (`AffineTrace.products`), it is positions, each with a length of its own.
+    is computed in the type of `params`, in any order: each of W products, and each addition, errs by half an
+    ε of its result. A sum of j has at most j norms that gradients are clipped to, and in no order do all sums
+    together have more than one instance after the other, 2 + ... + W: less than W (W + 3) ε / 4 of them, and
+    twice that with and without the instance. Gradients are clipped to so much less. Only the instance's own
+    batch differs, and W is at most 256: that is four thousandths. (What maps that are used at several
+    positions add up is closer than that, see `AffineTrace.write`.)
 
     Args:
         setting: model, users, how many are summed at once.
@@ -138,8 +136,10 @@ def clipped_sums(
 
     def sum_up(stack: _Stack) -> None:
         rows, mask = draw.batch(stack.models, stack.first, stack.width)
+        rounded = stack.width * (stack.width + 3) * torch.finfo(params.dtype).eps / 2
+        inputs, labels = setting.users.features[rows], setting.users.labels[rows]
         found = setting.model.clipped_gradient(
-            params[stack.models], setting.users.features[rows], setting.users.labels[rows], mask, clip_norm
+            params[stack.models], inputs, labels, mask, clip_norm / (1 + rounded)
         )
         models, real = stack.models[stack.real], stack.real
         total[models] += found.total[real]
