@@ -294,6 +294,7 @@ DP_SGD = (
     "mechanism.sampling=none",
     "mechanism.local_steps=3",
     "mechanism.batch_size=4",
+    "mechanism.momentum=0.5",
 )
 
 
@@ -533,7 +534,10 @@ def test_the_hybrid_of_instances_has_both_guarantees(tmp_path, relation, others)
         (("mechanism.pooled=false",), "pooled = false must be true for kind = 'cohort-once'"),
         (("mechanism.balanced=true",), "cosine, shift, flip, stretch, bend and balanced are not used"),
         (("mechanism.bend=1",), "cosine, shift, flip, stretch, bend and balanced are not used"),
-        (("mechanism.cosine=true",), "cosine, shift, flip, stretch, bend and balanced are not used"),
+        (
+            ("mechanism.cosine=true", "mechanism.local_epochs=2"),
+            "cosine, shift, flip, stretch, bend and balanced are not used",
+        ),
         (("mechanism.sampling=none",), "must be poisson or fixed for kind = 'cohort-once'"),
         (("mechanism.clip=quantile",), "clip = 'quantile' belongs to kind = 'user-fedavg', not"),
     ],

@@ -76,7 +76,8 @@ def test_drawn_instances_are_clipped_one_by_one_and_the_divisor_is_fixed(federat
 
 def test_batches_only_say_how_much_is_held_at_a_time(federation):
     few, all_at_once = (trained(federation, HYBRID, batch_size=size) for size in (2, 1000))
-    np.testing.assert_allclose(few[0], all_at_once[0], rtol=1e-9)
+    # A batch decides, besides, how much less than the clip norm its instances have: 1e-11 of it at most.
+    np.testing.assert_allclose(few[0], all_at_once[0], rtol=1e-9, atol=1e-11 * HYBRID.clip_norm)
     for name, values in few[1].items():
         np.testing.assert_allclose(values, all_at_once[1][name], rtol=1e-9, err_msg=name)
     again = trained(federation, HYBRID, epochs=7, momentum=0.9, shift=0)  # a step has neither

@@ -102,8 +102,7 @@ def load(
         users = _default_users(name, arrays)
     if aside is not None and partition != "natural":
         _check_enough(len(aside), len(left), users, minimum if partition == "dirichlet" else 1)
-    generator = np.random.default_rng(seed)
-    split = _partition(arrays, left, partition, users, dirichlet_alpha, degree, minimum, generator)
+    split = _partition(arrays, left, partition, users, dirichlet_alpha, degree, minimum, seed)
     if encode is not None:
         arrays = encode(arrays)
     if partition == "natural":
@@ -292,8 +291,9 @@ def _partition(
     alpha: float,
     degree: float,
     minimum: int,
-    generator: np.random.Generator,
+    seed: int,
 ) -> ways.Partition:
+    generator = np.random.default_rng(seed)
     if kind == "natural":
         if arrays.owners is None:
             raise ValueError(
