@@ -534,10 +534,7 @@ def test_the_hybrid_of_instances_has_both_guarantees(tmp_path, relation, others)
         (("mechanism.pooled=false",), "pooled = false must be true for kind = 'cohort-once'"),
         (("mechanism.balanced=true",), "cosine, shift, flip, stretch, bend and balanced are not used"),
         (("mechanism.bend=1",), "cosine, shift, flip, stretch, bend and balanced are not used"),
-        (
-            ("mechanism.cosine=true", "mechanism.local_epochs=2"),
-            "cosine, shift, flip, stretch, bend and balanced are not used",
-        ),
+        (("mechanism.cosine=true",), "cosine = true is not used by local_epochs = 1"),
         (("mechanism.sampling=none",), "must be poisson or fixed for kind = 'cohort-once'"),
         (("mechanism.clip=quantile",), "clip = 'quantile' belongs to kind = 'user-fedavg', not"),
     ],
