@@ -40,6 +40,7 @@ def test_mnist(needs):
 def test_mnist_zero_and_one_for_the_papers_200_users(needs):
     federation = load("mnist", data_dir=needs("mnist"), classes=[0, 1])
     assert (federation.num_users, len(federation.labels), len(federation.test_labels)) == (200, 12_665, 2_115)
+    assert not federation.tested_only  # its ten classes are published
 
 
 def test_mnist_files_are_the_published_ones(needs):

@@ -60,7 +60,7 @@ def read_folder(folder: Path, *, name: str) -> Arrays:
         name=name,
         encoding=Scaling(),
     )
-    return say_untested(arrays)
+    return arrays if name == FOLDER else say_untested(arrays)  # MNIST's ten classes are published
 
 
 def read_idx(path: Path, *, dimensions: int, remedy: str = REMEDY) -> NDArray[np.uint8]:

@@ -210,7 +210,7 @@ def caveats_of(task: Task, relation: Relation) -> tuple[Caveat, ...]:
     if (unit, relation) in federation.unsettled:
         found.append(_UNSETTLED)
     if relation is not Relation.JOIN:
-        return (*found, *[_LEFT_OUT] * (federation.tested_only and getattr(task.mechanism, "by_size", False)))
+        return (*found, *[_LEFT_OUT] * (federation.tested_only and task.mechanism.by_size))
     ids = federation.user_ids if unit is Unit.USER else federation.instance_ids
     if ids is None or (unit is Unit.INSTANCE and federation.left_out):
         places = (

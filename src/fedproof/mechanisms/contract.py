@@ -101,6 +101,7 @@ class Mechanism:
     pooled: bool = False  # whether a replica trains on its members' instances as one data set
     clip_norm: float = 1.0  # of what is summed, as noise and clipping; noise 0: nothing is clipped
     clipping: Clipping = Flat()
+    by_size: bool = False  # whether chances follow from how many instances users hold, and none is declared
     rule: str | None = None  # of the server; None: any, because nothing rests on it
     adversaries: int = 0  # how many of a cohort the rule is to withstand
     step_options: ClassVar[frozenset[str]] = STEP_OPTIONS  # keys of `LocalTraining` that its steps know
