@@ -193,9 +193,8 @@ def test_attacks_on_disjoint_groups_change_no_certified_vote(tmp_path, unit):
     path = tmp_path / "partition.toml"
     groups = 'kind = "partition"\ngroups = 12\npooled = '
     own = groups + ("true\n" if unit == "instance" else "false\n")
-    text = TINY.replace(
-        "cohort = 12\nnoise_multiplier = 4.0\ndelta = 0.01\n", own
-    )  # a partition has none of them
+    text = TINY.replace("cohort = 12\nnoise_multiplier = 4.0\ndelta = 0.01\n", own)
+    text = text.replace("replicas = 60\n", "")  # a partition has none of them
     path.write_text(
         text.replace('"mean"', '"vote"') + f'[threat]\nunit = "{unit}"\n[attack]\ncost_bound = 20.0\n'
     )
