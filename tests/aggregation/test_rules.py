@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedproof.aggregation import RULES, Contributions, build_rule
+from fedproof.aggregation.median import folded
 from fedproof.mechanisms import FixedSize, InstanceFedSGD, UserFedAvg
 
 LEAST = {
@@ -160,16 +161,37 @@ def test_a_minority_cannot_drag_the_result_away(name, size):
     assert float(found.abs().max()) < 4
 
 
+def check_replicas_apart(name, updates):
+    """One replica is hostile, or missing, or the only one: others are the same bit for bit."""
+    hostile = torch.cat([100 * updates[:1], updates[1:]])
+    rule = partial(RULES[name][0], num_adversaries=1)
+    found = rule(updates)[1:]
+    assert torch.equal(found, rule(hostile)[1:])
+    assert torch.equal(found, rule(updates[1:].clone()))
+    assert torch.equal(found[:1], rule(updates[1:2].clone()))
+
+
 @pytest.mark.parametrize("name", RULES)
-def test_other_replicas_change_no_bit(name):
+@pytest.mark.parametrize("dim", [5, 700, 3001])
+def test_other_replicas_change_no_bit(name, dim):
     generator = torch.Generator().manual_seed(0)
-    for dim in (5, 700, 3001):
-        updates = torch.randn(9, 11, dim, generator=generator, dtype=torch.float64)
-        hostile = torch.cat([100 * updates[:1], updates[1:]])
-        rule = partial(RULES[name][0], num_adversaries=1)
-        found = rule(updates)[1:]
-        assert torch.equal(found, rule(hostile)[1:])
-        assert torch.equal(found, rule(updates[1:].clone()))
+    check_replicas_apart(name, torch.randn(9, 11, dim, generator=generator, dtype=torch.float64))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("replicas", [2, 9, 100])
+@pytest.mark.parametrize("dim", [700, 3001, 20_000])
+def test_other_replicas_change_no_bit_on_a_gpu(name, replicas, dim):
+    generator = torch.Generator("cuda").manual_seed(0)
+    check_replicas_apart(name, torch.randn(replicas, 11, dim, generator=generator, device="cuda"))
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (3, 1), (2, 5, 4), (4, 64, 3), (1, 1001)])
+def test_folded_sums_are_sums(shape):
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    torch.testing.assert_close(folded(values, 1), values.sum(1))
 
 
 def test_geometric_median_is_optimal():

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedproof import check
-from fedproof.aggregation.median import middle
+from fedproof.aggregation.median import folded, middle
 from fedproof.aggregation.rule import check_size
 
 
@@ -39,7 +39,7 @@ def squared_distances(updates: Tensor) -> Tensor:
     size = updates.shape[1]
     distances = updates.new_zeros((len(updates), size, size))
     for i in range(size - 1):
-        later = (updates[:, i + 1 :] - updates[:, i : i + 1]).square_().sum(2)
+        later = folded((updates[:, i + 1 :] - updates[:, i : i + 1]).square_(), 2)
         distances[:, i, i + 1 :] = later
         distances[:, i + 1 :, i] = later
     return distances
@@ -52,7 +52,7 @@ def krum_scores(distances: Tensor, num_neighbours: int) -> Tensor:
     [[1.0, 1.0, 4.0]]
     """
     others = distances + torch.diag_embed(torch.full_like(distances[:, 0], torch.inf))
-    return others.sort(dim=2).values[:, :, :num_neighbours].sum(2)
+    return folded(others.sort(dim=2).values[:, :, :num_neighbours], 2)
 
 
 def multi_krum(updates: Tensor, num_adversaries: int, num_selected: int | None = None) -> Tensor:
@@ -74,7 +74,7 @@ def multi_krum(updates: Tensor, num_adversaries: int, num_selected: int | None =
     scores = krum_scores(squared_distances(updates), size - num_adversaries - 2)
     best = scores.argsort(dim=1, stable=True)[:, :count]
     rows = torch.arange(len(updates), device=updates.device).unsqueeze(1)
-    return updates[rows, best].mean(1)
+    return folded(updates[rows, best], 1) / count
 
 
 def bulyan_cohort(num_adversaries: int) -> int:
@@ -110,7 +110,7 @@ def _mean_around_median(values: Tensor, count: int) -> Tensor:
     begin = (median - values[:, : size - count] > values[:, count:] - median).sum(1, keepdim=True)
     place = torch.arange(size, device=values.device).view(1, -1, 1)
     inside = (place >= begin) & (place < begin + count)
-    return torch.where(inside, values, 0).sum(1) / count
+    return folded(torch.where(inside, values, 0), 1) / count
 
 
 def _choose(distances: Tensor, num_adversaries: int) -> Tensor:

@@ -35,7 +35,8 @@ def trimmed_mean(updates: Tensor, num_adversaries: int) -> Tensor:
     """
     size = updates.shape[1]
     check_size("trimmed-mean", size, num_adversaries, majority(num_adversaries))
-    return updates.sort(dim=1).values[:, num_adversaries : size - num_adversaries].mean(1)
+    kept = updates.sort(dim=1).values[:, num_adversaries : size - num_adversaries]
+    return folded(kept, 1) / kept.shape[1]
 
 
 def geometric_median(
@@ -51,8 +52,6 @@ def geometric_median(
     `smoothing`. A replica ends when its point moves by no more than `tolerance` of the median distance:
     far-away updates do not end it early. `num_adversaries` is for the size of the cohort alone.
 
-    Guarantee: a replica's median is the same bit for bit whoever else the others have drawn.
-
     Reference: Pillutla, Kakade, Harchaoui 2022, arXiv:1912.13445v3, Algorithm 2.
 
     >>> geometric_median(torch.tensor([[[0.0], [1.0], [50.0]]])).round(decimals=3).tolist()
@@ -61,26 +60,47 @@ def geometric_median(
     check.positive(smoothing=smoothing, tolerance=tolerance)
     check.count(iterations=iterations)
     check_size("geometric-median", updates.shape[1], num_adversaries, majority(num_adversaries))
-    # Each replica by itself: what a product gives for one depends, in its last bits, on how many there are.
-    exact = torch.split(updates.double(), 1)  # holds the square of every float32
-    found = [_found(one, smoothing, iterations, tolerance) for one in exact]
-    return torch.cat(found).to(updates.dtype)
-
-
-def _found(updates: Tensor, smoothing: float, iterations: int, tolerance: float) -> Tensor:
-    """The geometric median `(1, dim)` of one replica's updates (1, cohort, dim)."""
-    point = median(updates)
+    exact = updates.double()  # holds the square of every float32
+    found, left = median(exact), torch.arange(len(exact), device=exact.device)
     for _ in range(iterations):
-        after, distances = _step(updates, point, smoothing)
-        moved, point = torch.linalg.vector_norm(after - point), after
-        if not bool(moved > tolerance * distances.median()):
+        before = found[left]
+        after, distances = _step(exact, before, smoothing)
+        found[left] = after
+        moves = _lengths(after - before) > tolerance * distances.median(1).values
+        if not bool(moves.all()):
+            left, exact = left[moves], exact[moves]
+        if not len(left):
             break
-    return point
+    return found.to(updates.dtype)
 
 
 def _step(updates: Tensor, point: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The next point, and the distances of the last one from the updates."""
-    distances = torch.linalg.vector_norm(updates - point.unsqueeze(1), dim=2)
+    """The next point of each replica, and the distances of the last one from the updates."""
+    distances = _lengths(updates - point.unsqueeze(1))
     weights = 1 / distances.clamp(min=smoothing)
-    shares = weights / weights.sum(1, keepdim=True)
-    return torch.bmm(shares.unsqueeze(1), updates).squeeze(1), distances
+    shares = weights / folded(weights, 1).unsqueeze(1)
+    return folded(shares.unsqueeze(2) * updates, 1), distances
+
+
+def _lengths(vectors: Tensor) -> Tensor:
+    """Norms along the last axis."""
+    return folded(vectors.square(), -1).sqrt()
+
+
+def folded(values: Tensor, dim: int) -> Tensor:
+    """Sum of `values` along `dim`, of halves that are added to each other again and again.
+
+    Guarantee: the bits of a sum follow from the numbers in it and from how many they are. Each addition is
+    one of two numbers, rounded by itself. A library's own sum may be cut in another way, and so end in other
+    bits, if more or fewer sums stand beside it: measured on a GPU, and of matrix products on CPUs too.
+
+    >>> folded(torch.tensor([[1.0, 2.0, 3.0]]), 1).tolist()
+    [6.0]
+    """
+    while (size := values.shape[dim]) > 1:
+        half = size // 2
+        sums = values.narrow(dim, 0, half) + values.narrow(dim, half, half)
+        if size % 2:
+            sums.narrow(dim, 0, 1).add_(values.narrow(dim, size - 1, 1))
+        values = sums
+    return values.sum(dim)  # of one number, or of none

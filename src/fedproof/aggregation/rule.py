@@ -109,7 +109,8 @@ def summed(contributions: Contributions, dtype: torch.dtype) -> Tensor:
 Function = Callable[..., Tensor]
 """`function(updates, num_adversaries, **options)`: `(replicas, cohort, dim)` in, `(replicas, dim)` out.
 
-The result is on the scale of one update. All replicas have cohorts of the same size.
+The result is on the scale of one update. All replicas have cohorts of the same size. Rules of this package
+add up by `folded`: a replica's result is the same bit for bit whatever is stacked beside it.
 """
 
 _ENTRIES = {"cpu": 1 << 24, "cuda": 1 << 27}  # numbers gathered at once
