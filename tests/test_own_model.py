@@ -44,13 +44,6 @@ def random_features(federation):
     return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(100, federation.num_classes))
 
 
-@pytest.fixture
-def threads():
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 def test_a_run_is_predicted_from_with_the_layers_it_was_trained_with(tmp_path):
     """They are drawn again in the process that predicts."""
     config = parse_config(CONFIG, "own", ())
@@ -62,11 +55,11 @@ def test_a_run_is_predicted_from_with_the_layers_it_was_trained_with(tmp_path):
     assert found.certified_size == finished.certificate.certified_size
 
 
-def test_runs_and_predictions_are_the_same_bytes_on_any_number_of_threads(tmp_path, threads):
+def test_runs_and_predictions_are_the_same_bytes_on_any_number_of_threads(tmp_path):
     config, found = parse_config(CONFIG, "own", ("ensemble.replicas=40", "ensemble.part_size=20")), []
     inputs = np.random.default_rng(0).random((50, 64), dtype=np.float32)
     for number in (1, 2, 4):
-        threads(number)
+        torch.set_num_threads(number)
         folder = run(config, tmp_path / str(number)).folder
         files = [file for file in folder.rglob("*") if file.suffix in (".npz", ".npy", ".safetensors")]
         found.append(
@@ -86,7 +79,7 @@ def test_parts_of_a_model_with_other_frozen_layers_are_not_resumed():
 
 
 @pytest.mark.slow
-def test_the_example_of_the_guide_on_several_cores(tmp_path, threads):
+def test_the_example_of_the_guide_on_several_cores(tmp_path):
     """Two parts of 90 replicas with 25 users each, hence five stacks of 512 that are trained side by side."""
     for _, text in blocks(ROOT / "docs" / "extending.md"):
         name = re.match(r"# ([\w/]+\.\w+)\n", text)
@@ -109,7 +102,7 @@ def test_the_example_of_the_guide_on_several_cores(tmp_path, threads):
         for key in (*keys, "ensemble.seed=1"):
             command += ["--set", key]
         if engine == "local":  # in this process, which need not be started
-            threads(number)
+            torch.set_num_threads(number)
             done = run_command(shlex.join(command), tmp_path)
         else:
             environment = os.environ | {"OMP_NUM_THREADS": str(number)}

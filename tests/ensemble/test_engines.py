@@ -89,7 +89,8 @@ def nodes(tmp_path_factory):
 
     def settings(name):
         known = {"FEDPROOF_TEST_NODE": name, "FEDPROOF_TEST_FOLDER": str(folder)}
-        return {"num_cpus": 1, "env_vars": known}
+        # Nobody reads the logs, and no machine is added by itself: that would be a process more for each.
+        return {"num_cpus": 1, "env_vars": known, "include_log_monitor": False, "no_monitor": True}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("builtins.open", recorded)
