@@ -1,5 +1,6 @@
 """One sentence for each study: how far its rows agree with what the paper prints."""
 
+import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
@@ -92,6 +93,11 @@ def _shown_above(one: Printed) -> bool:
     return one.ours is not None and (one.place[0] == POINTS or one.table.startswith(UNDER))
 
 
+def _own(value: float | None) -> str:
+    assert value is not None
+    return "none" if math.isnan(value) else f"{value:.4g}"
+
+
 def printed_section(found: Sequence[Printed]) -> Iterator[str]:
     """Per table how many numbers agree, every miss, and the numbers that no other section shows."""
     tables: dict[str, list[Printed]] = {}
@@ -99,8 +105,9 @@ def printed_section(found: Sequence[Printed]) -> Iterator[str]:
         tables.setdefault(one.table, []).append(one)
     yield "\n## Every printed number\n"
     yield (
-        f"Accuracies count as the same within {CLOSE} points, ε to the digits printed, K if it is rounded to "
-        "the printed number, settings if they are equal.\n"
+        f"Accuracies count as the same within {CLOSE} points, ε to the digits printed, the ε of a largest K "
+        "if no other of ours is nearer to the printed one, K if it is rounded to the printed number, "
+        "settings if they are equal.\n"
     )
     yield "| table | printed | the same | not the same | not trained yet | share |\n|---|---|---|---|---|---|"
     for table, entries in tables.items():
@@ -111,11 +118,11 @@ def printed_section(found: Sequence[Printed]) -> Iterator[str]:
     yield "| table | which | published | ours | why |\n|---|---|---|---|---|"
     for one in found:
         if one.close is False:
-            cells = (one.what, f"{one.published:g}", f"{one.ours:.4g}", one.why or "unexplained")
+            cells = (one.what, f"{one.published:g}", _own(one.ours), one.why or "unexplained")
             yield f"| {one.table} | {' | '.join(cells)} |"
     yield "\n### Numbers that no section above shows\n"
     yield "| table | which | published | ours |\n|---|---|---|---|"
     for one in found:
         if not _shown_above(one):
-            ours = one.why or "not trained yet" if one.ours is None else f"{one.ours:.4g}"
+            ours = one.why or "not trained yet" if one.ours is None else _own(one.ours)
             yield f"| {one.table} | {one.what} | {one.published:g} | {ours} |"

@@ -19,7 +19,8 @@ class View:
 
     Attributes:
         name: for a reader.
-        kind, bound: of the `CostCell`; `printed`: the loss clipped at the C̄ that the paper prints.
+        kind, bound: of the `CostCell`; `printed`: the loss clipped at the C̄ of the panel, which is the one
+            that the paper prints for these data.
         heuristic: no theorem covers it.
     """
 
@@ -45,7 +46,7 @@ class View:
         )
 
 
-PRINTED = View(name="loss, the paper's C̄", kind="loss", printed=True)
+PRINTED = View(name="loss, the panel's C̄", kind="loss", printed=True)
 VIEWS = (
     PRINTED,
     View(name=f"loss, C̄ = {WIDE:g}", kind="loss", bound=WIDE),

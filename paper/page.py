@@ -131,7 +131,7 @@ def _effort(points: Sequence[Point], rows: Rows) -> Iterator[str]:
         found = [row for row in whole if row.hardware == hardware]
         minutes = device_seconds(found) / 60
         yield (
-            f"* **{minutes:.0f} minutes so far** of one {hardware} at the paper's scale: {len(found)} of "
+            f"* **{minutes:.1f} minutes so far** of one {hardware} at the paper's scale: {len(found)} of "
             f"{len(trained)} points; what was measured side by side counts its part."
         )
 
@@ -160,7 +160,7 @@ def _in_short(found: Sequence[Statement], points: Sequence[Point], rows: Rows) -
 def _summary(found: Sequence[Statement]) -> Iterator[str]:
     yield "\n## Conclusions, computed: the paper's, and some of ours\n"
     yield (
-        "Where costs are compared, the one that is clipped at the paper's C̄ is shown and does not decide: a "
+        "Where costs are compared, the one that is clipped at the panel's C̄ is shown and does not decide: a "
         "claim holds if 95 % of the pairs do in each of the others.\n"
     )
     yield "| conclusion | holds | from |\n|---|---|---|"

@@ -22,7 +22,7 @@ class Printed:
         table: which of the paper's tables, or what else it belongs to.
         what: which entry of it.
         place: of the number in `paper_values.json`.
-        published, ours: None: ours is not trained yet, or not a number of ours at all.
+        published, ours: None: ours is not trained yet, or not a number of ours at all; nan: there is none.
         within: how far apart the two may be to count as the same.
         why: where they are not: the reason; empty: unexplained.
     """

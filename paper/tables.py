@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from paper.figures import label_of, measured_views
 from paper.inefficacy import PRINTED, View, saturated
-from paper.results import AS_PRINTED, AttackCell, Clean, Needed
+from paper.results import AS_PRINTED, AttackCell, Attacked, Clean, Needed
 from paper.rows import MeasuredRow, Rows, of_kind
 from paper.sizes import Size, clipping_sizes, size_of
 from paper.statements import at
@@ -20,6 +20,7 @@ join / replace. Accuracy is the mean of single replicas, certificates are about 
 _COSTS = """
 Each cost as J(D) → J(D') ≥ the certified lower bound (the paper's bound), and the share of attacked replicas
 whose cost was clipped; nothing is certified about a cost without a bound. Accuracies are the ensemble's.
+The panel's C̄ is {bound}: the paper's, where it has these data.
 """
 
 
@@ -83,7 +84,7 @@ def attacked_table(found: Sequence[MeasuredRow]) -> Iterator[str]:
             "paper prints being below the loss of a clean model: there it cannot show what an attack does, "
             "and every bound holds trivially.\n"
         )
-    if views == [PRINTED]:
+    if full and views == [PRINTED]:
         yield "Costs that do not saturate are not trained yet.\n"
     yield f"| | attack | k | accuracy | certified | {' | '.join(view.name for view in views)} |"
     yield "|---" * (5 + len(views)) + "|"
@@ -96,7 +97,8 @@ def attacked_table(found: Sequence[MeasuredRow]) -> Iterator[str]:
         ]
         shown += [_cost(view, row, one) for view in views]
         yield f"| {label_of(row)} | {' | '.join(shown)} |"
-    yield _COSTS
+    bounds = (row.result.cost_bound for row in found if isinstance(row.result, Attacked))
+    yield _COSTS.format(bound=" or ".join(f"{bound:g}" for bound in dict.fromkeys(bounds)))
 
 
 def _cost(view: View, row: MeasuredRow, one: AttackCell) -> str:

@@ -8,6 +8,7 @@ from paper.inefficacy import conclusions, saturated
 from paper.results import WIDE, CostCell
 from paper.rows import line_of
 from paper.study import chosen
+from paper.tables import attacked_table
 
 
 def by_loss(wide, k, noise):
@@ -63,7 +64,7 @@ def test_a_cost_at_its_bound_is_told_and_does_not_decide(verdicts):
     kept = found["no attack brings its cost below the certified lower bound (beyond Monte-Carlo error)"]
     assert "4 of them trivially" in kept.evidence
     assert found["J(D') falls as k grows"].holds  # by the loss that is not clipped
-    assert "the paper's C̄: 0 of 2" in found["J(D') falls as k grows"].evidence
+    assert "the panel's C̄: 0 of 2" in found["J(D') falls as k grows"].evidence
 
 
 def test_one_training_gives_every_cost(experiments, tmp_path):
@@ -90,3 +91,11 @@ def test_one_training_gives_every_cost(experiments, tmp_path):
             assert cost.lower <= cost.clean
         assert unclipped.lower is None  # nothing is certified about it
         assert saturated(row, one) == (min(one.clean_cost, one.cost) >= 0.999 * row.result.cost_bound)
+
+
+@pytest.mark.parametrize(("cost", "missing"), [(1.0, True), (0.9, False)])
+def test_costs_are_missed_only_beside_those_that_saturate(measured_row, attacked, cost, missing):
+    row = measured_row(attacked({"attack": "backdoor", "adversaries": 1, "cost": cost, "clean_cost": cost}))
+    text = "\n".join(attacked_table([row]))
+    assert ("*Saturated:* in 1 of 1" in text) is missing
+    assert ("Costs that do not saturate are not trained yet" in text) is missing

@@ -1,6 +1,7 @@
 """Every number that the paper prints is compared, and shown."""
 
 import copy
+import math
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,18 @@ def test_every_point_is_in_the_tables_of_budgets_and_accuracies(committed):
             assert shown or any(line.endswith(absent) for line in lines)
 
 
+def test_ours_is_never_the_printed_number_itself(compared):
+    """Each is given with more digits than ours has, so that only a copy of it would be equal."""
+    published = Published.read(EXPERIMENTS)
+    names = published.values["best_epsilon_for_largest_k"]
+    changed = copy.deepcopy(published.values)
+    changed["best_epsilon_for_largest_k"] = {name: value + 1e-9 for name, value in names.items()}
+    found = [one for one in compared(Published(changed)) if one.place[0] == "best_epsilon_for_largest_k"]
+    assert len(found) == len(names)
+    assert all(one.ours != one.published for one in found)
+    assert sum(bool(one.close) for one in found) == 5
+
+
 def test_another_number_would_be_another_page(compared):
     """One number of each kind that no table of the sections shows."""
     places = [
@@ -98,9 +111,11 @@ def test_what_differs_is_listed_with_its_reason_or_as_unexplained():
         Printed(**same, what="far", ours=70.0),
         Printed(**same, what="other data", ours=60.0, why="other data"),
         Printed(**same, what="absent", ours=None),
+        Printed(**same, what="nowhere", ours=math.nan),
     ]
     text = "\n".join(printed_section(found))
-    assert "| T | 4 | 1 | 2 | 1 | 33% |" in text
+    assert "| T | 5 | 1 | 3 | 1 | 25% |" in text
+    assert "| T | nowhere | 80 | none | unexplained |" in text
     assert "| T | far | 80 | 70 | unexplained |" in text
     assert "| T | other data | 80 | 60 | other data |" in text
     assert "| T | absent | 80 | not trained yet |" in text
