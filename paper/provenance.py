@@ -170,8 +170,8 @@ class Provenance:
             return
         yield (
             f"* **{len(every)} of {len(self.points)} points are measured.** Settings or code of "
-            f"{len(changed)} rows have changed since (`fedproof reproduce all --stale` measures them again), "
-            f"{len(older)} are older than the record of their code; every panel says it of its own. Code of "
+            f"{len(changed)} rows have changed since, {len(older)} are older than the record of their code "
+            "(`fedproof reproduce all --stale` measures both again); every panel says it of its own. Code of "
             f"{len(moved)} more was rewritten, and no number of a rehearsal changed beyond rounding, seconds "
             "aside (`paper/same.py`)."
         )

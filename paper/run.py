@@ -51,7 +51,7 @@ def reproduce(
         device: `cpu` or `cuda`.
         jobs: points that are measured side by side, each by a process with its share of the device's memory;
             small ensembles leave most of a GPU idle.
-        again: whether rows whose code has changed since are measured again.
+        again: whether rows whose code has changed since, or which do not hold their code, are measured again.
         progress: called with what is measured next, how many points are done and how many there are.
 
     Raises:
@@ -69,7 +69,9 @@ def reproduce(
         if twin is not None and twin.key != point.key:
             rows.add(_copied(twin, point))
     missing = [
-        point for point in points if (row := rows.find(point)) is None or (again and stale(row, point))
+        point
+        for point in points
+        if (row := rows.find(point)) is None or (again and (not row.decided or stale(row, point)))
     ]
     alike: dict[str, list[Point]] = {}
     for point in missing:

@@ -261,7 +261,8 @@ def reproduce(
         int, typer.Option(help="Points measured side by side, each with its share of the device.")
     ] = 1,
     stale: Annotated[
-        bool, typer.Option("--stale", help="Measure rows again whose code has changed since.")
+        bool,
+        typer.Option("--stale", help="Measure rows again whose code has changed since, or is not known."),
     ] = False,
     check: Annotated[
         int | None,
