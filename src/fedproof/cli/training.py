@@ -154,6 +154,8 @@ def show(summary: RunSummary, out: Path) -> None:
     say(headline(summary), *at_once(summary))
     say_soundness(summary.sound, summary.reasons)
     doubt_delta(summary.delta if summary.epsilon else None)
+    if summary.epsilon_unproved is not None:
+        say(f"the paper's ε is as published, and no bound here: {summary.epsilon_unproved}")
     limits = advice(read_run(out, pictures=False)) if needs_advice(summary) else ()
     if limits:
         say("why so little is certified, and what to try:", *(f"  - {sentence}" for sentence in limits))
