@@ -279,6 +279,8 @@ def predict(
     ]
     print_table(f"{len(rows)} inputs", ("input", "label", "certified size"), rows)
     say_soundness(certificate.sound, certificate.reasons)
+    if not certificate.settings.certain:
+        say("sizes are for inputs that nobody chose after seeing the models, or what they score")
 
 
 def bench(
