@@ -87,14 +87,29 @@ def test_more_noise_costs_less_privacy(config, tmp_path):
     low, high = sweep(points(config, ["mechanism.noise_multiplier=1,8"]), tmp_path)
     assert low.epsilon > high.epsilon
     # In this order they stand in sweep.json.
-    keys = "values folder epsilon accuracy certified_accuracy certified_size sound seconds"
-    assert list(low.document()) == keys.split()
+    keys = "values folder epsilon accuracy certified_accuracy certified_size sound seconds reasons"
+    assert list(low.document()) == [*keys.split(), "epsilon_reasons"]
 
 
 @pytest.mark.parametrize("variation", ["rounds=1,2", "mechanism.rounds", "mechanism.rounds=1,,2"])
 def test_variations_must_look_like_variations(config, variation):
     with pytest.raises(ValueError, match=r"must look like section\.key=value1,value2"):
         points(config, [variation])
+
+
+def test_a_sweep_keeps_why_a_run_proves_nothing(config, tmp_path):
+    """The paper's ε of cohorts of fixed size is too small by half, and a median is taken from the data."""
+    drawn, clipped = "mechanism.sampling=poisson,fixed", 'mechanism.clip="median"'
+    quiet = parse_config(TINY.replace("replicas = 20", "replicas = 2"), "tiny", [clipped])
+    poisson, fixed = sweep(points(quiet, [drawn]), tmp_path)
+    for row in (poisson, fixed):
+        assert not row.sound
+        assert "the clip norm is the median" in row.reasons[0]
+        assert "the clip norm is the median" in row.epsilon_reasons[0]
+    assert len(poisson.epsilon_reasons) == 1
+    assert fixed.epsilon_reasons[1].endswith("is taken to move a sum by one clip norm, not by two")
+    kept = json.loads((tmp_path / "sweep.json").read_text())["rows"]
+    assert kept[1]["epsilon_reasons"] == list(fixed.epsilon_reasons)
 
 
 def test_a_sweep_must_vary_something(config):

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedproof import check
 from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.epsilon import natural_relation, replaced_epsilon, sum_epsilon
+from fedproof.certificates.soundness import unproved
 from fedproof.files import replace_file
 from fedproof.mechanisms import Caveat, Mechanism, Releases
 from fedproof.mechanisms.caveats import sentences
@@ -75,6 +76,7 @@ class RunSummary:
     delta: float | None = None  # which ε is meant, beside its relation
     epsilon_relation: str | None = None
     epsilon_reasons: tuple[str, ...] | None = None  # why it would be no guarantee
+    epsilon_unproved: str | None = None  # why the paper's ε, as published, bounds nothing here
     # Of everything that is released, for a unit that is replaced; of one release.
     epsilon_if_replaced: float | None = None
     # Where users add noise themselves, ε of the released sum alone, by its relation: what `honest` users'
@@ -124,6 +126,7 @@ def privacy_of(
         "epsilon_if_replaced": replaced_epsilon(mechanism, delta) if one_sum else None,
         "epsilon_of_sum": sum_epsilon(mechanism, delta),
         "epsilon_reasons": (*sentences(mechanism.caveats(relation)), *reasons),
+        "epsilon_unproved": unproved(mechanism),
     }
 
 
@@ -164,10 +167,12 @@ class SweptRun:
     certified_size: float | None  # the median over test inputs, None if nothing was certified
     sound: bool
     seconds: float
+    reasons: tuple[str, ...] = ()  # why it is no proof
+    epsilon_reasons: tuple[str, ...] = ()  # why its ε bounds nothing
 
     def document(self) -> dict[str, Any]:
         """The row as JSON has it."""
-        return asdict(self)
+        return asdict(self) | {"reasons": list(self.reasons), "epsilon_reasons": list(self.epsilon_reasons)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,6 +126,7 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def _swept(point: Point, summary: RunSummary) -> SweptRun:
+    published = () if summary.epsilon_unproved is None else (summary.epsilon_unproved,)
     return SweptRun(
         values=dict(point.values),
         folder=point.name,
@@ -135,6 +136,8 @@ def _swept(point: Point, summary: RunSummary) -> SweptRun:
         certified_size=None if summary.certified_size is None else summary.certified_size.median,
         sound=summary.sound,
         seconds=round(sum(summary.seconds.values()), 3),
+        reasons=summary.reasons,
+        epsilon_reasons=(*(summary.epsilon_reasons or ()), *published),
     )
 
 

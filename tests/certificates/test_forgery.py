@@ -6,6 +6,7 @@ A forger can renew checksums, so every forged file here has good ones.
 import json
 import zipfile
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from fedproof.certificates import (
     verify,
     version_one,
 )
+from fedproof.certificates.api import certificate_of_scores
 from fedproof.certificates.confidence import betting_lower
 from fedproof.certificates.document import checksum
 from fedproof.certificates.scores import betting_order, check_copies, fingerprint, read_array
@@ -29,12 +31,18 @@ from fedproof.mechanisms import (
     Bagging,
     Everyone,
     FixedSize,
+    Local,
+    NoisyPartition,
+    OneRound,
     Partition,
     Poisson,
     Queries,
     Query,
+    Releases,
+    Smoothed,
     UserFedAvg,
 )
+from fedproof.mechanisms.uploads import Rows
 from fedproof.threat import ThreatModel
 from tests.certificates.test_old_files import CORRECTED, FILES, source
 
@@ -365,6 +373,31 @@ def test_settings_of_another_version_do_not_mix(scores):
     body = {name: value for name, value in old.items() if name != "checksums"}
     text = json.dumps(body | {"checksums": {name: checksum(value) for name, value in body.items()}})
     assert verify(text, scores) == ("privacy.relation must not be in a file of version 1",)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        OneRound(upload=Rows(features=3, classes=2), noise_multiplier=2.0),
+        Local(upload=Rows(features=3, classes=2), noise_multiplier=2.0, honest=50),
+        Smoothed(noise_multiplier=5.0, smoothing=20.0, population=100),
+        NoisyPartition(groups=200, noise_multiplier=2.0),
+    ],
+    ids=lambda mechanism: mechanism.kind,
+)
+def test_a_file_that_calls_itself_old_does_not_hide_what_a_new_mechanism_takes_for_granted(scores, mechanism):
+    array = np.array([[[9.5, 2.5], [1.0, 7.0]]]) if mechanism.releases is Releases.MODEL else scores
+    method = {Releases.MODEL: "exact"}.get(mechanism.releases, "vote")
+    certificate = certify(array, mechanism=mechanism, method=method)
+    assert certificate.sound
+    assert verify(dumps(certificate), array) == ()
+    settings = replace(certificate.settings, version=1)
+    older = certificate_of_scores(settings, array, None)
+    assert verify(dumps(older), array) == (
+        f"version = 1 must be 2: files of version 1 know no kind = '{mechanism.kind}'",
+    )
+    with pytest.raises(ValueError, match="version = 1 must be 2"):
+        loads(dumps(older))
 
 
 def test_means_under_old_rules_are_reported():

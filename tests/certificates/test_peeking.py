@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from fedproof.accounting.tradeoff import GaussianTradeoff
-from fedproof.certificates import certify
+from fedproof.accounting.tradeoff import GaussianTradeoff, tradeoff
+from fedproof.certificates import certify, inefficacy
 from fedproof.certificates.confidence import Bound, betting_rejects, log_capital
 from fedproof.certificates.margin import margin_sizes_by_betting
 from fedproof.certificates.tight import class_bounds, mean_sizes
-from fedproof.mechanisms import Everyone, UserFedAvg
+from fedproof.mechanisms import Bagging, Everyone, FixedSize, Partition, Poisson, UserFedAvg
+from fedproof.threat import ThreatModel
 
 FAILURE_PROBABILITY = 0.05
 LOOKS = np.unique(np.round(np.geomspace(4, 1000, 77)).astype(int))[-60:]
@@ -115,3 +116,37 @@ def test_a_certificate_says_whether_the_number_of_replicas_had_to_be_fixed(score
     said = any("decided before any of their scores was seen" in line for line in found.assumptions)
     assert said is fixed
     assert found.settings.holds_at_all_times is not fixed
+
+
+# --- inputs that somebody looked for ------------------------------------------------------------------------
+
+SEEN = "chosen by anybody who had seen the replicas, or what they score"
+
+
+def test_an_input_that_was_looked_for_is_not_covered():
+    """Of many inputs one has far more votes than it is expected to have: that nobody chose it is assumed."""
+    bagged = Bagging(rounds=1, sampling=FixedSize(cohort=5, users=1000))
+    share, size, replicas = 0.6, 25, 100
+    curve = tradeoff(bagged, ThreatModel(), size)
+    assert curve.lower(share) < curve.upper(1 - share)  # so many units may change every one of these labels
+    most = np.random.default_rng(0).binomial(replicas, share, size=200_000).max()
+    votes = np.eye(2)[(np.arange(replicas) >= most).astype(int)][:, None]
+    found = certify(votes, mechanism=bagged, method="vote")
+    assert found.certified_size[0] >= size  # false, and no bound on one input could tell
+    assert sum(SEEN in sentence for sentence in found.assumptions) == 1
+
+
+@pytest.mark.parametrize("method", ["mean", "margin", "vote", "renyi"])
+def test_estimates_say_that_nobody_looked_for_the_input(method):
+    scores = np.random.default_rng(1).dirichlet([8, 1], size=(200, 3))
+    noised = UserFedAvg(rounds=1, noise_multiplier=4.0, sampling=Poisson(probability=0.1))
+    for simultaneous in (False, True):
+        found = certify(scores, mechanism=noised, method=method, simultaneous=simultaneous)
+        assert sum(SEEN in sentence for sentence in found.assumptions) == 1
+        assert "method, bound and failure probability were decided before any score was seen" in (
+            found.assumptions
+        )
+    counted = certify(scores[:50], mechanism=Partition(groups=50), method="vote")
+    assert not any(SEEN in sentence for sentence in counted.assumptions)  # which holds for all inputs
+    bounds = inefficacy(scores[:, 0, 0], cost_bound=1.0, mechanism=noised)
+    assert any("what the cost measures, and how it is bounded" in sentence for sentence in bounds.assumptions)

@@ -379,3 +379,24 @@ def test_bounds_on_a_cost_are_printed_outwards(method):
         assert upper <= float(high) < upper + 1.1e-4
     (needed,) = re.findall(r"an attack needs ([\d.]+) units", text)
     assert float(needed) <= found["needed"] < float(needed) + 0.011
+
+
+# --- what ε is for, and no digit of it lost -----------------------------------------------------------------
+
+
+def test_a_plan_repeats_the_epsilon_that_it_was_asked_for():
+    said = printed("plan", "--epsilon", "0.12345649", "--delta", "1.2345678e-5", *TENTH[2:4])
+    assert "gives ε <= 0.12345649 at δ = 1.2345678e-05 for one user" in said
+    once = printed("plan", "--epsilon", "0.50000049", "--delta", "0.001", "--upload", "rows")
+    assert "gives ε <= 0.50000049 at δ = 0.001 for one user added or removed" in once
+
+
+@pytest.mark.parametrize(("sampling", "relation"), [("poisson", "added or removed"), ("fixed", "replaced")])
+def test_a_run_says_what_its_epsilon_is_for(sampling, relation):
+    Path("tiny.toml").write_text(
+        "[data]\nclasses = [0, 1]\nusers = 24\n[mechanism]\ncohort = 8\nnoise_multiplier = 3.0\n"
+        f"delta = 0.01\nsampling = '{sampling}'\n[ensemble]\nreplicas = 2\n"
+    )
+    said = printed("run", "tiny.toml", "--out", "run")
+    assert f"every ε is for one user {relation}\n" in said
+    assert ("the paper's ε is as published, and no bound here: " in said) == (sampling == "fixed")

@@ -1,11 +1,13 @@
 """Pages of attacks from made rows, and of bounds on what they cost the attacker."""
 
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fedproof.certificates import ApproximateDP, inefficacy
-from fedproof.mechanisms import Caveat, FedAvg, Poisson
+from fedproof.mechanisms import Caveat, FedAvg, Poisson, UserFedAvg
 from fedproof.report.attack_page import (
     attack_charts,
     inefficacy_chart,
@@ -80,6 +82,35 @@ def test_inefficacy_from_the_library(tmp_path, hostile, most, words):
     page = write_inefficacy_page(result, tmp_path / "inefficacy.html").read_text()
     assert hostile not in page
     assert words in page
+
+
+def test_bounds_on_a_page_are_rounded_outwards(tmp_path, attack_rows):
+    rows = attack_rows(certified_lower=0.18879, certified_upper=0.34521, certified_accuracy=2 / 3)
+    page = write_attack_page(rows, tmp_path / "attack.html").read_text()
+    assert page.count("<td>0.1887</td><td>0.3453</td>") == len(rows) + 3  # and three places of the figure
+    assert "≥ 66.6\u00a0%" in page
+    assert "0.1887 to 0.3453" in page  # under the pointer
+    assert "0.189" not in page
+
+
+def test_bounds_on_a_cost_say_what_they_take_for_granted(tmp_path):
+    costs = np.random.default_rng(0).uniform(0.2, 0.3, 200)
+    mechanism = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
+    result = inefficacy(costs, cost_bound=1.0, mechanism=mechanism, sizes=[0, 1, 2], tau=2.0)
+    text = write_inefficacy_page(result, tmp_path / "page.html").read_text()
+    shown = re.findall(r"<t[hd][^>]*>[012]</t[hd]><td>([\d.]+)</td><td>([\d.]+)</td>", text)
+    for (low, high), lower, upper in zip(shown, result.lower, result.upper, strict=True):
+        assert float(low) <= lower
+        assert upper <= float(high)
+    assert "All bounds together hold with 99\u00a0% confidence." in text
+    assert "Sound if the training did exactly this: </strong>200 independent trainings" in text
+    assert "Every condition of the theorem is met" not in text
+    for assumption in result.assumptions:
+        assert assumption in text
+    assert "divide" in text
+    mirrored = inefficacy(-costs, cost_bound=1.0, mechanism=mechanism, negative=True, tau=2.0)
+    text = write_inefficacy_page(mirrored, tmp_path / "page.html").read_text()
+    assert "To multiply it by 2" in text
 
 
 def test_there_must_be_attacks(tmp_path):

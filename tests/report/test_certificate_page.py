@@ -110,6 +110,25 @@ def test_a_folder_of_a_federation_gets_a_report_with_its_ledger(tmp_path):
     assert page == tmp_path / "report.html"
     assert "ε of all 400 models" in text_of(page)
     assert "0.2114" in text_of(page)  # 0.2113 by `fedproof account`, here rounded up
+    assert "δ = 0.0029, for one user added or removed, as ledger.json has it" in text_of(page)
+    assert "no bound here" not in text_of(page)
+
+
+def test_the_epsilon_of_a_ledger_says_what_it_is_for(tmp_path):
+    fixed = fp.UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=fp.FixedSize(cohort=10, users=100))
+    (tmp_path / "certificate.json").write_text(dumps(certificate(mechanism=fixed)))
+    save_ledger(fp.Ledger.of(fixed, delta=0.0029).spend(400), tmp_path / "ledger.json")
+    text = text_of(write_certificate_report(tmp_path))
+    assert "for one user replaced, as ledger.json has it" in text
+    assert "number is as published, and no bound here" in text
+
+
+def test_a_page_is_no_surer_than_its_certificate(tmp_path):
+    found = certificate(served=0.04, simultaneous=True)
+    text = text_of(write_certificate_page(found, tmp_path / "page.html", command=COMMAND))
+    assert "With 95 % confidence for all inputs together" in text
+    assert "this certificate, 95 % confidence" in text
+    assert "99 %" not in text
 
 
 def test_a_run_keeps_its_own_report(tmp_path):

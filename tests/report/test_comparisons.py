@@ -38,6 +38,23 @@ def test_runs_that_certify_nothing(tmp_path, sweep_rows):
     assert "None of 4 runs certifies anything" in write_sweep_page(rows, tmp_path / "sweep.html").read_text()
 
 
+def test_a_sweep_says_what_is_no_proof(tmp_path, sweep_rows):
+    why, published = "the clip norm depends on the data", "users are drawn as a whole"
+    rows = [replace(row, sound=False, reasons=(why,), epsilon_reasons=(published,)) for row in sweep_rows()]
+    page = write_sweep_page(rows, tmp_path / "sweep.html").read_text()
+    assert re.search(r"would be certified at k = \d", page)
+    assert "<strong>Proved: </strong>none." in page
+    assert page.count(f"{why}.") == len(rows)
+    assert f"It is no bound of all these runs: {published}." in page
+    proved = sweep_rows()[0]
+    page = write_sweep_page([proved, *rows[1:]], tmp_path / "sweep.html").read_text()
+    assert re.search(r"are certified at k = \d", page)
+    assert best_run([proved, *rows[1:]], 0) is proved  # though others would certify more
+    page = write_sweep_page(sweep_rows(), tmp_path / "sweep.html").read_text()
+    assert "no bound" not in page
+    assert "for one unit added or removed" in page
+
+
 @pytest.mark.parametrize("write", [write_sweep_page, write_compare_page])
 def test_there_must_be_rows(write, tmp_path):
     with pytest.raises(ValueError, match="empty"):

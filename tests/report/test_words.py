@@ -58,6 +58,12 @@ def test_the_headline_claims_no_more_than_is_proved():
     assert "nothing is certified" in said(certified_accuracy=None)
 
 
+def test_the_headline_rounds_what_is_certified_down():
+    assert "99.9 % of the test inputs keep" in said(certified_accuracy={"0": 1.0, "4": 0.9996})
+    assert "66.6 % of the test inputs keep" in said(certified_accuracy={"0": 0.7, "4": 2 / 3})
+    assert "29.0 % of the test inputs keep" in said(certified_accuracy={"0": 0.3, "4": 0.29})
+
+
 def test_the_chosen_size_keeps_three_quarters():
     assert chosen_size({"0": 0.8, "1": 0.7, "2": 0.61, "3": 0.59}) == 2
     assert chosen_size({"0": 0.8, "1": 0.1, "2": 0.0}) == 1

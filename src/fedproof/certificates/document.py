@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from fedproof import check
 from fedproof.arrays import Integers
+from fedproof.certificates import version_one
 from fedproof.certificates.api import certificate_of_scores, check_any, settings_for
 from fedproof.certificates.certificate import VERSION, Certificate, CostSettings, Settings
 from fedproof.certificates.confidence import Bound
@@ -193,6 +194,8 @@ def certificate_of(document: Mapping[str, Any]) -> Certificate | Inefficacy:
     values = {name: restore(document[name], name=name) for name in (*stated, *found)}
     try:
         settings: Any = kind.settings(**{name: values[name] for name in stated}, version=version)
+        if version == 1:
+            version_one.check_mechanism(settings.mechanism)
         idle = [name for name in written if name not in settings.unusual]
         if idle:
             raise ValueError(

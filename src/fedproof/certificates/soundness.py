@@ -68,6 +68,9 @@ _INDEPENDENT = (
 _DRAWN = "the replicas are independent draws of noise around one release"
 _SECRET = "whoever chose the poisoned units knew none of the random numbers that the training draws"
 _NUMBER = "how many replicas there are was decided before any of their scores was seen"
+_INPUTS = "no input was chosen by anybody who had seen the replicas, or what they score"
+_SETTLED = "method, bound and failure probability were decided before any score was seen"
+_COST = "what the cost measures, and how it is bounded, was decided by nobody who had seen the replicas"
 _ORDER = "sha256 puts the replicas into an order that is as good as random"
 STATED = "stated by whoever trained, not derived: "
 
@@ -123,7 +126,7 @@ def cost_assumptions(settings: CostSettings) -> tuple[str, ...]:
     fixed = settings.bound not in (Bound.BETTING, Bound.NONE)
     known = _guarantee(settings.mechanism, settings.privacy, settings.threat)
     stated = map(STATED.__add__, settings.stated_assumptions)
-    return (_independent(settings.mechanism), *[_NUMBER] * fixed, _SECRET, *known, *stated)
+    return (_independent(settings.mechanism), _COST, *[_NUMBER] * fixed, _SECRET, *known, *stated)
 
 
 def _measured(settings: Settings, numbers: str, num_replicas: int | None) -> list[str]:
@@ -133,7 +136,7 @@ def _measured(settings: Settings, numbers: str, num_replicas: int | None) -> lis
             "the class confidences are exact expectations, without Monte-Carlo error, up to the rounding of "
             f"{numbers} and what a row misses one by"
         ]
-    found = [_independent(settings.mechanism), _stored(settings, numbers)]
+    found = [_independent(settings.mechanism), _stored(settings, numbers), _INPUTS, _SETTLED]
     if not settings.holds_at_all_times and settings.bound is not Bound.NONE:
         found.append(_NUMBER)
     if settings.method is Method.MARGIN and settings.bound is Bound.BETTING:

@@ -16,10 +16,16 @@ from fedproof import check
 from fedproof.arrays import Bools, Floats
 from fedproof.certificates.certificate import Settings
 from fedproof.certificates.confidence import SLACK, Bets, Spending
+from fedproof.mechanisms import Mechanism
 
 _TRUNCATION = 0.9  # the share of the capital that one value may cost at most
 _FACTORS = 16  # factors multiplied before a logarithm is taken
 _STEPS = 26  # halvings of the bracket
+# The mechanisms of that time; a cohort drawn once without noise has got a name of its own since.
+_KINDS = (
+    "user-fedavg", "fedavg", "instance-fedsgd", "instance-fedavg", "cohort-once", "bagging", "partition",
+    "queries",
+)  # fmt: skip
 
 
 def share(failure_probability: float, num_classes: int, spending: Spending) -> float:
@@ -35,6 +41,15 @@ def bets(sequential: bool) -> Bets:
     return Bets(
         lower=partial(_lower, sequential=sequential), rejects=partial(_rejects, sequential=sequential)
     )
+
+
+def check_mechanism(mechanism: Mechanism | None) -> None:
+    """Refuse mechanisms that no file of version 1 describes, as they came later.
+
+    It has no words for what these take for granted, so a file that calls itself old would claim more.
+    """
+    if mechanism is not None and mechanism.kind not in _KINDS:
+        raise ValueError(f"version = 1 must be 2: files of version 1 know no kind = '{mechanism.kind}'")
 
 
 def assumptions_of(settings: Settings, *, exact: bool) -> tuple[str, ...]:

@@ -58,13 +58,15 @@ def sweep(
         [
             (
                 *row.values.values(),
-                _epsilon(row.epsilon),
+                f"{_epsilon(row.epsilon)}{' *' * bool(row.epsilon_reasons)}",
                 f"{row.accuracy:.1%}",
-                *(f"{row.certified_accuracy.get(size, 0.0):.1%}" for size in sizes),
+                *(f"{row.certified_accuracy.get(size, 0.0):.1%}{' *' * (not row.sound)}" for size in sizes),
             )
             for row in swept
         ],
     )
+    if any(row.epsilon_reasons or not row.sound for row in swept):
+        say("* not a proof, or no bound on ε; the page says why")
     say(f"the page to look at is {page}", picked(len(swept)), _EACH_SAYS)
 
 

@@ -27,6 +27,7 @@ from fedproof.cli.training import training
 from fedproof.config import load_config
 from fedproof.mechanisms import Everyone, OneRound, Releases, SamplingKind
 from fedproof.mechanisms.codec import describe
+from fedproof.mechanisms.sampling import digits
 from fedproof.mechanisms.uploads import UPLOADS
 from fedproof.threat import Relation, ThreatModel, Unit
 
@@ -182,7 +183,8 @@ def _noise_for_epsilon(options: SamplingOptions, epsilon: float, delta: float) -
         "relation": relation.value,
     }
     unit = f"one {options.unit} {changed_in_words(relation)}"
-    return document, f"noise multiplier {noise:g} gives ε <= {epsilon:g} at δ = {delta:g} for {unit}"
+    cost = f"ε <= {digits(epsilon)} at δ = {digits(delta)}"
+    return document, f"noise multiplier {noise:g} gives {cost} for {unit}"
 
 
 def _one_round(upload: str, classes: int, unit: Unit, *, epsilon: float, delta: float) -> OneRound:
@@ -211,9 +213,10 @@ def _of_one_round(
         "upload": mechanism.upload.kind,
         "unit": unit.value,
     }
+    cost = f"ε <= {digits(epsilon)} at δ = {digits(delta)}"
     sentence = (
-        f"noise multiplier {noise:g} gives ε <= {epsilon:g} at δ = {delta:g} for one {unit} added or "
-        f"removed, {rounded_up(replaced, 3)} for one replaced, and all that is published costs no more"
+        f"noise multiplier {noise:g} gives {cost} for one {unit} added or removed, "
+        f"{rounded_up(replaced, 3)} for one replaced, and all that is published costs no more"
     )
     if size is None:
         return found, sentence
@@ -233,7 +236,8 @@ def _for_size(
     found, sentence = ask(options, question | {"threat": threat})
     echo = {"unit": threat.unit.value, "relation": threat.relation.value}
     size, top, rival = question["size"], question["top"], question["rival"]
-    asked = f"{size} poisoned {threat.unit}s ({threat.relation}) at confidences {top:g} against {rival:g}"
+    confidences = f"confidences {digits(top)} against {digits(rival)}"
+    asked = f"{size} poisoned {threat.unit}s ({threat.relation}) at {confidences}"
     return found | echo, f"{sentence} {asked}"
 
 

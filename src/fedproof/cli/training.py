@@ -21,6 +21,7 @@ from fedproof.cli.common import (
     say_soundness,
     thinned,
 )
+from fedproof.cli.mechanism import changed_in_words
 from fedproof.config import Config, load_config, parse_config, validated
 from fedproof.folder import NOTICE, OBSERVED
 from fedproof.summary import RunSummary
@@ -154,6 +155,11 @@ def show(summary: RunSummary, out: Path) -> None:
     say(headline(summary), *at_once(summary))
     say_soundness(summary.sound, summary.reasons)
     doubt_delta(summary.delta if summary.epsilon else None)
+    if summary.epsilon_relation is not None and summary.epsilon_if_replaced is None:
+        unit = summary.threat.unit if summary.threat else "unit"
+        say(f"every ε is for one {unit} {changed_in_words(summary.epsilon_relation)}")
+    if summary.epsilon_unproved is not None:
+        say(f"the paper's ε is as published, and no bound here: {summary.epsilon_unproved}")
     limits = advice(read_run(out, pictures=False)) if needs_advice(summary) else ()
     if limits:
         say("why so little is certified, and what to try:", *(f"  - {sentence}" for sentence in limits))
@@ -273,6 +279,8 @@ def predict(
     ]
     print_table(f"{len(rows)} inputs", ("input", "label", "certified size"), rows)
     say_soundness(certificate.sound, certificate.reasons)
+    if not certificate.settings.certain:
+        say("sizes are for inputs that nobody chose after seeing the models, or what they score")
 
 
 def bench(

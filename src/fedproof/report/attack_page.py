@@ -4,12 +4,33 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from fedproof.certificates import Inefficacy
-from fedproof.certificates.soundness import cost_caveats
+from fedproof.certificates import Bound, Inefficacy
+from fedproof.certificates.certificate import CostSettings
+from fedproof.certificates.soundness import cost_caveats, executed
 from fedproof.report.chart import Band, Chart, Line, Points, Series, Tone, check_rows, toned
-from fedproof.report.page import Markup, details, note, section, soundness_box, table, write_simple_page
+from fedproof.report.page import (
+    Markup,
+    bullets,
+    details,
+    join,
+    note,
+    section,
+    soundness_box,
+    table,
+    tag,
+    write_simple_page,
+)
 from fedproof.report.svg import figure
-from fedproof.report.words import needed_units, number, percent, plural
+from fedproof.report.words import (
+    at_least,
+    at_most,
+    confidence,
+    needed_units,
+    number,
+    percent,
+    percent_down,
+    plural,
+)
 from fedproof.robustness import AttackRow
 
 COLUMNS = {
@@ -144,7 +165,7 @@ def _tables(rows: Sequence[AttackRow]) -> tuple[Markup, Markup]:
                 row.attack,
                 row.adversaries,
                 percent(row.accuracy),
-                "–" if row.certified_accuracy is None else f"≥ {percent(row.certified_accuracy)}",
+                "–" if row.certified_accuracy is None else f"≥ {percent_down(row.certified_accuracy)}",
                 "–" if row.success is None else percent(row.success),
                 _HOLDS[row.holds_on_certified],
             )
@@ -160,7 +181,8 @@ def _tables(rows: Sequence[AttackRow]) -> tuple[Markup, Markup]:
                 row.adversaries,
                 number(row.clean_cost),
                 number(row.cost),
-                *(("–", "–") if row.certified_cost is None else map(number, row.certified_cost)),
+                "–" if row.certified_lower is None else at_least(row.certified_lower),
+                "–" if row.certified_upper is None else at_most(row.certified_upper),
                 _HOLDS[row.holds_on_cost],
             )
             for row in rows
@@ -184,18 +206,36 @@ def write_inefficacy_page(result: Inefficacy, path: Path) -> Path:
     settings, chart = result.settings, inefficacy_chart(result)
     unit, tau, most = settings.threat.unit, settings.tau, settings.cost_bound
     sentence = f"Without attack the expected cost is {number(result.cost)} of at most {number(most)}."
-    parts = [section("bounds", chart.title, figure(chart))]
+    parts = [section("bounds", chart.title, figure(chart, remark=note(_how_sure(settings))))]
     if tau is not None:
-        needed = "more than searched"
+        needed, verb = "more than searched", "multiply" if settings.negative else "divide"
         if result.needed is not None:
             # A hair above a whole number is what rounding made of it.
             whole = math.ceil(result.needed * (1 - 1e-9) - 1e-9)
             needed, least = needed_units(result.needed), plural(whole, unit)
-            sentence += f" To divide it by {number(tau)}, an attack needs {least} at least."
+            sentence += f" To {verb} it by {number(tau)}, an attack needs {least} at least."
         found = table(("Method", f"Poisoned {unit}s"), [(settings.method, needed)])
-        parts.append(section("needed", f"Adversaries needed to divide the cost by {number(tau)}", found))
-    caveats = soundness_box(cost_caveats(settings))
-    return write_simple_page(path, "Attack inefficacy", sentence, *parts, caveats)
+        parts.append(section("needed", f"Adversaries needed to {verb} the cost by {number(tau)}", found))
+    return write_simple_page(path, "Attack inefficacy", sentence, *parts, _soundness(result))
+
+
+def _how_sure(settings: CostSettings) -> str:
+    """With which chance all of the bounds hold."""
+    if settings.bound is Bound.NONE:
+        return "The mean over the replicas is taken as exact."
+    return f"All bounds together hold with {confidence(settings.failure_probability)} confidence."
+
+
+def _soundness(result: Inefficacy) -> Markup:
+    """Whether it is a proof if the training was what it is taken to have been, and what that is."""
+    settings = result.settings
+    source = settings.mechanism or settings.privacy
+    assert source is not None, "checked by the settings"
+    training = executed(source, settings.threat, replicas=result.num_replicas)
+    caveats = cost_caveats(settings)
+    taken = tag("p", f"Taken to have been executed: {training}.") if caveats else ""
+    granted = details("What is taken for granted", bullets(result.assumptions)) if result.assumptions else ""
+    return soundness_box(caveats, training=training, more=join([taken, granted]))
 
 
 def inefficacy_chart(result: Inefficacy) -> Chart:

@@ -7,12 +7,14 @@ from pathlib import Path
 from fedproof.accounting.ledger import Ledger, load_ledger
 from fedproof.certificates import Certificate
 from fedproof.certificates.soundness import caveats_of, executed
+from fedproof.mechanisms import Queries
 from fedproof.report.chart import Chart
 from fedproof.report.page import Markup, join, note, section, soundness_box, tag, write_page
 from fedproof.report.run_data import accuracy_chart, read_certificate, sizes_chart
 from fedproof.report.run_page import accuracy, checks, classes, granted, header, size_tile, sizes, tile
-from fedproof.report.sections import epsilons
+from fedproof.report.sections import epsilons, moved, published
 from fedproof.report.words import claim, percent, plural, rounded_up
+from fedproof.threat import Relation
 
 _FILE, _LEDGER = "certificate.json", "ledger.json"
 
@@ -79,7 +81,12 @@ def _heading(certificate: Certificate) -> Markup:
     if curve is None:  # nobody said what is right: the label that the ensemble gives is what is kept
         curve, label = _kept(certificate), "label"
     sentence = claim(
-        curve, settings.threat, certificate.failure_probability, sound=certificate.sound, label=label
+        curve,
+        settings.threat,
+        certificate.failure_probability,
+        sound=certificate.sound,
+        label=label,
+        simultaneous=settings.simultaneous,
     )
     models = [] if certificate.num_replicas is None else [plural(certificate.num_replicas, "replica")]
     about = " · ".join([*models, plural(certificate.num_inputs, "test input"), f"method {settings.method}"])
@@ -105,7 +112,9 @@ def _tiles(certificate: Certificate) -> Iterator[Markup]:
     known = certificate.settings.privacy
     if known is not None:
         spent = f"ε = {rounded_up(known.epsilon, 3)}"
-        yield tile("epsilon", "Privacy of one model", spent, f"at δ = {known.delta:g}")
+        words = {Relation.JOIN: " added or removed", Relation.REPLACE: " replaced", None: ""}
+        told = f"one {certificate.threat.unit}{words[known.relation]}, δ = {known.delta:g}"
+        yield tile("epsilon", "Privacy of one model", spent, told)
 
 
 def _soundness(certificate: Certificate) -> Markup:
@@ -123,10 +132,12 @@ def _soundness(certificate: Certificate) -> Markup:
 def _privacy(ledger: Ledger, certificate: Certificate) -> Markup:
     """ε of one model and of all that were released, or of all that users sent, as the ledger has them."""
     spent = epsilons(replace(ledger, replicas=1).epsilon, ledger.epsilon, ledger.replicas)
-    about = f"δ = {ledger.delta:g}, for one {certificate.threat.unit}, as {_LEDGER} has it. "
-    about += "Every ε is rounded up."
-    mechanism = certificate.mechanism
-    if mechanism is not None and mechanism.honest is not None:
+    mechanism, counted = certificate.mechanism, Queries(queries=ledger.queries)
+    by_users = mechanism is not None and mechanism.honest is not None
+    told = f"{certificate.threat.unit}{moved(mechanism if by_users else counted)}"
+    about = f"δ = {ledger.delta:g}, for one {told}, as {_LEDGER} has it. "
+    about += f"Every ε is rounded up.{published(counted)}"
+    if by_users:
         spent = epsilons(ledger.epsilon, ledger.epsilon, None)
         about += (
             " It is towards the server, which sees what each user sends, and has asked for it "

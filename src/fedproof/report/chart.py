@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedproof.federation import Federation, class_counts
-from fedproof.report.words import number, percent
+from fedproof.report.words import at_least, at_most, number, percent
 
 
 class Tone(StrEnum):
@@ -115,6 +115,12 @@ class Chart:
     def shown(self, value: float) -> str:
         """A y value as text."""
         return percent(value) if self.shares else number(value)
+
+    def texts(self, series: Series) -> list[tuple[str, ...]]:
+        """The columns of a series as text; a band is bounds, which are rounded outwards."""
+        if isinstance(series, Band):
+            return [tuple(map(at_least, series.ys)), tuple(map(at_most, series.highs))]
+        return [tuple(map(self.shown, series.ys))]
 
     def header(self) -> list[str]:
         """The columns of the table behind the figure."""

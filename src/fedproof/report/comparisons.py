@@ -14,6 +14,7 @@ from fedproof.report.words import (
     duration,
     number,
     percent,
+    percent_down,
     picked,
     plural,
     rounded_up,
@@ -50,21 +51,40 @@ _MOST_CURVES = 5
 def write_sweep_page(rows: Sequence[SweptRun], path: Path, *, title: str = "Sweep") -> Path:
     """Write a page that compares the runs of a sweep; return its path."""
     chart, sizes = sweep_chart(rows), shown_sizes(rows)
-    bold = "Bold: the best run for that k. The points in the figure mark the same."
+    bold = (
+        "Bold: the best run for that k, of those that prove something if any does. The figure marks the same."
+    )
+    remark = note(f"{bold} {' '.join(what_epsilon_is(rows))} {picked(len(rows))}")
     return write_simple_page(
         path,
         title,
         _sweep_headline(rows, sizes[len(sizes) // 2]),
         section("curves", chart.title, figure(chart)),
-        section("rows", "Run by run", _sweep_table(rows, sizes), note(f"{bold} {picked(len(rows))}")),
+        section("rows", "Run by run", _sweep_table(rows, sizes), remark),
+        section("soundness", "Can it be trusted?", _soundness([(_settings(row), row) for row in rows])),
     )
+
+
+def what_epsilon_is(rows: Sequence[SweptRun]) -> list[str]:
+    """Which ε stands in the table, and why it bounds nothing where it does not; nothing without privacy."""
+    private = [row for row in rows if row.epsilon is not None]
+    if not private:
+        return []
+    why = dict.fromkeys(reason for row in private for reason in row.epsilon_reasons)
+    used = "ε is the paper's, of one model, for one unit added or removed."
+    return [used, *[f"It is no bound of all these runs: {'; '.join(why)}."] * bool(why)]
 
 
 def shown_sizes(rows: Sequence[SweptRun]) -> list[int]:
     """At most five of the sizes that any run certifies, evenly spaced, zero among them."""
-    largest = _largest(rows)
+    largest = _largest(_proved(rows))
     count = min(_MOST_CURVES, largest + 1)
     return sorted({round(index * largest / max(count - 1, 1)) for index in range(count)})
+
+
+def _proved(rows: Sequence[SweptRun]) -> Sequence[SweptRun]:
+    """The runs that prove something; all of them where none does."""
+    return [row for row in rows if row.sound] or rows
 
 
 def spent(row: SweptRun) -> float:
@@ -73,8 +93,11 @@ def spent(row: SweptRun) -> float:
 
 
 def best_run(rows: Sequence[SweptRun], size: int) -> SweptRun | None:
-    """The run with the highest certified accuracy at a size, the most private of equals; None if all 0."""
-    top = max(rows, key=lambda row: (certified_at(row, size), -spent(row)))
+    """The run with the highest certified accuracy at a size, the most private of equals; None if all 0.
+
+    Of those that prove something; where none does, of all.
+    """
+    top = max(_proved(rows), key=lambda row: (certified_at(row, size), -spent(row)))
     return top if certified_at(top, size) > 0 else None
 
 
@@ -99,7 +122,7 @@ def sweep_chart(rows: Sequence[SweptRun]) -> Chart:
         name="sweep",
         title="Certified accuracy over ε",
         description=f"One curve for each of {len(sizes)} sizes over {len(epsilons)} privacy levels.",
-        x_label="ε of one model",
+        x_label="ε of one model (paper)",
         y_label="certified accuracy (share of the test inputs)",
         series=(*(_over_epsilon(private, size, tone) for size, tone in tones.items()), *points),
         marks=tuple(Mark(x=x, label=f"best for k = {middle}: ε = {number(x)}") for x in marked),
@@ -139,8 +162,9 @@ def _sweep_headline(rows: Sequence[SweptRun], size: int) -> str:
     top, runs = best_run(rows, size), plural(len(rows), "run")
     if top is None:
         return f"None of {runs} certifies anything."
+    verb = "are" if top.sound else "would be"
     return (
-        f"{percent(certified_at(top, size))} of the test inputs are certified at k = {size} "
+        f"{percent_down(certified_at(top, size))} of the test inputs {verb} certified at k = {size} "
         f"with {_settings(top)} (ε = {rounded_up(spent(top), 3)}), the best of {runs}."
     )
 
@@ -156,7 +180,7 @@ def _sweep_table(rows: Sequence[SweptRun], sizes: Sequence[int]) -> Markup:
         ]
         for row in sorted(rows, key=spent)
     ]
-    return table([*keys, "ε", "Accuracy", *(f"k = {size}" for size in sizes)], cells)
+    return table([*keys, "ε (paper)", "Accuracy", *(f"k = {size}" for size in sizes)], cells)
 
 
 def _settings(row: SweptRun) -> str:
@@ -252,7 +276,7 @@ def write_compare_page(
         *(section(chart.name, chart.title, figure(chart)) for chart in charts),
         section("rows", "Row by row", _table(rows, shown), remark),
         section("published", "What is published, and what a user sends", _published(rows)),
-        section("soundness", "Can it be trusted?", _soundness(rows)),
+        section("soundness", "Can it be trusted?", _soundness([(label_of(row), row) for row in rows])),
     )
 
 
@@ -264,7 +288,7 @@ def headline(rows: Sequence[ComparedRun]) -> str:
     top = best(rows, unit, size)
     if top is None:
         return f"None of {plural(len(rows), 'row')} proves anything."
-    share = percent(certified_at(top, size))
+    share = percent_down(certified_at(top, size))
     return f"At k = {size} poisoned {unit}s, {label_of(top)} certifies most: {share} of the test inputs."
 
 
@@ -310,13 +334,13 @@ def published(row: ComparedRun) -> tuple[str, ...]:
     return row.predictor or "–", _epsilon(row.published_epsilon), relation, _epsilon(replaced), sent
 
 
-def _soundness(rows: Sequence[ComparedRun]) -> Markup:
-    """Which rows are proofs, and why the others are none."""
-    proved = [label_of(row) for row in rows if row.sound]
+def _soundness(rows: Sequence[tuple[str, SweptRun | ComparedRun]]) -> Markup:
+    """Which named rows are proofs, and why the others are none."""
+    proved = [name for name, row in rows if row.sound]
     first = tag("p", tag("strong", "Proved: "), ", ".join(proved) or "none", ".")
     items = (
-        tag("li", tag("strong", label_of(row)), ": ", "; ".join(row.reasons), ".")
-        for row in rows
+        tag("li", tag("strong", name), ": ", "; ".join(row.reasons), ".")
+        for name, row in rows
         if not row.sound
     )
     return tag("div", first, tag("ul", join(items)), class_="box sound" if proved else "box heuristic")

@@ -210,12 +210,11 @@ def accuracy_chart(certificate: Certificate, metrics: tuple[Row, ...] = ()) -> C
 
 
 def _own_line(certificate: Certificate) -> Line:
-    settings = certificate.settings
-    found = certificate.curve or ()
+    settings, found = certificate.settings, certificate.curve or ()
     ended = len(found) <= settings.max_size  # beyond `max_size` nothing was examined: no zero is claimed
     curve = [*found, 0.0] if ended else found
     return Line(
-        label=f"this certificate, {how_sure(settings.failure_probability)}",
+        label=f"this certificate, {how_sure(certificate.failure_probability)}",
         short="this certificate",
         xs=range(len(curve)),
         ys=curve,

@@ -13,7 +13,7 @@ from fedproof.arrays import votes_of
 from fedproof.certificates import Certificate, Method
 from fedproof.certificates.soundness import unproved
 from fedproof.federation import Federation
-from fedproof.mechanisms import Releases
+from fedproof.mechanisms import Mechanism, Releases
 from fedproof.report.page import Markup, join, note, section, table, tag, void
 from fedproof.report.run_data import RunData, rounds_chart
 from fedproof.report.svg import figure
@@ -157,7 +157,7 @@ def _accountants(run: RunData) -> Markup:
     summary = run.summary
     if summary.epsilon is None or summary.ensemble_epsilon is None:
         return note("There is no noise, hence no privacy: no ε is finite.")
-    text = f"δ = {summary.delta:g}, for one {run.unit}{_moved(run)}. Every ε is rounded up. "
+    text = f"δ = {summary.delta:g}, for one {run.unit}{moved(run.mechanism)}. Every ε is rounded up. "
     text += (
         f"It covers all that is released; for one {run.unit} replaced it is "
         f"{rounded_up(summary.epsilon_if_replaced)}."
@@ -168,9 +168,7 @@ def _accountants(run: RunData) -> Markup:
         text += f" This is towards the server, which sees what each user sends. {_of_sum(run, summary)}"
     if summary.secure_noise:
         text += " Cohorts and noise came from the operating system: no seed gives them away or repeats them."
-    why = None if run.mechanism is None else unproved(run.mechanism)
-    if why is not None:
-        text += f" The paper's number is as published, and no bound here: {why}."
+    text += published(run.mechanism)
     if run.mechanism is not None and run.mechanism.reasons:
         text += " It is no guarantee here: see above what is not met."
     models = None if summary.released else summary.replicas  # of one model there is nothing to add up
@@ -209,9 +207,14 @@ def _together(run: RunData) -> str:
     return "loss distributions compose all its rounds, the paper multiplies by the number of models"
 
 
-def _moved(run: RunData) -> str:
+def published(mechanism: Mechanism | None) -> str:
+    """Where the paper's ε bounds nothing, that it does not."""
+    why = None if mechanism is None else unproved(mechanism)
+    return "" if why is None else f" The paper's number is as published, and no bound here: {why}."
+
+
+def moved(mechanism: Mechanism | None) -> str:
     """What ε is stated for."""
-    mechanism = run.mechanism
     if mechanism is None:
         return ""
     if mechanism.honest is not None:

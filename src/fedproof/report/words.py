@@ -20,6 +20,15 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f}{SPACE}%"
 
 
+def percent_down(share: float, digits: int = 1) -> str:
+    """A share that is certified, as a percentage that is never above what was computed.
+
+    >>> percent_down(0.29).replace(SPACE, " "), percent_down(2 / 3).replace(SPACE, " ")
+    ('29.0 %', '66.6 %')
+    """
+    return f"{at_least(Decimal(repr(float(share))).scaleb(2), digits)}{SPACE}%"
+
+
 def rounded_up(value: float, digits: int = 4) -> str:
     """A privacy loss with `digits` significant digits, never below what was computed.
 
@@ -45,13 +54,14 @@ def scientific_up(value: float, digits: int = 3) -> str:
     return f"{float(up):.{digits}g}"
 
 
-def at_least(value: float, places: int = 4) -> str:
+def at_least(value: float | Decimal, places: int = 4) -> str:
     """A lower bound with so many decimals, never above what was computed.
 
     >>> at_least(0.33338), at_most(0.33331), at_most(0.1), at_most(0.00001)
     ('0.3333', '0.3334', '0.1000', '0.0001')
     """
-    return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-places), ROUND_FLOOR):f}"
+    exact = value if isinstance(value, Decimal) else Decimal(repr(float(value)))
+    return f"{exact.quantize(Decimal(1).scaleb(-places), ROUND_FLOOR):f}"
 
 
 def at_most(value: float, places: int = 4) -> str:
@@ -184,7 +194,7 @@ def claim(
     size = chosen_size(curve)
     verb = "keep" if sound else "would keep"
     who = _whatever(threat, users, size)
-    kept = f"{percent(curve[str(size)])} of the test inputs {verb} their {label} {who}"
+    kept = f"{percent_down(curve[str(size)])} of the test inputs {verb} their {label} {who}"
     whom = "all inputs together" if simultaneous else "each input"
     return f"{sure} for {whom}, {kept}." if sure else f"{kept}, with certainty."
 

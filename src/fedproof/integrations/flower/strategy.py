@@ -24,6 +24,7 @@ from fedproof.integrations.flower.federation import LOG, FederationStrategy, nee
 from fedproof.integrations.flower.nodes import REPLICAS, Invitation, Received, receive, wait_for_nodes
 from fedproof.mechanisms import Caveat, Mechanism, Releases
 from fedproof.mechanisms.caveats import attended_caveats
+from fedproof.report.words import rounded_up
 from fedproof.seeds import FRESH, KNOWN, NO_SEED, Numbers
 
 _NUMBERED = (
@@ -254,7 +255,8 @@ class RoundsStrategy(FederationStrategy):
             LOG.warning("\t├──> max_epsilon = %s pays for %s rounds only", self.max_epsilon, rounds)
         if rounds and self.delta is not None:
             one, every = self._cost(rounds, 1), self._cost(rounds, replicas)
-            LOG.info("\t└──> ε = %.4f at δ = %s; of all %s replicas %.4f", one, self.delta, replicas, every)
+            said = rounded_up(one), self.delta, replicas, rounded_up(every)
+            LOG.info("\t└──> ε = %s at δ = %s; of all %s replicas %s", *said)
 
     # --- steps --------------------------------------------------------------------------------------------
 
