@@ -82,6 +82,25 @@ def test_inefficacy_from_the_library(tmp_path, hostile, most, words):
     assert words in page
 
 
+def test_certified_bounds_are_rounded_outward(tmp_path, attack_rows):
+    rows = attack_rows(certified_lower=5.1694, certified_upper=8.3105)
+    page = write_attack_page(rows, tmp_path / "attack.html").read_text()
+    assert page.count("<td>5.16</td><td>8.32</td>") == len(rows) + 3  # in the table, and behind the figure
+    assert "5.16 to 8.32" in page
+    assert not any(wrong in page for wrong in ("5.17", "8.31"))
+
+
+def test_a_negative_cost_is_multiplied(tmp_path):
+    privacy = ApproximateDP(epsilon=0.5, delta=0.0, relation="replace")
+    result = inefficacy(
+        [-0.1] * 9, cost_bound=2, privacy=privacy, bound="none", sizes=[0, 1], tau=3, negative=True
+    )
+    page = write_inefficacy_page(result, tmp_path / "inefficacy.html").read_text()
+    assert "Without attack the expected cost is -0.1 of at least -2. To multiply it by 3, an attack" in page
+    assert "needed to multiply the cost by 3" in page
+    assert "divide" not in page
+
+
 def test_there_must_be_attacks(tmp_path):
     with pytest.raises(ValueError, match="empty"):
         write_attack_page([], tmp_path / "page.html")

@@ -9,7 +9,7 @@ from fedproof.certificates.soundness import cost_caveats
 from fedproof.report.chart import Band, Chart, Line, Points, Series, Tone, check_rows, toned
 from fedproof.report.page import Markup, details, note, section, soundness_box, table, write_simple_page
 from fedproof.report.svg import figure
-from fedproof.report.words import needed_units, number, percent, plural
+from fedproof.report.words import needed_units, number, number_at_least, number_at_most, percent, plural
 from fedproof.robustness import AttackRow
 
 COLUMNS = {
@@ -160,7 +160,7 @@ def _tables(rows: Sequence[AttackRow]) -> tuple[Markup, Markup]:
                 row.adversaries,
                 number(row.clean_cost),
                 number(row.cost),
-                *(("–", "–") if row.certified_cost is None else map(number, row.certified_cost)),
+                *_bounds(row),
                 _HOLDS[row.holds_on_cost],
             )
             for row in rows
@@ -168,6 +168,14 @@ def _tables(rows: Sequence[AttackRow]) -> tuple[Markup, Markup]:
         caption="What it costs the attacker",
     )
     return answers, costs
+
+
+def _bounds(row: AttackRow) -> tuple[str, str]:
+    """The certified bounds of the cost, rounded outward."""
+    if row.certified_cost is None:
+        return "–", "–"
+    low, high = row.certified_cost
+    return number_at_least(low), number_at_most(high)
 
 
 def _meanings(unit: str) -> Markup:
@@ -183,7 +191,12 @@ def write_inefficacy_page(result: Inefficacy, path: Path) -> Path:
     """Write a page of certified bounds on the attacker's expected cost; return its path."""
     settings, chart = result.settings, inefficacy_chart(result)
     unit, tau, most = settings.threat.unit, settings.tau, settings.cost_bound
-    sentence = f"Without attack the expected cost is {number(result.cost)} of at most {number(most)}."
+    verb, reach = (
+        ("multiply", f"at least {number(-most)}")
+        if settings.negative
+        else ("divide", f"at most {number(most)}")
+    )
+    sentence = f"Without attack the expected cost is {number(result.cost)} of {reach}."
     parts = [section("bounds", chart.title, figure(chart))]
     if tau is not None:
         needed = "more than searched"
@@ -191,9 +204,9 @@ def write_inefficacy_page(result: Inefficacy, path: Path) -> Path:
             # A hair above a whole number is what rounding made of it.
             whole = math.ceil(result.needed * (1 - 1e-9) - 1e-9)
             needed, least = needed_units(result.needed), plural(whole, unit)
-            sentence += f" To divide it by {number(tau)}, an attack needs {least} at least."
+            sentence += f" To {verb} it by {number(tau)}, an attack needs {least} at least."
         found = table(("Method", f"Poisoned {unit}s"), [(settings.method, needed)])
-        parts.append(section("needed", f"Adversaries needed to divide the cost by {number(tau)}", found))
+        parts.append(section("needed", f"Adversaries needed to {verb} the cost by {number(tau)}", found))
     caveats = soundness_box(cost_caveats(settings))
     return write_simple_page(path, "Attack inefficacy", sentence, *parts, caveats)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedproof.federation import Federation, class_counts
-from fedproof.report.words import number, percent
+from fedproof.report.words import number, number_at_least, number_at_most, percent
 
 
 class Tone(StrEnum):
@@ -115,6 +115,13 @@ class Chart:
     def shown(self, value: float) -> str:
         """A y value as text."""
         return percent(value) if self.shares else number(value)
+
+    def texts(self, series: Series) -> list[dict[float, str]]:
+        """The columns of a series in the table, as text by place; the two of a band are rounded outward."""
+        if not isinstance(series, Band):
+            return [dict(zip(series.xs, map(self.shown, series.ys), strict=True))]
+        lows, highs = map(number_at_least, series.ys), map(number_at_most, series.highs)
+        return [dict(zip(series.xs, column, strict=True)) for column in (lows, highs)]
 
     def header(self) -> list[str]:
         """The columns of the table behind the figure."""

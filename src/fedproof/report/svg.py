@@ -100,10 +100,8 @@ def _kind(series: Series) -> str:
 
 
 def _table(chart: Chart) -> Markup:
-    rows = (
-        [number(x), *("" if value is None else chart.shown(value) for value in values)]
-        for x, values in zip(chart.xs, (row[1:] for row in chart.rows()), strict=True)
-    )
+    columns = [column for series in chart.series for column in chart.texts(series)]
+    rows = ([number(x), *(column.get(x, "") for column in columns)] for x in chart.xs)
     return details("The numbers as a table", table(chart.header(), rows))
 
 
@@ -111,11 +109,8 @@ def _values(chart: Chart) -> dict[str, object]:
     """What the script shows under the pointer, as text: it formats nothing itself."""
     columns = []
     for series in chart.series:
-        highs = series.highs if isinstance(series, Band) else series.ys
-        texts = {
-            x: chart.shown(low) if low == high else f"{chart.shown(low)} to {chart.shown(high)}"
-            for x, low, high in zip(series.xs, series.ys, highs, strict=True)
-        }
+        shown = chart.texts(series)
+        texts = {x: " to ".join(dict.fromkeys(column[x] for column in shown)) for x in series.xs}
         # A curve that has come down to nothing stays there.
         after = chart.shown(0.0) if isinstance(series, Line) and series.ys and series.ys[-1] == 0 else ""
         column = [texts.get(x, after if series.xs and x > series.xs[-1] else "") for x in chart.xs]

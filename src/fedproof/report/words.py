@@ -79,6 +79,29 @@ def number(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
+def number_at_least(value: float) -> str:
+    """A lower bound as short as a number, never above what was computed.
+
+    >>> number_at_least(5.1694), number_at_most(8.3105), number_at_most(-0.1016), number_at_most(1234.2)
+    ('5.16', '8.32', '-0.101', '1,235')
+    """
+    return _short_bound(value, ROUND_FLOOR)
+
+
+def number_at_most(value: float) -> str:
+    """An upper bound as short as a number, never below what was computed."""
+    return _short_bound(value, ROUND_CEILING)
+
+
+def _short_bound(value: float, rounding: str) -> str:
+    if not math.isfinite(value):
+        return number(value)
+    exact = Decimal(repr(float(value)))
+    if abs(value) < 1000:
+        return number(float(Context(prec=3, rounding=rounding).plus(exact)))
+    return number(float(exact.to_integral_value(rounding)))
+
+
 def duration(seconds: float) -> str:
     """Seconds for people.
 
