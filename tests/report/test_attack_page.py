@@ -113,6 +113,17 @@ def test_bounds_on_a_cost_say_what_they_take_for_granted(tmp_path):
     assert "To multiply it by 2" in text
 
 
+def test_a_negative_cost_is_multiplied(tmp_path):
+    privacy = ApproximateDP(epsilon=0.5, delta=0.0, relation="replace")
+    result = inefficacy(
+        [-0.1] * 9, cost_bound=2, privacy=privacy, bound="none", sizes=[0, 1], tau=3, negative=True
+    )
+    page = write_inefficacy_page(result, tmp_path / "inefficacy.html").read_text()
+    assert "Without attack the expected cost is -0.1 of at least -2. To multiply it by 3, an attack" in page
+    assert "needed to multiply the cost by 3" in page
+    assert "divide" not in page
+
+
 def test_there_must_be_attacks(tmp_path):
     with pytest.raises(ValueError, match="empty"):
         write_attack_page([], tmp_path / "page.html")

@@ -27,13 +27,14 @@ from fedproof.cli.common import (
     check_written,
     doubt_copies,
     doubt_delta,
+    looked_at,
     median_and_largest,
     print_json,
     print_table,
     say,
     say_soundness,
+    say_where_it_ended,
     sizes_of,
-    thinned,
 )
 from fedproof.cli.mechanism import (
     EpsilonRelation,
@@ -181,6 +182,11 @@ def _written(
 
 def _guarantee_kinds(options: MechanismOptions, given: Given, method: Method | CostMethod) -> list[Kind]:
     """What the options mean: a mechanism or an ε, and a theorem."""
+    if method is Method.EXACT:
+        raise ValueError(
+            "--method exact is for the one model that fedproof run releases (kind = 'one-round'); for "
+            "retrained models use margin, mean, vote, paper or renyi"
+        )
     guarantee = [Kind.EPSILON] if "epsilon" in given else mechanism_kinds(options, given)
     return [*guarantee, Kind(f"--method {method.value}")]
 
@@ -225,16 +231,17 @@ def show(certificate: Certificate, words: str) -> None:
     changed = "replaced" if certificate.threat.relation is Relation.REPLACE else "joining"
     counts = f"{certificate.num_replicas} replicas, {certificate.num_inputs} inputs"
     title = f"{counts}; k {certificate.threat.unit}s {changed}{_confidence(certificate)}"
-    size = summary["certified_size"]
+    size, most = summary["certified_size"], certificate.settings.max_size
     rows: list[tuple[str, str]] = [("abstained on", f"{size['abstained']} inputs")]
     if certificate.labels is not None:
         rows.append(("accuracy", f"{certificate.accuracy:.2%}"))
         curve = summary["certified_accuracy"]
-        rows += [(f"certified at k = {k}", f"{curve[str(k)]:.2%}") for k in thinned(len(curve))]
+        rows += [(f"certified at k = {k}", f"{share:.2%}") for k, share in looked_at(curve, most)]
     rows.append(("certified size, median / largest", median_and_largest(size["median"], size["max"])))
     print_table(title, ("", ""), rows)
     if size["abstained"] == certificate.num_inputs:
         say(_ABSTAINS)
+    say_where_it_ended(size["max"], most, "--max-size")
     say_soundness(certificate.sound, certificate.reasons, words)
     if certificate.settings.served is None:
         rule, votes = certificate.settings.rule, certificate.settings.votes

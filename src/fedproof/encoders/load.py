@@ -143,7 +143,7 @@ def encoded(name: str, cache: Cache, device: str, progress: Progress, source: So
 def seen(inputs: NDArray[np.generic], *, device: str = "cpu", **options: Any) -> NDArray[np.float32]:
     """New inputs as the models of a federation see them, which was loaded with the same `options` of `load`.
 
-    They are as published: pixels from 0 to 1 or bytes, or texts.
+    They are as published: pixels from 0 to 1 or bytes, or texts; without an encoder numbers as in the data.
     """
     chosen = _one_name(options.get("features", "pixels"), options.get("encoder"))
     known = load(**options | {"project": None, "projection": "principal"}, device=device)
@@ -156,6 +156,11 @@ def seen(inputs: NDArray[np.generic], *, device: str = "cpu", **options: Any) ->
     kept, public = options.get("project"), known.public_features
     if kept is None or public is None:
         return np.asarray(features, dtype=np.float32)
+    if features[0].size != public[0].size:
+        shape = ", ".join(map(str, public.shape[1:]))
+        raise ValueError(
+            f"inputs have shape {inputs.shape}, must be (inputs, {shape}), or as models see them"
+        )
     return PROJECTIONS[options.get("projection", "principal")](public, kept)(features)
 
 

@@ -205,10 +205,15 @@ def write_inefficacy_page(result: Inefficacy, path: Path) -> Path:
     """Write a page of certified bounds on the attacker's expected cost; return its path."""
     settings, chart = result.settings, inefficacy_chart(result)
     unit, tau, most = settings.threat.unit, settings.tau, settings.cost_bound
-    sentence = f"Without attack the expected cost is {number(result.cost)} of at most {number(most)}."
+    verb, reach = (
+        ("multiply", f"at least {number(-most)}")
+        if settings.negative
+        else ("divide", f"at most {number(most)}")
+    )
+    sentence = f"Without attack the expected cost is {number(result.cost)} of {reach}."
     parts = [section("bounds", chart.title, figure(chart, remark=note(_how_sure(settings))))]
     if tau is not None:
-        needed, verb = "more than searched", "multiply" if settings.negative else "divide"
+        needed = "more than searched"
         if result.needed is not None:
             # A hair above a whole number is what rounding made of it.
             whole = math.ceil(result.needed * (1 - 1e-9) - 1e-9)

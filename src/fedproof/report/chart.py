@@ -116,11 +116,12 @@ class Chart:
         """A y value as text."""
         return percent(value) if self.shares else number(value)
 
-    def texts(self, series: Series) -> list[tuple[str, ...]]:
-        """The columns of a series as text; a band is bounds, which are rounded outwards."""
-        if isinstance(series, Band):
-            return [tuple(map(at_least, series.ys)), tuple(map(at_most, series.highs))]
-        return [tuple(map(self.shown, series.ys))]
+    def texts(self, series: Series) -> list[dict[float, str]]:
+        """The columns of a series in the table, as text by place; the two of a band are rounded outward."""
+        if not isinstance(series, Band):
+            return [dict(zip(series.xs, map(self.shown, series.ys), strict=True))]
+        lows, highs = map(at_least, series.ys), map(at_most, series.highs)
+        return [dict(zip(series.xs, column, strict=True)) for column in (lows, highs)]
 
     def header(self) -> list[str]:
         """The columns of the table behind the figure."""

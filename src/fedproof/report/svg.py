@@ -100,9 +100,7 @@ def _kind(series: Series) -> str:
 
 
 def _table(chart: Chart) -> Markup:
-    columns = [
-        dict(zip(series.xs, column, strict=True)) for series in chart.series for column in chart.texts(series)
-    ]
+    columns = [column for series in chart.series for column in chart.texts(series)]
     rows = ([number(x), *(column.get(x, "") for column in columns)] for x in chart.xs)
     return details("The numbers as a table", table(chart.header(), rows))
 
@@ -111,9 +109,8 @@ def _values(chart: Chart) -> dict[str, object]:
     """What the script shows under the pointer, as text: it formats nothing itself."""
     columns = []
     for series in chart.series:
-        low, *high = chart.texts(series)
-        told = [" to ".join(dict.fromkeys(ends)) for ends in zip(low, *high, strict=True)]
-        texts = dict(zip(series.xs, told, strict=True))
+        shown = chart.texts(series)
+        texts = {x: " to ".join(dict.fromkeys(column[x] for column in shown)) for x in series.xs}
         # A curve that has come down to nothing stays there.
         after = chart.shown(0.0) if isinstance(series, Line) and series.ys and series.ys[-1] == 0 else ""
         column = [texts.get(x, after if series.xs and x > series.xs[-1] else "") for x in chart.xs]

@@ -8,6 +8,7 @@ from fedproof.summary import LEFT_OUT, RunSummary
 from fedproof.threat import Relation, ThreatModel, Unit
 
 SPACE = "\u00a0"  # between a number and its unit: never a line break
+_ALL_DIGITS = Context(prec=400)  # of any float
 _SUREST = Decimal("99.9999")  # percent that are said of what may fail
 
 
@@ -32,16 +33,16 @@ def percent_down(share: float, digits: int = 1) -> str:
 def rounded_up(value: float, digits: int = 4) -> str:
     """A privacy loss with `digits` significant digits, never below what was computed.
 
-    >>> rounded_up(0.0636283456), rounded_up(224.35496), rounded_up(math.inf)
-    ('0.06363', '224.4', '∞')
+    >>> rounded_up(0.0636283456), rounded_up(224.35496), rounded_up(0.1), rounded_up(math.inf)
+    ('0.06363', '224.4', '0.1000', '∞')
+    >>> rounded_up(0.10000000000001), rounded_up(123456.7)
+    ('0.1001', '123500')
     """
     if not math.isfinite(value):
         return "∞"
     if value <= 0:
         return "0"
-    places = digits - 1 - math.floor(math.log10(value))
-    up = math.ceil(value * 10.0**places - 1e-9) / 10.0**places
-    return f"{up:.{max(places, 0)}f}"
+    return _rounded(value, digits - 1 - Decimal(repr(float(value))).adjusted(), ROUND_CEILING)
 
 
 def scientific_up(value: float, digits: int = 3) -> str:
@@ -60,13 +61,21 @@ def at_least(value: float | Decimal, places: int = 4) -> str:
     >>> at_least(0.33338), at_most(0.33331), at_most(0.1), at_most(0.00001)
     ('0.3333', '0.3334', '0.1000', '0.0001')
     """
-    exact = value if isinstance(value, Decimal) else Decimal(repr(float(value)))
-    return f"{exact.quantize(Decimal(1).scaleb(-places), ROUND_FLOOR):f}"
+    return _rounded(value, places, ROUND_FLOOR)
 
 
 def at_most(value: float, places: int = 4) -> str:
-    """An upper bound with so many decimals, never below what was computed."""
-    return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-places), ROUND_CEILING):f}"
+    """An upper bound with so many decimals, never below what was computed.
+
+    >>> at_most(1e30)
+    '1000000000000000000000000000000.0000'
+    """
+    return _rounded(value, places, ROUND_CEILING)
+
+
+def _rounded(value: float | Decimal, places: int, rounding: str) -> str:
+    exact = value if isinstance(value, Decimal) else Decimal(repr(float(value)))
+    return f"{exact.quantize(Decimal(1).scaleb(-places), rounding, _ALL_DIGITS):f}"
 
 
 def needed_units(least: float) -> str:
