@@ -123,12 +123,12 @@ def spread(accuracy: float, correlation: float = CORRELATION, points: int = 400)
     >>> round(float(spread(0.8).mean()), 2)
     0.8
     """
+    from scipy.stats import beta  # here: it takes half a second
+
     if not 0 < accuracy < 1:
         raise ValueError(f"accuracy = {accuracy!r} must be in (0, 1)")
     check.open_probability(correlation=correlation)
     total = 1 / correlation - 1
-    from scipy.stats import beta  # here: it takes half a second
-
     middles = (np.arange(points) + 0.5) / points
     return np.asarray(beta.ppf(middles, accuracy * total, (1 - accuracy) * total))
 
