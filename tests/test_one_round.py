@@ -79,6 +79,13 @@ def projected(tmp_path_factory):
     return run(parse_config(ANCHORS, "test", ["data.project=16"]), folder).folder
 
 
+def test_too_few_public_instances_are_said_before_anybody_trains(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedproof.ensemble.one_round.train_replicas", lambda *_: pytest.fail("has trained"))
+    config = parse_config(ANCHORS, "test", ["data.public=30"])
+    with pytest.raises(ValueError, match="anchors = 40 must be at most the number of public instances = 30"):
+        run(config, tmp_path / "run")
+
+
 def test_nothing_else_knows_of_observed_influence(tmp_path):
     """What may be published is the same, byte for byte, whether the server looked or not."""
     for name, said in (("with", "true"), ("without", "false")):

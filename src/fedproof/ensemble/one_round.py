@@ -183,16 +183,22 @@ def described(task: Task) -> UploadedOnce:
 
 
 def anchors_of(task: Task, mechanism: UploadedOnce) -> NDArray[np.float32] | None:
-    """The public inputs that others are compared with: the first ones, as many as the mechanism says."""
+    """The public inputs that others are compared with, as rows; None if there are none."""
     if not mechanism.upload.bumps:
         return None
+    anchors = _anchors(task, mechanism)
+    return anchors.reshape(len(anchors), -1).astype(np.float32)
+
+
+def _anchors(task: Task, mechanism: UploadedOnce) -> NDArray[np.generic]:
+    """The first public inputs, as many as the mechanism says."""
     wanted, public = mechanism.upload.shape[0], task.federation.public_features
     if public is None or len(public) < wanted:
         held = 0 if public is None else len(public)
         raise ValueError(
             f"anchors = {wanted} must be at most the number of public instances = {held}: set data.public"
         )
-    return public[:wanted].reshape(wanted, -1).astype(np.float32)
+    return public[:wanted]
 
 
 def _seen(
@@ -205,9 +211,7 @@ def _seen(
 
 def _labels(task: Task, mechanism: UploadedOnce, users: range) -> NDArray[np.int64]:
     """Labels `(users, anchors)` that users' own models give to the anchors; -1 where one cannot tell."""
-    public = task.federation.public_features
-    assert public is not None  # `anchors_of` has asked
-    asked = public[: mechanism.upload.shape[0]]
+    asked = _anchors(task, mechanism)
     nobody = np.zeros(len(asked), dtype=np.int64)
     federation = replace(task.federation, test_features=asked, test_labels=nobody, test_texts=None)
     alone = replace(task, federation=federation, mechanism=Partition(pooled=True), attack=None)
