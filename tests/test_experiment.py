@@ -106,6 +106,27 @@ def test_predict_refuses_inputs_of_another_shape(finished):
         predict(finished.folder, np.zeros((3, 5), dtype=np.float32))
 
 
+@pytest.mark.parametrize(
+    ("inputs", "answer"),
+    [
+        (
+            np.zeros((2, 64), dtype=np.uint8),
+            r"inputs are bytes \(uint8\), must be numbers on the scale of the",
+        ),
+        (np.zeros((2, 64), dtype="U3"), "inputs have type <U3, must be numbers"),
+        (np.repeat([[0.0], [np.nan]], 64, axis=1), "inputs hold a number that is not finite, in input 1"),
+    ],
+)
+def test_predict_refuses_what_models_were_not_trained_on(inputs, answer, finished):
+    with pytest.raises(ValueError, match=answer):
+        predict(finished.folder, inputs)
+
+
+def test_predict_takes_whole_numbers_for_numbers(finished):
+    whole = np.arange(128).reshape(2, 64) % 3
+    assert predict(finished.folder, whole) == predict(finished.folder, whole.astype(np.float32))
+
+
 # --- directories --------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from fedproof.mechanisms import OneRound
 from fedproof.mechanisms.uploads import Ball
 from fedproof.release import noised
 from fedproof.report.run_page import write_report
+from fedproof.serving import predict
 from tests.commands import fedproof
 
 ANCHORS = """
@@ -55,6 +56,28 @@ def test_observed_influence_lies_in_private_and_is_never_below_the_certificate(c
     for size, share in result.summary.certified_accuracy.items():
         assert curve.get(size, 0.0) >= share
     assert sum(curve.values()) > sum(result.summary.certified_accuracy.values())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "answer"),
+    [
+        (np.zeros((2, 63)), r"inputs have shape \(2, 63\), must be \(inputs, 64\), or as models see them"),
+        (np.float32(3), r"inputs have shape \(\), must be \(inputs, 64\), or as models see them"),
+        (np.zeros((2, 64), dtype=np.uint8), "inputs are bytes"),
+        (np.full((2, 64), np.nan), "not finite, in input 0"),
+        (np.full((2, 16), np.inf), "not finite, in input 0"),
+    ],
+)
+def test_a_release_answers_numbers_alone(inputs, answer, projected):
+    with pytest.raises(ValueError, match=answer):
+        predict(projected, inputs)
+
+
+@pytest.fixture(scope="module")
+def projected(tmp_path_factory):
+    """The folder of a run whose inputs are projected, and not encoded."""
+    folder = tmp_path_factory.mktemp("projected") / "run"
+    return run(parse_config(ANCHORS, "test", ["data.project=16"]), folder).folder
 
 
 def test_nothing_else_knows_of_observed_influence(tmp_path):

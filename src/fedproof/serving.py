@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from fedproof.certificates import Certificate, loads
 from fedproof.certificates.api import certificate_of_scores
-from fedproof.encoders.load import seen
+from fedproof.config import Config
+from fedproof.encoders.load import load, seen
 from fedproof.ensemble import Task, store
 from fedproof.ensemble import predict as predict_scores
 from fedproof.ensemble.engines import plan_for
@@ -37,15 +38,49 @@ def predict(folder: Path, inputs: NDArray[np.generic], *, device: str = "cpu") -
     task = make_task(config, device, seed=seed_of(folder, config))
     if not is_certified(task.mechanism):
         raise ValueError(f"{folder}: fedavg adds no noise, its predictions have no certificate")
-    expected = task.federation.test_features.shape[1:]
-    if task.federation.encoded and inputs.shape[1:] != expected and len(inputs):
-        inputs = seen(inputs, device=device, **config.data.model_dump())
+    federation, expected = task.federation, task.federation.test_features.shape[1:]
+    if federation.encoded and inputs.shape[1:] != expected and inputs.size:
+        named = config.data.encoder is not None or config.data.features != "pixels"
+        published = inputs if named else _unprojected(inputs, config)  # encoders look at inputs themselves
+        inputs = seen(published, device=device, **config.data.model_dump())
     if inputs.ndim < 2 or inputs.shape[1:] != expected or not len(inputs):
         raise ValueError(
             f"inputs have shape {inputs.shape}, must be (inputs, {', '.join(map(str, expected))})"
         )
-    scores = _scores_on(inputs, task, folder, ensemble_size(config, task))
+    numbers = _numbers(inputs, token_ids=federation.features.dtype.kind != "f")
+    scores = _scores_on(numbers, task, folder, ensemble_size(config, task))
     return certify_scores(config, task, scores, None)
+
+
+def _unprojected(inputs: NDArray[np.generic], config: Config) -> NDArray[np.generic]:
+    """Inputs as the data hold them before they are projected; anything else is refused."""
+    known = load(**config.data.model_dump() | {"project": None, "projection": "principal"}).test_features
+    if inputs.ndim < 2 or inputs[0].size != known[0].size:
+        shape = ", ".join(map(str, known.shape[1:]))
+        raise ValueError(
+            f"inputs have shape {inputs.shape}, must be (inputs, {shape}), or as models see them"
+        )
+    return _numbers(inputs)
+
+
+def _numbers(inputs: NDArray[np.generic], *, token_ids: bool = False) -> NDArray[np.generic]:
+    """Inputs as numbers like those that models were trained on; what may mean something else is refused."""
+    kind = inputs.dtype.kind
+    if token_ids and kind not in "iu":
+        raise ValueError(f"inputs have type {inputs.dtype}, must be token ids, which are whole numbers")
+    if token_ids:
+        return inputs
+    if inputs.dtype == np.uint8:
+        raise ValueError(
+            "inputs are bytes (uint8), must be numbers on the scale of the training features: of pixels make "
+            "float32, divided by 255 if that was done there"
+        )
+    if kind not in "iuf":
+        raise ValueError(f"inputs have type {inputs.dtype}, must be numbers")
+    wrong = np.flatnonzero(~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1))
+    if len(wrong):
+        raise ValueError(f"inputs hold a number that is not finite, in input {wrong[0]}")
+    return inputs if kind == "f" else inputs.astype(np.float32)
 
 
 def _answered(folder: Path, inputs: NDArray[np.generic]) -> Certificate:
@@ -53,6 +88,7 @@ def _answered(folder: Path, inputs: NDArray[np.generic]) -> Certificate:
     known = loads((folder / CERTIFICATE).read_text())
     if inputs.ndim != 2 or not len(inputs):
         raise ValueError(f"inputs have shape {inputs.shape}, must be (inputs, features)")
+    inputs = _numbers(inputs)
     scores: NDArray[np.floating]
     if (folder / RELEASE).exists():
         scores = load_release(folder / RELEASE).scores(inputs)[None]
