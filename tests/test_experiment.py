@@ -127,6 +127,17 @@ def test_predict_takes_whole_numbers_for_numbers(finished):
     assert predict(finished.folder, whole) == predict(finished.folder, whole.astype(np.float32))
 
 
+def test_a_run_claims_no_zero_where_nobody_looked(tmp_path, capsys):
+    done = run(tiny("certificate.max_size=1"), tmp_path / "run")
+    assert done.summary.certified_size.max == 1
+    show(done.summary, tmp_path / "run")
+    said = capsys.readouterr().out
+    assert "certified accuracy, k = 1" in said
+    assert "certified accuracy, k = 2" not in said
+    assert "no size above 1 was tried (certificate.max_size)" in said
+    assert "No size above 1 was tried." in write_report(tmp_path / "run").read_text()
+
+
 # --- directories --------------------------------------------------------------------------------------------
 
 

@@ -48,6 +48,17 @@ def certified(*arguments):
     )
 
 
+def test_no_zero_is_claimed_where_nobody_looked():
+    known = printed("certify", "--scores=scores.npy", "--labels=labels.npy", *TENTH)
+    largest = int(re.search(r"median / largest │ *\d+ / (\d+)", known)[1])
+    assert f"certified at k = {largest + 1} " in known
+    assert "was tried" not in known
+    ended = certified("--max-size", str(largest - 1), *TENTH)
+    assert f"certified at k = {largest - 1} " in ended
+    assert f"certified at k = {largest} " not in ended
+    assert f"no size above {largest - 1} was tried (--max-size): inputs certified for it may" in ended
+
+
 # --- the mechanism, before the result -----------------------------------------------------------------------
 
 CLIPPED = "each update is clipped to norm S as a whole"

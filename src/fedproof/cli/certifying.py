@@ -27,13 +27,14 @@ from fedproof.cli.common import (
     check_written,
     doubt_copies,
     doubt_delta,
+    looked_at,
     median_and_largest,
     print_json,
     print_table,
     say,
     say_soundness,
+    say_where_it_ended,
     sizes_of,
-    thinned,
 )
 from fedproof.cli.mechanism import (
     EpsilonRelation,
@@ -225,16 +226,17 @@ def show(certificate: Certificate, words: str) -> None:
     changed = "replaced" if certificate.threat.relation is Relation.REPLACE else "joining"
     counts = f"{certificate.num_replicas} replicas, {certificate.num_inputs} inputs"
     title = f"{counts}; k {certificate.threat.unit}s {changed}{_confidence(certificate)}"
-    size = summary["certified_size"]
+    size, most = summary["certified_size"], certificate.settings.max_size
     rows: list[tuple[str, str]] = [("abstained on", f"{size['abstained']} inputs")]
     if certificate.labels is not None:
         rows.append(("accuracy", f"{certificate.accuracy:.2%}"))
         curve = summary["certified_accuracy"]
-        rows += [(f"certified at k = {k}", f"{curve[str(k)]:.2%}") for k in thinned(len(curve))]
+        rows += [(f"certified at k = {k}", f"{share:.2%}") for k, share in looked_at(curve, most)]
     rows.append(("certified size, median / largest", median_and_largest(size["median"], size["max"])))
     print_table(title, ("", ""), rows)
     if size["abstained"] == certificate.num_inputs:
         say(_ABSTAINS)
+    say_where_it_ended(size["max"], most, "--max-size")
     say_soundness(certificate.sound, certificate.reasons, words)
     if certificate.settings.served is None:
         rule, votes = certificate.settings.rule, certificate.settings.votes

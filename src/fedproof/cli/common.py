@@ -144,6 +144,21 @@ def check_written(**paths: Path | None) -> None:
             raise ValueError(f"--{option} {path}: there is no folder {path.parent}")
 
 
+def looked_at(curve: Mapping[str, float], max_size: int) -> list[tuple[int, float]]:
+    """Some of a curve's sizes and their shares; none is claimed beyond `max_size`, where nobody looked.
+
+    >>> looked_at({"0": 0.9, "1": 0.4, "2": 0.0}, 1)
+    [(0, 0.9), (1, 0.4)]
+    """
+    return [(size, curve[str(size)]) for size in thinned(min(len(curve), max_size + 1))]
+
+
+def say_where_it_ended(largest: int | None, max_size: int, option: str) -> None:
+    """A sentence where inputs are certified for the largest size that was looked at."""
+    if largest == max_size:
+        say(f"no size above {max_size} was tried ({option}): inputs certified for it may withstand more")
+
+
 def sizes_of(text: str, option: str = "--sizes") -> list[int]:
     """`0:10` as the sizes 0, 1, …, 10, `7` as that one size, and `1,5,10:12` as all of them."""
     found: set[int] = set()

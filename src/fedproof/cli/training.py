@@ -12,6 +12,7 @@ from fedproof.cli.common import (
     Json,
     answer,
     doubt_delta,
+    looked_at,
     median_and_largest,
     need_checkout,
     print_json,
@@ -19,10 +20,11 @@ from fedproof.cli.common import (
     progress_bars,
     say,
     say_soundness,
+    say_where_it_ended,
     thinned,
 )
 from fedproof.config import Config, load_config, parse_config, validated
-from fedproof.folder import NOTICE, OBSERVED
+from fedproof.folder import NOTICE, OBSERVED, read_config
 from fedproof.summary import RunSummary
 
 if TYPE_CHECKING:
@@ -138,13 +140,14 @@ def show(summary: RunSummary, out: Path) -> None:
     from fedproof.report.words import at_once, headline
 
     what = "released model" if summary.released else "ensemble"
+    most = read_config(out).certificate.max_size
     rows: list[tuple[str, str]] = [(f"accuracy of the {what}", f"{summary.accuracy:.2%}")]
     if not summary.released:
         rows.append(("accuracy of one replica, on average", f"{summary.replica_accuracy:.2%}"))
     curve, size = summary.certified_accuracy, summary.certified_size
     if curve is not None and size is not None:
         rows.append(("abstained on", f"{size.abstained} of {summary.inputs} inputs"))
-        rows += [(f"certified accuracy, k = {k}", f"{curve[str(k)]:.2%}") for k in thinned(len(curve))]
+        rows += [(f"certified accuracy, k = {k}", f"{share:.2%}") for k, share in looked_at(curve, most)]
         rows.append(("certified size, median / largest", median_and_largest(size.median, size.max)))
         rows += _epsilons(summary)
     rows.append(("seconds", ", ".join(f"{name} {value:.1f}" for name, value in summary.seconds.items())))
@@ -152,6 +155,7 @@ def show(summary: RunSummary, out: Path) -> None:
     title = f"{summary.data}: {made} of {summary.users} users, {summary.inputs} test inputs"
     print_table(title, ("", ""), rows)
     say(headline(summary), *at_once(summary))
+    say_where_it_ended(size.max if size else None, most, "certificate.max_size")
     say_soundness(summary.sound, summary.reasons)
     doubt_delta(summary.delta if summary.epsilon else None)
     limits = advice(read_run(out, pictures=False)) if needs_advice(summary) else ()

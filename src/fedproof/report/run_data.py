@@ -282,6 +282,8 @@ def sizes_chart(certificate: Certificate) -> Chart:
     wrong = Counter(size for top, size, label in rows if size is not None and top != label)
     sizes = range(max([*right, *wrong], default=0) + 1)
     abstained = sum(size is None for _, size, _ in rows)
+    most = certificate.settings.max_size
+    ended = f" No size above {most} was tried." if max(sizes) == most else ""
     series: list[Series] = [
         _bars("correct label" if certificate.labels else "inputs", right, sizes, Tone.BLUE)
     ]
@@ -292,7 +294,7 @@ def sizes_chart(certificate: Certificate) -> Chart:
         title="Distribution of certified sizes",
         description=(
             f"Number of test inputs by the largest number of poisoned {unit}s they provably tolerate; "
-            f"the ensemble abstains on {plural(abstained, 'input')}."
+            f"the ensemble abstains on {plural(abstained, 'input')}.{ended}"
         ),
         x_label=f"certified size (poisoned {unit}s)",
         y_label="number of test inputs",
