@@ -36,6 +36,7 @@ MISTAKES = [
         "InsDP-FedSGD (--unit instance with --batch-probability) needs --cohort and --users",
     ),
     (f"{CERTIFY} {TENTH} --method paper", "--method paper needs --delta"),
+    (f"{CERTIFY} {TENTH} --method exact", "--method exact is for the one model that fedproof run releases"),
     # numbers out of range
     (
         f"{CERTIFY} --noise-multiplier -1 --sampling none",

@@ -182,6 +182,11 @@ def _written(
 
 def _guarantee_kinds(options: MechanismOptions, given: Given, method: Method | CostMethod) -> list[Kind]:
     """What the options mean: a mechanism or an ε, and a theorem."""
+    if method is Method.EXACT:
+        raise ValueError(
+            "--method exact is for the one model that fedproof run releases (kind = 'one-round'); for "
+            "retrained models use margin, mean, vote, paper or renyi"
+        )
     guarantee = [Kind.EPSILON] if "epsilon" in given else mechanism_kinds(options, given)
     return [*guarantee, Kind(f"--method {method.value}")]
 
