@@ -62,7 +62,9 @@ for name in {TRAINING!r}:
         print(error)
 """
     said = run_without(["torch"], code).stdout.splitlines()
-    assert said == [f"fedproof.{name} trains: install pip install 'fedproof[train]'" for name in TRAINING]
+    assert said == [
+        f"fedproof.{name} needs torch: install it with pip install 'fedproof[train]'" for name in TRAINING
+    ]
 
 
 def test_training_needs_torch_and_numpy_alone():

@@ -114,7 +114,9 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_MODULE_OF[name]), name)
     except ModuleNotFoundError as error:
         if error.name in ("torch", "safetensors"):
-            raise ImportError(f"fedproof.{name} trains: install pip install 'fedproof[train]'") from error
+            raise ImportError(
+                f"fedproof.{name} needs {error.name}: install it with pip install 'fedproof[train]'"
+            ) from error
         raise
 
 
