@@ -157,6 +157,14 @@ def test_compare_as_typed(tmp_path):
     assert (tmp_path / "out" / "flcert-d" / "report.html").exists()
 
 
+def test_sizes_that_no_run_tries_are_refused_before_training(tmp_path):
+    names = [EXAMPLES / "digits" / f"{name}.toml" for name in ("flcert-d", "deep-partition")]
+    done = fedproof("compare", *names, "--out", tmp_path / "out", "--sizes", "5,100001", status=1)
+    assert "--sizes 100001 must be at most" in done.stderr
+    assert "the largest certificate.max_size" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_no_compared_mechanism_uses_is_refused(tmp_path):
     names = [EXAMPLES / "digits" / f"{name}.toml" for name in ("flcert-d", "deep-partition")]
     done = fedproof("compare", *names, "--out", tmp_path / "out", "--set", "ensemble.replicas=60", status=1)

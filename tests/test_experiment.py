@@ -127,7 +127,7 @@ def test_predict_takes_whole_numbers_for_numbers(finished):
     assert predict(finished.folder, whole) == predict(finished.folder, whole.astype(np.float32))
 
 
-def test_no_zero_is_claimed_where_nobody_looked(tmp_path, capsys):
+def test_a_run_claims_no_zero_where_nobody_looked(tmp_path, capsys):
     done = run(tiny("certificate.max_size=1"), tmp_path / "run")
     assert done.summary.certified_size.max == 1
     show(done.summary, tmp_path / "run")

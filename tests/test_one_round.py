@@ -62,6 +62,7 @@ def test_observed_influence_lies_in_private_and_is_never_below_the_certificate(c
     ("inputs", "answer"),
     [
         (np.zeros((2, 63)), r"inputs have shape \(2, 63\), must be \(inputs, 64\), or as models see them"),
+        (np.float32(3), r"inputs have shape \(\), must be \(inputs, 64\), or as models see them"),
         (np.zeros((2, 64), dtype=np.uint8), "inputs are bytes"),
         (np.full((2, 64), np.nan), "not finite, in input 0"),
         (np.full((2, 16), np.inf), "not finite, in input 0"),

@@ -38,7 +38,7 @@ def predict(folder: Path, inputs: NDArray[np.generic], *, device: str = "cpu") -
     if not is_certified(task.mechanism):
         raise ValueError(f"{folder}: fedavg adds no noise, its predictions have no certificate")
     federation, expected = task.federation, task.federation.test_features.shape[1:]
-    if federation.encoded and inputs.shape[1:] != expected and len(inputs):
+    if federation.encoded and inputs.shape[1:] != expected and inputs.size:
         named = config.data.encoder is not None or config.data.features != "pixels"
         published = inputs if named else _numbers(inputs)  # an encoder looks at its inputs itself
         inputs = seen(published, device=device, **config.data.model_dump())
@@ -65,9 +65,9 @@ def _numbers(inputs: NDArray[np.generic], *, token_ids: bool = False) -> NDArray
         )
     if kind not in "iuf":
         raise ValueError(f"inputs have type {inputs.dtype}, must be numbers")
-    wrong = np.flatnonzero(~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1))
+    wrong = np.argwhere(~np.isfinite(np.atleast_1d(inputs)))
     if len(wrong):
-        raise ValueError(f"inputs hold a number that is not finite, in input {wrong[0]}")
+        raise ValueError(f"inputs hold a number that is not finite, in input {wrong[0][0]}")
     return inputs if kind == "f" else inputs.astype(np.float32)
 
 

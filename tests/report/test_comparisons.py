@@ -33,6 +33,15 @@ def test_the_best_epsilon_is_marked(tmp_path, sweep_rows, hostile):
     assert "the best of 4 runs" in page
 
 
+def test_epsilon_is_rounded_up_wherever_a_page_has_it(tmp_path, sweep_rows):
+    rows = [replace(row, epsilon=row.epsilon + 0.00013) for row in sweep_rows()]  # 2.00013, 1.00013, ...
+    page = write_sweep_page(rows, tmp_path / "sweep.html").read_text()
+    for above, below in (("2.01", "2"), ("1.01", "1"), ("0.501", "0.5"), ("0.251", "0.25")):
+        assert f">{above}</th>" in page  # behind the figure
+        assert f' of one model (paper) = {above}"' in page  # under the pointer
+        assert f"ε = {below}<" not in page
+
+
 def test_runs_that_certify_nothing(tmp_path, sweep_rows):
     rows = [replace(row, certified_accuracy={"0": 0.0}) for row in sweep_rows()]
     assert "None of 4 runs certifies anything" in write_sweep_page(rows, tmp_path / "sweep.html").read_text()

@@ -9,7 +9,7 @@ from fedproof.certificates import Bound, Group, Method, Spending
 from fedproof.certificates.certificate import Settings
 from fedproof.certificates.soundness import caveats_of
 from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedSGD, Median, PerLayerMedian, Poisson, UserFedAvg
-from fedproof.report.words import chosen_size, headline
+from fedproof.report.words import SPACE, chosen_size, headline
 from fedproof.summary import RunSummary
 from fedproof.threat import Relation, ThreatModel
 
@@ -62,6 +62,14 @@ def test_the_headline_rounds_what_is_certified_down():
     assert "99.9 % of the test inputs keep" in said(certified_accuracy={"0": 1.0, "4": 0.9996})
     assert "66.6 % of the test inputs keep" in said(certified_accuracy={"0": 0.7, "4": 2 / 3})
     assert "29.0 % of the test inputs keep" in said(certified_accuracy={"0": 0.3, "4": 0.29})
+
+
+def test_all_is_said_of_all_alone():
+    curve = {"0": 0.9999, "1": 0.9997, "2": 0.0}
+    some = replace(SUMMARY, certified_accuracy=curve, inputs=10_000)
+    assert "99.9 % of the test inputs keep" in headline(some).replace(SPACE, " ")
+    every = replace(SUMMARY, certified_accuracy=curve | {"1": 1.0})
+    assert "100.0 % of the test inputs keep" in headline(every).replace(SPACE, " ")
 
 
 def test_the_chosen_size_keeps_three_quarters():

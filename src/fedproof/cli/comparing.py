@@ -98,6 +98,12 @@ def compare(
     if len(loaded) < len(configs):
         raise ValueError("two configurations have the same file name, by which runs are told apart")
     chosen = None if sizes is None else sizes_of(sizes)
+    most = max(config.certificate.max_size for config in loaded.values())
+    if chosen and chosen[-1] > most:
+        raise ValueError(
+            f"--sizes {chosen[-1]} must be at most {most}, the largest certificate.max_size: nothing beyond "
+            "it is tried"
+        )
     with progress_bars() as progress:
         compared = compare_all(
             loaded, out, engine=engine, device=device, progress=progress, finished=_report_once

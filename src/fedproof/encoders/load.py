@@ -156,7 +156,7 @@ def seen(inputs: NDArray[np.generic], *, device: str = "cpu", **options: Any) ->
     kept, public = options.get("project"), known.public_features
     if kept is None or public is None:
         return np.asarray(features, dtype=np.float32)
-    if features[0].size != public[0].size:
+    if features.ndim < 2 or features[0].size != public[0].size:
         shape = ", ".join(map(str, public.shape[1:]))
         raise ValueError(
             f"inputs have shape {inputs.shape}, must be (inputs, {shape}), or as models see them"

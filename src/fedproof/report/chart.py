@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedproof.federation import Federation, class_counts
-from fedproof.report.words import at_least, at_most, number, percent
+from fedproof.report.words import at_least, at_most, number, percent, rounded_up
 
 
 class Tone(StrEnum):
@@ -94,7 +94,8 @@ class Mark:
 class Chart:
     """One figure; the `description` is what one sees in it, for who cannot.
 
-    With `shares`, y is a share between 0 and 1, shown in percent.
+    With `shares`, y is a share between 0 and 1, shown in percent. `spent` names the axis, x or y, of which
+    values are privacy losses: their texts are rounded up.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Chart:
     marks: tuple[Mark, ...] = ()
     shares: bool = False
     logarithmic: bool = False
+    spent: str = ""
 
     @property
     def xs(self) -> tuple[float, ...]:
@@ -114,7 +116,13 @@ class Chart:
 
     def shown(self, value: float) -> str:
         """A y value as text."""
+        if self.spent == "y":
+            return rounded_up(value, 3)
         return percent(value) if self.shares else number(value)
+
+    def place(self, x: float) -> str:
+        """A place on the x axis as text."""
+        return rounded_up(x, 3) if self.spent == "x" else number(x)
 
     def texts(self, series: Series) -> list[dict[float, str]]:
         """The columns of a series in the table, as text by place; the two of a band are rounded outward."""

@@ -12,7 +12,6 @@ from fedproof.report.words import (
     chosen_size,
     data_size,
     duration,
-    number,
     percent,
     percent_down,
     picked,
@@ -125,9 +124,10 @@ def sweep_chart(rows: Sequence[SweptRun]) -> Chart:
         x_label="ε of one model (paper)",
         y_label="certified accuracy (share of the test inputs)",
         series=(*(_over_epsilon(private, size, tone) for size, tone in tones.items()), *points),
-        marks=tuple(Mark(x=x, label=f"best for k = {middle}: ε = {number(x)}") for x in marked),
+        marks=tuple(Mark(x=x, label=f"best for k = {middle}: ε = {rounded_up(x, 3)}") for x in marked),
         shares=True,
         logarithmic=epsilons[0] > 0 and epsilons[-1] >= 8 * epsilons[0],
+        spent="x",
     )
 
 

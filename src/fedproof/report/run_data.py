@@ -335,6 +335,7 @@ def rounds_chart(run: RunData, spent: dict[int, dict[str, float]]) -> Chart | No
         x_label="rounds",
         y_label="ε of one model",
         series=tuple(lines),
+        spent="y",
     )
 
 

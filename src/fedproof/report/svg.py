@@ -101,7 +101,7 @@ def _kind(series: Series) -> str:
 
 def _table(chart: Chart) -> Markup:
     columns = [column for series in chart.series for column in chart.texts(series)]
-    rows = ([number(x), *(column.get(x, "") for column in columns)] for x in chart.xs)
+    rows = ([chart.place(x), *(column.get(x, "") for column in columns)] for x in chart.xs)
     return details("The numbers as a table", table(chart.header(), rows))
 
 
@@ -115,7 +115,8 @@ def _values(chart: Chart) -> dict[str, object]:
         after = chart.shown(0.0) if isinstance(series, Line) and series.ys and series.ys[-1] == 0 else ""
         column = [texts.get(x, after if series.xs and x > series.xs[-1] else "") for x in chart.xs]
         columns.append({"label": series.label, "tone": series.tone, "kind": _kind(series), "texts": column})
-    return {"xs": chart.xs, "names": [f"{chart.x_label} = {number(x)}" for x in chart.xs], "series": columns}
+    names = [f"{chart.x_label} = {chart.place(x)}" for x in chart.xs]
+    return {"xs": chart.xs, "names": names, "series": columns}
 
 
 # --- the drawing --------------------------------------------------------------------------------------------

@@ -13,12 +13,15 @@ _SUREST = Decimal("99.9999")  # percent that are said of what may fail
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share as a percentage.
+    """A share as a percentage; 100 % is said of all alone.
 
-    >>> percent(0.98611).replace(SPACE, " ")
-    '98.6 %'
+    >>> percent(0.98611).replace(SPACE, " "), percent(0.9997).replace(SPACE, " ")
+    ('98.6 %', '99.9 %')
     """
-    return f"{100 * share:.{digits}f}{SPACE}%"
+    text = f"{100 * share:.{digits}f}"
+    if share < 1 - 1e-9 and text == f"{100:.{digits}f}":
+        text = f"{100 - 10.0**-digits:.{digits}f}"
+    return f"{text}{SPACE}%"
 
 
 def percent_down(share: float, digits: int = 1) -> str:
