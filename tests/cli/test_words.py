@@ -411,3 +411,10 @@ def test_what_holds_number_for_number_may_still_be_no_proof():
     document = json.loads(printed("verify", "c.json", "--json"))
     assert document["valid"]
     assert "taken as exact" in document["reasons"][0]
+
+
+def test_bounds_for_programs_say_how_sure_they_are_and_of_what():
+    given = ("--costs", "costs.npy", "--cost-bound", "1", "--failure-probability", "0.02")
+    document = json.loads(printed("inefficacy", *given, *TENTH, "--json"))
+    assert document["failure_probability"] == 0.02
+    assert any("was decided by nobody who had seen" in sentence for sentence in document["assumptions"])
