@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedproof.certificates import certify, dumps
 from fedproof.config import parse_config
 from fedproof.experiment import run
-from fedproof.mechanisms import OneRound
-from fedproof.mechanisms.uploads import Ball
-from fedproof.release import noised
+from fedproof.mechanisms import Local, OneRound
+from fedproof.mechanisms.uploads import Ball, Rows
+from fedproof.release import Release, noised
 from fedproof.report.run_page import write_report
 from fedproof.serving import predict
 from tests.commands import fedproof
@@ -255,3 +256,20 @@ def test_noise_with_last_digits_beyond_the_grid_is_refused():
     largest = replace(mechanism, noise_multiplier=2.0**17 / mechanism.upload.norm)
     made = [noised(largest, total, normal) for normal in np.random.default_rng(0).normal(size=(400, 2, 2))]
     assert 0.4 < np.mean(np.array(made) % 2) < 0.6  # the last digit tells nothing
+
+
+def test_a_release_answers_under_its_own_certificate_alone(tmp_path):
+    """Scores count units of the release's own set, and what is taken for granted is that of its mechanism."""
+    central = OneRound(upload=Rows(features=3, classes=2), noise_multiplier=2.0)
+    local = Local(upload=Rows(features=3, classes=2), noise_multiplier=2.0, honest=5)
+    inputs = np.eye(3)
+    for made, certified in ((central, central), (local, central), (central, local)):
+        release = Release(mechanism=made, total=np.array([[2**36, 0]] * 3))
+        release.save(tmp_path / "release.npz")
+        document = dumps(certify(release.scores(inputs)[None], mechanism=certified, method="exact"))
+        (tmp_path / "certificate.json").write_text(document)
+        if made is certified:
+            assert predict(tmp_path, inputs).certified_size == (3, 3, 3)
+        else:
+            with pytest.raises(ValueError, match=r"release\.npz is of another mechanism than the one"):
+                predict(tmp_path, inputs)

@@ -4,12 +4,17 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from fedproof import data
+from fedproof.certificates import dumps, verify
 from fedproof.config import parse_config
+from fedproof.ensemble import Task
 from fedproof.experiment import run
+from fedproof.mechanisms import Bagging, FixedSize, LocalTraining
 from fedproof.models import build
 from fedproof.pretrain import distil, load_pretrain_config, pretrain
+from fedproof.training import train
 from tests.commands import fedproof
 
 CONFIG = """
@@ -115,3 +120,24 @@ def test_what_teaches_nothing(tmp_path):
     config.write_text(config.read_text().replace("seed = 0", "seed = 5"))
     with pytest.raises(ValueError, match="the public inputs are not those that the release was made with"):
         distil(tmp_path / "run", "linear", tmp_path / "x.npz")
+
+
+def test_a_certificate_takes_it_for_granted_that_what_it_starts_from_is_not_poisoned(tmp_path):
+    """Whoever had a part in the weights is in every replica, drawn or not."""
+    federation = data.load("digits", classes=[0, 1], users=24)
+    bagged = Bagging(rounds=1, sampling=FixedSize(cohort=4, users=24))
+    plain = build("logistic", federation)
+    named = zip(plain.layout.names, plain.layout.shapes, strict=True)
+    arrays = {name: np.ones(shape, np.float32) for name, shape in named}
+    np.savez(tmp_path / "start.npz", **arrays)
+    begun = build("logistic", federation, weights=tmp_path / "start.npz")
+    own = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
+    weights, module = "the weights that training starts from", "the module, and all that it starts from"
+    for model, said in ((plain, None), (begun, weights), (own, module)):
+        task = Task(federation=federation, model=model, mechanism=bagged, local=LocalTraining())
+        trained = train(task, 20)
+        found = trained.certify(method="vote")
+        stated = [sentence for sentence in found.assumptions if "not poisoned" in sentence]
+        assert len(stated) == (said is not None)
+        assert all(f"stated by whoever trained, not derived: {said}" in sentence for sentence in stated)
+        assert verify(dumps(found), trained.scores) == ()

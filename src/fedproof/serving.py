@@ -15,7 +15,7 @@ from fedproof.ensemble.engines import plan_for
 from fedproof.experiment import certify_scores, ensemble_size, make_task
 from fedproof.files import read_npz
 from fedproof.folder import CERTIFICATE, CONFIG, MODELS, RELEASE, read_config, seed_of
-from fedproof.mechanisms import Releases, is_certified
+from fedproof.mechanisms import Mechanism, Releases, is_certified
 from fedproof.models.model import as_inputs
 from fedproof.release import load_release
 
@@ -79,12 +79,20 @@ def _answered(folder: Path, inputs: NDArray[np.generic]) -> Certificate:
     inputs = _numbers(inputs)
     scores: NDArray[np.floating]
     if (folder / RELEASE).exists():
-        scores = load_release(folder / RELEASE).scores(inputs)[None]
+        scores = _released(folder, known.mechanism, inputs)
     else:
         scores = _linear_scores(folder / MODELS, inputs)
     if len(scores) != known.num_replicas:
         raise ValueError(f"{folder}: holds {len(scores)} models, the certificate is of {known.num_replicas}")
     return certificate_of_scores(known.settings, scores, None)
+
+
+def _released(folder: Path, mechanism: Mechanism | None, inputs: NDArray[np.generic]) -> NDArray[np.floating]:
+    """Scores of the release in a folder, which must be of the mechanism that is certified."""
+    release = load_release(folder / RELEASE)
+    if release.mechanism != mechanism:
+        raise ValueError(f"{folder}: {RELEASE} is of another mechanism than the one that is certified")
+    return release.scores(inputs)[None]
 
 
 def _linear_scores(path: Path, inputs: NDArray[np.generic]) -> NDArray[np.floating]:
@@ -108,7 +116,7 @@ def _scores_on(
 ) -> NDArray[np.floating]:
     """Scores `(replicas, inputs, classes)` of a finished run's models, part by part."""
     if task.mechanism.releases is Releases.MODEL:
-        return load_release(folder / RELEASE).scores(inputs)[None]
+        return _released(folder, task.mechanism, inputs)
     parts = plan_for(task, num_replicas, folder / "parts", None, any_engine=True)
     if not all(store.is_finished(folder / "parts", part) for part in parts):
         raise ValueError(f"{folder}: not all replicas are there; finish the run with --resume")

@@ -1,5 +1,6 @@
 """Train and certify from Python: what a run does, without its directory."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from fedproof.ensemble import Task, one_round, released, train_replicas
 from fedproof.ensemble.task import caveats_of
 from fedproof.mechanisms import Releases
 from fedproof.mechanisms.caveats import sentences
+from fedproof.models.averaged import Averaged
+from fedproof.models.module import ModuleModel
 from fedproof.release import Release
 from fedproof.seeds import KNOWN, NO_SEED
 from fedproof.threat import Relation, ThreatModel
@@ -97,9 +100,29 @@ def certify_task(
         mechanism=task.mechanism,
         threat=threat,
         caveats=sentences(caveats_of(task, threat.relation)),
-        assumptions=(*secret, *(seen.assumptions if seen else ())),
+        assumptions=(*secret, *start_of(task), *(seen.assumptions if seen else ())),
         **options,
     )
+
+
+def start_of(task: Task) -> tuple[str, ...]:
+    """What is taken for granted of numbers in the model that no seed draws and no user of this training gave.
+
+    Who could poison them would be in every model, whether drawn or not, in every group and in every replica.
+    """
+    model = task.model.one if isinstance(task.model, Averaged) else task.model
+    found = []
+    if isinstance(model, ModuleModel):
+        found.append("the module, and all that it starts from, is not poisoned: no user's data went into it")
+    elif (start := getattr(model, "start", None)) is not None and bool(start.any()):
+        digest = hashlib.sha256(start.detach().cpu().numpy().tobytes()).hexdigest()
+        found.append(
+            "the weights that training starts from are not poisoned: no user's data went into them (sha256 "
+            f"of their numbers {digest})"
+        )
+    if task.federation.vectors is not None:
+        found.append("the word vectors are not poisoned: no user's data went into them")
+    return tuple(found)
 
 
 def labels_at_once(

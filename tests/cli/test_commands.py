@@ -275,6 +275,7 @@ def test_certify_and_verify_without_training_anything(files):
         "valid": True,
         "differences": [],
         "unverified": [],
+        "reasons": [],
     }
 
 

@@ -411,3 +411,21 @@ def test_a_run_says_what_its_epsilon_is_for(sampling, relation):
     said = printed("run", "tiny.toml", "--out", "run")
     assert f"every ε is for one user {relation}\n" in said
     assert ("the paper's ε is as published, and no bound here: " in said) == (sampling == "fixed")
+
+
+def test_what_holds_number_for_number_may_still_be_no_proof():
+    certified(*TENTH, "--method", "mean", "--bound", "none", "--out", "c.json")
+    said = printed("verify", "c.json", "--labels", "labels.npy")
+    assert "every number holds (5 inputs)" in said
+    assert "it is heuristic, not a proof, because:" in said
+    assert "no failure probability covers their error" in said.replace("\n", " ")
+    document = json.loads(printed("verify", "c.json", "--json"))
+    assert document["valid"]
+    assert "taken as exact" in document["reasons"][0]
+
+
+def test_bounds_for_programs_say_how_sure_they_are_and_of_what():
+    given = ("--costs", "costs.npy", "--cost-bound", "1", "--failure-probability", "0.02")
+    document = json.loads(printed("inefficacy", *given, *TENTH, "--json"))
+    assert document["failure_probability"] == 0.02
+    assert any("was decided by nobody who had seen" in sentence for sentence in document["assumptions"])

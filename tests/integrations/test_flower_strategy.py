@@ -570,8 +570,9 @@ def test_what_epsilon_does_not_cover_is_kept_apart(make_strategy, make_grid, nod
 
 
 def test_a_strategy_says_what_its_certificate_takes_for_granted(make_strategy):
-    assert make_strategy().assumptions == (seeds.KNOWN,)
-    assert make_strategy(seed=None).assumptions == (seeds.NO_SEED,)
+    begun = "the model that training starts from is not poisoned: no user's data went into it"
+    assert make_strategy().assumptions == (seeds.KNOWN, begun)
+    assert make_strategy(seed=None).assumptions == (seeds.NO_SEED, begun)
     scores = np.tile([[[0.9, 0.1]]], (100, 1, 1))
     stated = make_strategy().assumptions
     certificate = certify(scores, [0], mechanism=MECHANISM, assumptions=stated)

@@ -123,6 +123,14 @@ def test_the_epsilon_of_a_ledger_says_what_it_is_for(tmp_path):
     assert "number is as published, and no bound here" in text
 
 
+def test_means_taken_as_exact_have_no_confidence(tmp_path):
+    found = certificate(method="mean", bound="none")
+    text = text_of(write_certificate_page(found, tmp_path / "page.html", command=COMMAND))
+    assert "this certificate, exact means" in text
+    assert "99 %" not in text
+    assert "certainty" not in text
+
+
 def test_a_page_is_no_surer_than_its_certificate(tmp_path):
     found = certificate(served=0.04, simultaneous=True)
     text = text_of(write_certificate_page(found, tmp_path / "page.html", command=COMMAND))

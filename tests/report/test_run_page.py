@@ -23,6 +23,7 @@ def test_a_sound_run(make_run):
     assert "Every condition of the theorem is met" in page
     assert page.count("<img") >= 16
     assert "fedproof verify certificate.json" in page
+    assert "one user added or removed, δ = " in page
     assert not re.search(r"https?://", page.replace("http://www.w3.org/2000/svg", ""))
 
 

@@ -58,6 +58,13 @@ def test_the_headline_claims_no_more_than_is_proved():
     assert "nothing is certified" in said(certified_accuracy=None)
 
 
+def test_the_headline_names_no_confidence_where_none_covers_the_error():
+    assert said(bound="none", sound=False) == (
+        "91.0 % of the test inputs would keep their correct label whatever up to 5 of 96 users do."
+    )
+    assert "with certainty" in said(bound="none", failure_probability=0.0)
+
+
 def test_the_headline_rounds_what_is_certified_down():
     assert "99.9 % of the test inputs keep" in said(certified_accuracy={"0": 1.0, "4": 0.9996})
     assert "66.6 % of the test inputs keep" in said(certified_accuracy={"0": 0.7, "4": 2 / 3})

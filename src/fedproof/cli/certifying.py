@@ -323,6 +323,7 @@ def inefficacy(
     if json:
         print_json(
             result.headline
+            | {"failure_probability": failure_probability, "assumptions": list(result.assumptions)}
             | {"unit": threat.unit.value, "relation": threat.relation.value, "executed": words}
         )
         return

@@ -239,10 +239,18 @@ def verify(
     kinds = (("without --labels", cured), ("from a file of version 1, certify again", again))
     told = "; ".join(f"not verified {how}: {', '.join(items)}" for how, items in kinds if items)
     but = f"{';' if differences else ' but these,'} {told}"
+    reasons = document["reasons"] if isinstance(document["reasons"], list) else []  # a file may hold anything
+    heuristic = ["it is heuristic, not a proof, because:", *(f"  - {one}" for one in reasons)]
     answer(
-        {"valid": not differences, "differences": list(differences), "unverified": list(believed)},
+        {
+            "valid": not differences,
+            "differences": list(differences),
+            "unverified": list(believed),
+            "reasons": reasons,
+        },
         f"{certificate}: {holds}{but if believed else ''}",
         *(f"  - {difference}" for difference in differences),
+        *(heuristic if reasons else ()),
         json=json,
     )
     if differences:

@@ -275,7 +275,16 @@ def predict(
     certificate = serve(folder, np.asarray(read_array(inputs, name="inputs")), device=device)
     prediction, size = list(certificate.prediction), list(certificate.certified_size)
     if json:
-        print_json({"prediction": prediction, "certified_size": size, "sound": certificate.sound})
+        print_json(
+            {
+                "prediction": prediction,
+                "certified_size": size,
+                "failure_probability": certificate.failure_probability,
+                "reasons": list(certificate.reasons),
+                "assumptions": list(certificate.assumptions),
+                "sound": certificate.sound,
+            }
+        )
         return
     rows = [
         (index, "abstains" if label is None else label, "" if label is None else certified)

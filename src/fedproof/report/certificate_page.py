@@ -13,7 +13,7 @@ from fedproof.report.page import Markup, join, note, section, soundness_box, tag
 from fedproof.report.run_data import accuracy_chart, read_certificate, sizes_chart
 from fedproof.report.run_page import accuracy, checks, classes, granted, header, size_tile, sizes, tile
 from fedproof.report.sections import epsilons, moved, published
-from fedproof.report.words import claim, percent, plural, rounded_up
+from fedproof.report.words import claim, covered, percent, plural, rounded_up
 from fedproof.threat import Relation
 
 _FILE, _LEDGER = "certificate.json", "ledger.json"
@@ -83,7 +83,7 @@ def _heading(certificate: Certificate) -> Markup:
     sentence = claim(
         curve,
         settings.threat,
-        certificate.failure_probability,
+        covered(certificate.failure_probability, settings.bound),
         sound=certificate.sound,
         label=label,
         simultaneous=settings.simultaneous,

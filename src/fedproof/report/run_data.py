@@ -15,7 +15,7 @@ from fedproof.federation import Federation
 from fedproof.folder import ROUNDS, read_config
 from fedproof.mechanisms import Mechanism, Releases, is_private
 from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, write_charts
-from fedproof.report.words import chosen_size, how_sure, percent, plural
+from fedproof.report.words import chosen_size, covered, how_sure, percent, plural
 from fedproof.summary import RunSummary, read_summary
 from fedproof.threat import Relation
 
@@ -213,8 +213,9 @@ def _own_line(certificate: Certificate) -> Line:
     settings, found = certificate.settings, certificate.curve or ()
     ended = len(found) <= settings.max_size  # beyond `max_size` nothing was examined: no zero is claimed
     curve = [*found, 0.0] if ended else found
+    chance = covered(certificate.failure_probability, settings.bound)
     return Line(
-        label=f"this certificate, {how_sure(certificate.failure_probability)}",
+        label=f"this certificate, {'exact means' if chance is None else how_sure(chance)}",
         short="this certificate",
         xs=range(len(curve)),
         ys=curve,

@@ -32,7 +32,7 @@ from fedproof.report.run_data import (
     sizes_chart,
     spent_after,
 )
-from fedproof.report.sections import advice, gallery, privacy
+from fedproof.report.sections import advice, gallery, moved, privacy
 from fedproof.report.svg import figure
 from fedproof.report.words import duration, number, percent, plural, rounded_up
 from fedproof.threat import Relation
@@ -129,12 +129,13 @@ def tiles(run: RunData) -> Iterator[Markup]:
         yield tile("epsilon", "Privacy", "none", "no noise is added, so no ε is finite")
         return
     if summary.epsilon_if_replaced is not None:
-        for key, (seen, moved, value) in zip(_KEYS, words.released_epsilons(summary), strict=False):
-            told = f"one {run.unit} {moved}, δ = {summary.delta:g}"
+        for key, (seen, change, value) in zip(_KEYS, words.released_epsilons(summary), strict=False):
+            told = f"one {run.unit} {change}, δ = {summary.delta:g}"
             yield tile(key, _SEEN[seen], f"ε = {rounded_up(value, 3)}", told)
         return
     one, ensemble = (f"ε = {rounded_up(cost['pld'], 3)}" for cost in (epsilon, summary.ensemble_epsilon))
-    yield tile("epsilon", "Privacy of one model", one, f"at δ = {summary.delta:g}")
+    told = f"one {run.unit}{moved(run.mechanism)}, δ = {summary.delta:g}"
+    yield tile("epsilon", "Privacy of one model", one, told)
     models = plural(summary.replicas, "model")
     yield tile("ensemble-epsilon", "Privacy of the ensemble", ensemble, f"{models} together")
 

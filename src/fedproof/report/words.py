@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
+from fedproof.certificates import Bound
 from fedproof.summary import LEFT_OUT, RunSummary
 from fedproof.threat import Relation, ThreatModel, Unit
 
@@ -177,17 +178,22 @@ def headline(summary: RunSummary) -> str:
     return claim(
         curve,
         threat,
-        summary.failure_probability,
+        covered(summary.failure_probability, summary.bound),
         sound=summary.sound,
         users=summary.users,
         simultaneous=bool(summary.simultaneous),
     )
 
 
+def covered(failure_probability: float, bound: str | None) -> float | None:
+    """The failure probability, unless what was estimated was taken as exact: then none covers its error."""
+    return None if failure_probability and bound == Bound.NONE else failure_probability
+
+
 def claim(
     curve: Mapping[str, float],
     threat: ThreatModel,
-    failure_probability: float,
+    failure_probability: float | None,
     *,
     sound: bool,
     users: int | None = None,
@@ -196,10 +202,13 @@ def claim(
 ) -> str:
     """What is certified in one sentence: the share of inputs in `curve`, by the size as a text.
 
+    Without a `failure_probability` nothing is said of how sure that is.
+
     >>> claim({"0": 0.9, "1": 0.8}, ThreatModel(), 0.0, sound=True).replace(SPACE, " ")
     '80.0 % of the test inputs keep their correct label whatever 1 user does, with certainty.'
     """
     sure = f"With {confidence(failure_probability)} confidence" if failure_probability else ""
+    certain = failure_probability is not None
     if not curve["0"]:
         none = f"no test input is certified to keep its {label}."
         return f"{sure}, {none}" if sure else none.capitalize()
@@ -208,7 +217,7 @@ def claim(
     who = _whatever(threat, users, size)
     kept = f"{percent_down(curve[str(size)])} of the test inputs {verb} their {label} {who}"
     whom = "all inputs together" if simultaneous else "each input"
-    return f"{sure} for {whom}, {kept}." if sure else f"{kept}, with certainty."
+    return f"{sure} for {whom}, {kept}." if sure else f"{kept}{', with certainty' * certain}."
 
 
 def released_epsilons(summary: RunSummary) -> list[tuple[str, str, float]]:

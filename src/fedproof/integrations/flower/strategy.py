@@ -30,6 +30,7 @@ from fedproof.seeds import FRESH, KNOWN, NO_SEED, Numbers
 _NUMBERED = (
     "every node's number, which its group or its cohorts follow from, was its own and given out beforehand"
 )
+_BEGUN = "the model that training starts from is not poisoned: no user's data went into it"
 _ROOM = 1 << 20  # bytes of replies that are held at once, or one reply
 
 
@@ -115,10 +116,10 @@ class RoundsStrategy(FederationStrategy):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What a certificate takes for granted about secrets and numbers of users: give it to `certify`."""
-        numbered = (_NUMBERED,) if self.mechanism.once and self._named else ()
+        given = (_BEGUN, *[_NUMBERED] * (self.mechanism.once and self._named))
         if not self._drawn_apart:
-            return numbered
-        return (NO_SEED if self.plan.seed is None else FRESH if self._fresh else KNOWN, *numbered)
+            return given
+        return (NO_SEED if self.plan.seed is None else FRESH if self._fresh else KNOWN, *given)
 
     def caveats(self, bound: str | None = None) -> tuple[Caveat, ...]:
         """Why a certificate of the replicas by this `bound` is only heuristic, see `attended_caveats`."""
