@@ -30,6 +30,10 @@ def parse(text, *overrides):
     return parse_config(text, "test.toml", overrides)
 
 
+def test_one_model_is_enough_where_nothing_is_estimated():
+    assert parse(MINIMAL, "mechanism.kind=fedavg", "ensemble.replicas=1").ensemble.replicas == 1
+
+
 def test_every_default_is_written_back():
     config = parse(MINIMAL)
     assert parse(config.to_toml()) == config
@@ -91,6 +95,7 @@ def test_the_fingerprint_changes_with_every_key():
         ("[mechanism]\ncohort = 2\n[certificate]\nmethod = 'magic'", "certificate.method = 'magic'"),
         ("", "mechanism.cohort is missing: sampling = 'poisson' needs it"),
         ("[mechanism]\nkind = 'instance-fedavg'\nsampling = 'none'", "local_steps is missing"),
+        (f"{MINIMAL}[ensemble]\nreplicas = 1", "ensemble.replicas = 1 must be at least 2: one model does"),
         ("data = 3", "data = 3"),
         ("x = [", "not valid TOML"),
     ],

@@ -3,7 +3,7 @@
 import json
 import math
 import pickle
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 from dp_accounting import NonPrivateDpEvent, UnsupportedEventError
@@ -86,6 +86,15 @@ def test_a_description_is_a_frozen_value_that_files_hold(kind):
     assert codec.restore(written, name="mechanism") == mechanism
     assert pickle.loads(pickle.dumps(mechanism)) == mechanism
     assert {field.name for field in fields(mechanism)} >= set(written) - {"kind"}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_number_alone_does_not_say_who_is_drawn(kind):
+    mechanism = described(kind)
+    drawing = [mechanism] if "sampling" in {field.name for field in fields(mechanism)} else []
+    for one in (*drawing, *mechanism.queries):
+        with pytest.raises(ValueError, match=r"sampling = 0\.1 must be Poisson\(probability=\.\.\.\)"):
+            replace(one, sampling=0.1)
 
 
 @pytest.mark.parametrize("kind", KEYS)

@@ -77,7 +77,7 @@ class Config(Section):
             alone = ("ensemble.own_start", "ensemble.part_size") if kind.releases is Releases.MODEL else ()
             for key in (*_ESTIMATED, *alone):
                 yield self._idle(key, "which makes as many models as it needs, and estimates nothing")
-        elif vars(kind).get("queries") == ():
+        elif not self._is_estimated:
             for key in _CERTIFIED:
                 yield self._idle(f"certificate.{key}", "which certifies nothing")
         section = self.mechanism
@@ -104,10 +104,24 @@ class Config(Section):
                 f"mechanism.cohort is missing: sampling = '{self.mechanism.sampling}' needs it{instead}"
             )
         self._check_enough_users("cohort", cohort)
+        self._check_replicas()
         self._check_privacy()
         self._check_relation()
         self._check_collective()
         return self
+
+    @property
+    def _is_estimated(self) -> bool:
+        """Whether what is certified is estimated from replicas."""
+        kind = self.mechanism.described
+        return kind.releases is Releases.REPLICAS and vars(kind).get("queries") != ()
+
+    def _check_replicas(self) -> None:
+        if self._is_estimated and self.ensemble.replicas < 2:
+            raise ValueError(
+                f"ensemble.replicas = {self.ensemble.replicas} must be at least 2: one model does not say "
+                "what others would answer"
+            )
 
     @property
     def _draws_a_cohort(self) -> bool:

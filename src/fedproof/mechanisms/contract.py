@@ -38,6 +38,7 @@ class Query:
         check.not_negative(noise_multiplier=self.noise_multiplier)
         check.count(count=self.count)
         check.probability(selection_probability=self.selection_probability)
+        _check_sampling(self.sampling)
         if self.selection_probability < 1 and isinstance(self.sampling, FixedSize):
             raise ValueError(
                 f"sampling = {self.sampling!r} must be Poisson or Everyone where owners are drawn first: "
@@ -111,6 +112,7 @@ class Mechanism:
         check.not_negative_count(adversaries=self.adversaries)
         if not self.unaccounted:
             check.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
+        _check_sampling(self.sampling)
         check.plain(self)
         if self.population is None:
             return
@@ -261,6 +263,14 @@ def is_private(mechanism: Mechanism) -> bool:
 def is_certified(mechanism: Mechanism) -> bool:
     """Whether anything at all can be proved about poisoning."""
     return bool(mechanism.certified_queries) or mechanism.releases is not Releases.REPLICAS
+
+
+def _check_sampling(sampling: object) -> None:
+    """A number alone does not say who is drawn."""
+    if not isinstance(sampling, AnySampling):
+        raise ValueError(
+            f"sampling = {sampling!r} must be Poisson(probability=...), FixedSize(...) or Everyone()"
+        )
 
 
 def check_drawn_unit(mechanism: Any) -> None:
