@@ -100,12 +100,12 @@ def certify_task(
         mechanism=task.mechanism,
         threat=threat,
         caveats=sentences(caveats_of(task, threat.relation)),
-        assumptions=(*secret, *start_of(task), *(seen.assumptions if seen else ())),
+        assumptions=(*secret, *_assumed_of_start(task), *(seen.assumptions if seen else ())),
         **options,
     )
 
 
-def start_of(task: Task) -> tuple[str, ...]:
+def _assumed_of_start(task: Task) -> tuple[str, ...]:
     """What is taken for granted of numbers in the model that no seed draws and no user of this training gave.
 
     Who could poison them would be in every model, whether drawn or not, in every group and in every replica.
