@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 
+ROOT = Path(__file__).parents[1]
 MECHANISMS = "UserFedAvg|InstanceFedSGD|InstanceFedAvg|CohortOnce|Bagging|Partition|FedAvg|Queries"
 ASKED = {
     "isinstance on mechanisms": re.compile(rf"isinstance\(.*\b({MECHANISMS}|mechanism)\b"),
@@ -131,6 +132,7 @@ def chains(root: Path, unit: str, *lines: str, sweep: bool = False) -> list[str]
     sys.path.insert(0, str(root / "src"))
     import torch
 
+    from fedproof.config import load_config
     from fedproof.experiment import SharedWork, run
     from fedproof.models.model import StackedModel
     from fedproof.rounds.heads import heads_of
@@ -149,7 +151,10 @@ def chains(root: Path, unit: str, *lines: str, sweep: bool = False) -> list[str]
         Path(folder, "tiny.toml").write_text(text, encoding="utf-8")
         sys.setprofile(watch)
         try:
-            run(Path(folder, "tiny.toml"), Path(folder, "out"), shared=SharedWork(wanted=sweep))
+            config = load_config(
+                Path(folder, "tiny.toml"), forgiving=True
+            )  # TINY is for kinds with replicas, too
+            run(config, Path(folder, "out"), shared=SharedWork(wanted=sweep))
         finally:
             sys.setprofile(None)
     return sorted(found)
@@ -189,4 +194,4 @@ def main(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1])
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)

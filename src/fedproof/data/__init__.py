@@ -81,8 +81,7 @@ def load(
     ((288, 64), (72, 64), 3)
     """
     check.not_negative_count(seed=seed)
-    if test_limit is not None:
-        check.count(test_limit=test_limit)
+    check.count(test_limit=1 if test_limit is None else test_limit)
     read = partial(_read, data_dir=data_dir, vectors=vectors, length=length)
     source = read(name)
     dealt = {"dirichlet_alpha": dirichlet_alpha, "degree": degree, "minimum": minimum}
