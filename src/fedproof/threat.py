@@ -25,6 +25,15 @@ class Relation(StrEnum):
     REPLACE = "replace"
 
 
+def changed_in_words(relation: str) -> str:
+    """What happens to the one unit that an ε for this relation is stated for.
+
+    >>> changed_in_words(Relation.JOIN), changed_in_words("replace")
+    ('added or removed', 'replaced')
+    """
+    return "added or removed" if relation == Relation.JOIN else "replaced"
+
+
 def as_unit(value: str) -> Unit:
     """The unit of that name; ValueError says which there are."""
     return check.member(Unit, unit=value)

@@ -15,7 +15,6 @@ from fedproof.cli.common import Json, answer, doubt_delta, print_json, print_tab
 from fedproof.cli.mechanism import (
     Given,
     MechanismOptions,
-    changed_in_words,
     check_noise,
     mechanism_kinds,
     mechanism_of,
@@ -28,7 +27,7 @@ from fedproof.mechanisms import Local
 from fedproof.mechanisms.codec import describe
 from fedproof.mechanisms.uploads import UPLOADS
 from fedproof.summary import LEFT_OUT
-from fedproof.threat import ThreatModel
+from fedproof.threat import ThreatModel, changed_in_words
 
 _LEAST_ACCOUNTED = 0.05  # where ε is in the hundreds, and accountants take minutes to say so
 _NAMES = {

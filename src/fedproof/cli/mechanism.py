@@ -274,8 +274,3 @@ def mechanism_of(options: MechanismOptions, kinds: list[Kind]) -> Mechanism:
     layers = options.per_layer
     clipping: Clipping = Flat() if layers is None else PerLayer(num_layers=layers)
     return UserFedAvg(rounds=options.rounds, noise_multiplier=noise, sampling=sampling, clipping=clipping)
-
-
-def changed_in_words(relation: str) -> str:
-    """What ε is stated for, of one unit."""
-    return "added or removed" if relation == Relation.JOIN else "replaced"

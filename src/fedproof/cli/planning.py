@@ -16,7 +16,6 @@ from fedproof.cli.mechanism import (
     PlanOptions,
     RelationOption,
     SamplingOptions,
-    changed_in_words,
     check_noise,
     check_relation,
     mechanism_kinds,
@@ -29,7 +28,7 @@ from fedproof.mechanisms import Everyone, OneRound, Releases, SamplingKind
 from fedproof.mechanisms.codec import describe
 from fedproof.mechanisms.sampling import digits
 from fedproof.mechanisms.uploads import UPLOADS
-from fedproof.threat import Relation, ThreatModel, Unit
+from fedproof.threat import Relation, ThreatModel, Unit, changed_in_words
 
 _MOST = {"size": 100_000, "replicas": 1_000_000}  # more take minutes, and all memory
 _SHOWN = 8  # options of a ranking

@@ -23,10 +23,10 @@ from fedproof.cli.common import (
     say_where_it_ended,
     thinned,
 )
-from fedproof.cli.mechanism import changed_in_words
 from fedproof.config import Config, load_config, parse_config, validated
 from fedproof.folder import NOTICE, OBSERVED, read_config
 from fedproof.summary import RunSummary
+from fedproof.threat import changed_in_words
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,7 +14,7 @@ from fedproof.report.run_data import accuracy_chart, read_certificate, sizes_cha
 from fedproof.report.run_page import accuracy, checks, classes, granted, header, size_tile, sizes, tile
 from fedproof.report.sections import epsilons, moved, published
 from fedproof.report.words import claim, covered, percent, plural, rounded_up
-from fedproof.threat import Relation
+from fedproof.threat import changed_in_words
 
 _FILE, _LEDGER = "certificate.json", "ledger.json"
 
@@ -112,8 +112,8 @@ def _tiles(certificate: Certificate) -> Iterator[Markup]:
     known = certificate.settings.privacy
     if known is not None:
         spent = f"ε = {rounded_up(known.epsilon, 3)}"
-        words = {Relation.JOIN: " added or removed", Relation.REPLACE: " replaced", None: ""}
-        told = f"one {certificate.threat.unit}{words[known.relation]}, δ = {known.delta:g}"
+        changed = "" if known.relation is None else f" {changed_in_words(known.relation)}"
+        told = f"one {certificate.threat.unit}{changed}, δ = {known.delta:g}"
         yield tile("epsilon", "Privacy of one model", spent, told)
 
 

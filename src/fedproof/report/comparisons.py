@@ -19,6 +19,7 @@ from fedproof.report.words import (
     rounded_up,
 )
 from fedproof.summary import ComparedRun, SweptRun
+from fedproof.threat import changed_in_words
 
 
 def certified_at(row: SweptRun | ComparedRun, size: int) -> float:
@@ -324,7 +325,7 @@ def _published(rows: Sequence[ComparedRun]) -> Markup:
 
 def published(row: ComparedRun) -> tuple[str, ...]:
     """The predictor, ε of everything that is published with its relation, and what one user sends."""
-    relation = {None: "–", "join": "added or removed", "replace": "replaced"}[row.epsilon_relation]
+    relation = "–" if row.epsilon_relation is None else changed_in_words(row.epsilon_relation)
     replaced = row.published_epsilon if row.epsilon_relation == "replace" else row.epsilon_if_replaced
     sent = "–"
     if row.uploads_per_user is not None and row.bytes_per_user is not None:

@@ -19,7 +19,7 @@ from fedproof.report.run_data import RunData, rounds_chart
 from fedproof.report.svg import figure
 from fedproof.report.words import percent, plural, rounded_up
 from fedproof.summary import LEFT_OUT, RunSummary
-from fedproof.threat import Relation
+from fedproof.threat import changed_in_words
 
 _LITTLE = 0.5  # of the ensemble's accuracy, certified against one unit: less asks for an explanation
 _FEWEST = 3  # users whose votes can outvote one of them
@@ -219,7 +219,7 @@ def moved(mechanism: Mechanism | None) -> str:
         return ""
     if mechanism.honest is not None:
         return f" {LEFT_OUT}"
-    return " added or removed" if natural_relation(mechanism) is Relation.JOIN else " replaced"
+    return f" {changed_in_words(natural_relation(mechanism))}"
 
 
 # --- inputs with the largest and the smallest certified size, and those abstained on ------------------------
