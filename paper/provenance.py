@@ -85,7 +85,7 @@ def decided_by(point: Point) -> dict[str, str]:
     others = _NOT_IN_ROUNDS if config.mechanism.kind in _ROUNDS else frozenset[str]()
     parts["training"] = _code(_TRAINING, but=others)
     if config.aggregation.rule != "mean":
-        parts[f"rule {config.aggregation.rule}"] = _code(("aggregation",))
+        parts[f"rule {config.aggregation.rule}"] = _rule(config.aggregation.rule)
     if panel.attacks:
         parts["attacking"] = _code(_ATTACKING)
         parts |= {f"attack {name}": _attack(name) for name in panel.attacks}
@@ -242,11 +242,24 @@ def _files(room: str) -> list[tuple[str, Path]]:
     return [(file.relative_to(_PACKAGE).as_posix(), file) for file in files]
 
 
+def _rule(name: str) -> str:
+    """The code of the rules, and of the module beside the studies if it is one of those."""
+    return _own(name, "aggregation") if ":" in name else _code(("aggregation",))
+
+
 def _attack(name: str) -> str:
-    """The code of the modules that an attack's classes are written in."""
+    """The code of the modules that an attack's classes are written in; of one beside the studies, of all."""
+    if ":" in name:
+        return _own(name, "attacks")
     modules = {kind.__module__ for kind in ATTACKS[name].__mro__ if kind.__module__.startswith("fedproof.")}
     paths = [Path(*module.split(".")[1:]).with_suffix(".py").as_posix() for module in sorted(modules)]
     return _code(paths)
+
+
+def _own(name: str, room: str) -> str:
+    """The code of what a study names `paper.module:function`, and of the room whose pieces it may use."""
+    path = ROOT / f"{name.partition(':')[0].replace('.', '/')}.py"
+    return _short((code_of(path) + _code((room,))).encode())
 
 
 def _short(content: bytes) -> str:

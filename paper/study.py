@@ -115,6 +115,7 @@ class Study(Section):
         order: its place on the page.
         shows: what the paper shows with it.
         reason: why our numbers differ from the published ones, where they do.
+        own: whether it shows nothing of the paper, at a scale of its own.
         public: of a record, what belongs to nobody: nothing, some images without labels, or an encoder.
         peer: of a record, what others have published; none where nobody has.
     """
@@ -123,6 +124,7 @@ class Study(Section):
     order: int
     shows: str
     reason: str = ""
+    own: bool = False
     public: Literal["nothing", "images", "encoder"] = "nothing"
     peer: Annotated[tuple[Peer, ...], Field(default=(), strict=False)]
     panel: Annotated[tuple[Panel, ...], Field(strict=False)]
