@@ -3,6 +3,7 @@
 A defence is judged by one model, on average over the replicas; UserDP-FedAvg by its certified ensemble.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -251,7 +252,18 @@ def rule_of(row: MeasuredRow) -> str | None:
 
 def _server(row: MeasuredRow) -> str:
     """What the row's server is called in the paper's table."""
-    rule = rule_of(row)
-    if rule is not None:
+    called = rule_of(row)
+    if called is not None:
+        rule = own_name(called)
         return {"mean": "fedavg", "geometric-median": "rfa"}.get(rule, rule)
     return f"user-dp eps {row.paper_epsilon or 0:.4g}"
+
+
+def own_name(called: str) -> str:
+    """Our name for a rule, an attack or a value, whether it stands in a module of its own or not.
+
+    >>> own_name("paper.theirs:geometric_median"), own_name("paper.theirs:DistributedBackdoor")
+    ('geometric-median', 'distributed-backdoor')
+    """
+    name = called.rpartition(":")[2]
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).replace("_", "-").lower()

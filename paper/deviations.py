@@ -1,14 +1,87 @@
 """Where the trainings here differ from the authors' public code, and what each difference changes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
-from paper.results import Clean
+from paper.defences import own_name
+from paper.results import WIDE, AttackCell, Attacked, Trained
 from paper.rows import Rows, of_kind
 
 CODE = "https://github.com/AI-secure/DPFL-Robustness/tree/ba1aa32dde736a771883cfb12b2c3d29de86a7fa"
 _NOISE = "mechanism.noise_multiplier"
+
+Panels = Sequence[tuple[str, str]]
+"""Panels that do as the authors' code does, each with the one that does as we do."""
+
+
+# --- effects, from the rows; empty where there are none -----------------------------------------------------
+
+
+def on_accuracy(rows: Rows, panels: Panels) -> str:
+    """Accuracy as there minus accuracy as here, at each level of noise that both have."""
+    found = [one for there, here in panels for one in differences(rows, there, here)]
+    return f"accuracy as there {_points(found)} over {len(found)} levels of noise" if found else ""
+
+
+def differences(rows: Rows, there: str, here: str) -> Iterator[float]:
+    """Accuracy of `there` minus that of `here` in points, for each noise level that both have."""
+    theirs, ours = (_accuracies(rows, prefix) for prefix in (there, here))
+    yield from (100 * (fmean(theirs[noise]) - fmean(ours[noise])) for noise in theirs if noise in ours)
+
+
+def _accuracies(rows: Rows, prefix: str) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for row, result in of_kind(rows.under(prefix), Trained):
+        if _NOISE in row.values:
+            found.setdefault(row.values[_NOISE], []).append(result.accuracy)
+    return found
+
+
+def on_costs(rows: Rows, panels: Panels, attack: str) -> str:
+    """J(D') as there over J(D') as here of an attack, at the same γ and k and on the same replicas."""
+    pairs = [pair for pair in _attacked(rows, panels) if own_name(pair[0].attack) == attack]
+    costs = [(one.cost_by("loss", WIDE), other.cost_by("loss", WIDE)) for one, other in pairs]
+    found = [one.attacked / other.attacked for one, other in costs if one and other and other.attacked]
+    if not found:
+        return ""
+    low, high = min(found), max(found)
+    return f"J(D') as there {low:.2f} to {high:.2f} times ours in {len(found)} attacks (loss, C̄ = {WIDE:g})"
+
+
+def on_rules(rows: Rows, panels: Panels) -> str:
+    """Accuracy with the rule as there minus accuracy with ours, without attack and under the same ones."""
+    pairs = list(_attacked(rows, panels))
+    clean = [100 * (one.clean_replica_accuracy - other.clean_replica_accuracy) for one, other in pairs]
+    known = [(one.replica_accuracy, other.replica_accuracy) for one, other in pairs]
+    after = [100 * (one - other) for one, other in known if one is not None and other is not None]
+    if not after:
+        return ""
+    return f"accuracy as there {_points(clean)} without attack, {_points(after)} in {len(after)} attacks"
+
+
+def _attacked(rows: Rows, panels: Panels) -> Iterator[tuple[AttackCell, AttackCell]]:
+    """Attacks as there, each with ours on a row of the same values and with as many adversaries."""
+    for there, here in panels:
+        ours = _attacks(rows, here)
+        yield from ((one, ours[place]) for place, one in _attacks(rows, there).items() if place in ours)
+
+
+def _attacks(rows: Rows, prefix: str) -> dict[tuple[object, ...], AttackCell]:
+    """A rule or an attack is known by its name, with or without a module in front of it."""
+    return {
+        (*map(own_name, row.values.values()), own_name(one.attack), one.adversaries): one
+        for row, result in of_kind(rows.under(prefix), Attacked)
+        for one in result.attacks
+    }
+
+
+def _points(found: Sequence[float]) -> str:
+    return f"{fmean(found):+.2f} points against ours on average, {min(found):+.2f} to {max(found):+.2f}"
+
+
+# --- the table ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,27 +91,27 @@ class Deviation:
     Attributes:
         what: it is about.
         theirs, ours: what the authors' code does, and what is done here.
-        pairs: panels trained as there, and as here, whose accuracies at the same noise tell the effect.
-        effect: said where no rows can tell.
+        panels: that do as the one and as the other.
+        effect: how rows of theirs tell it.
+        otherwise: said where no rows can tell.
     """
 
     what: str
     theirs: str
     ours: str
-    pairs: tuple[tuple[str, str], ...] = ()
-    effect: str = "not measured"
+    panels: Panels = ()
+    effect: Callable[[Rows, Panels], str] = on_accuracy
+    otherwise: str = "not measured"
 
     def measured(self, rows: Rows) -> str:
-        """The effect: accuracy as there minus accuracy as here, in points, over the noise levels of both."""
-        found = [one for there, here in self.pairs for one in differences(rows, there, here)]
-        if not found:
-            return self.effect
-        low, high = min(found), max(found)
-        return (
-            f"accuracy as there {fmean(found):+.2f} points against ours on average, "
-            f"{low:+.2f} to {high:+.2f} over {len(found)} levels of noise"
-        )
+        """What it changes."""
+        return self.effect(rows, self.panels) or self.otherwise
 
+
+_TRIGGERS = (
+    ("deviations/mnist-triggers", "deviations/mnist-triggers-ours"),
+    ("deviations/cifar-triggers", "deviations/cifar-triggers-ours"),
+)
 
 DEVIATIONS = (
     Deviation(
@@ -46,40 +119,48 @@ DEVIATIONS = (
         theirs="15 pixels of rows and columns 23 to 27 are set to 1 after normalisation: on CIFAR not in the "
         "corner, and grey",
         ours="a filled triangle in the corner, 15 pixels on MNIST and 21 on CIFAR, as bright as any pixel is",
+        effect=partial(on_costs, attack="backdoor"),
+        panels=_TRIGGERS,
     ),
     Deviation(
         what="distributed trigger",
         theirs="the last adversary's part lacks the last pixel",
-        ours="the pixels are dealt out evenly, all of them",
+        ours="the pixels are dealt out evenly, all of them. Costs are compared after training with parts of "
+        "either trigger",
+        effect=partial(on_costs, attack="distributed-backdoor"),
+        panels=_TRIGGERS,
     ),
     Deviation(
         what="label flips, share α",
         theirs="of every batch the first instances of any class are relabelled, others in every pass",
         ours="a fixed share of the adversary's instances of the source class",
-        effect="none at α = 100 %; below not measured",
+        otherwise="none at α = 100 %; below not measured",
     ),
     Deviation(
         what="poisoned instances (instance level)",
         theirs="an adversarial user trains on its first batch, poisoned, in all steps of a round",
         ours="k of its instances are poisoned, batches are drawn from all",
+        otherwise="not measured; who leaves out all other instances does more than poison the k that count",
     ),
     Deviation(
         what="Min-Max, Min-Sum",
         theirs="are not in the public code, which has label flips and backdoors",
         ours="the agnostic attack by the whole coalition, direction inverse-std",
-        effect="cannot be compared",
+        otherwise="cannot be compared",
     ),
     Deviation(
         what="crop and flip (CIFAR)",
         theirs="training images are padded by 4, cropped at random and mirrored at random",
-        ours="images as they are (`mechanism.shift`, `mechanism.flip`)",
+        ours="images as they are. Accuracies are compared after training on images that are moved by up to 4 "
+        "pixels and mirrored, those of a step alike",
+        panels=(("deviations/cifar-crops", "certified-user-epsilon/cifar"),),
     ),
     Deviation(
         what="head of the CIFAR network, and cohorts",
         theirs="every run draws a head of its own; cohorts have a fixed size",
         ours="a head of zeros; Poisson samples, which is what is accounted. Accuracies are compared after "
         "training with random heads and fixed cohorts",
-        pairs=(("certified-user-epsilon/cifar-heads", "certified-user-epsilon/cifar"),),
+        panels=(("certified-user-epsilon/cifar-heads", "certified-user-epsilon/cifar"),),
     ),
     Deviation(
         what="batches and momentum (instance level)",
@@ -87,13 +168,17 @@ DEVIATIONS = (
         "from a model of its own",
         ours="Poisson samples, which is what is accounted, momentum from rest in every round, one model to "
         "start from. Accuracies are compared after training as there",
-        pairs=(("instances-mnist/clean-3", "instances-mnist/certified"),),
+        panels=(
+            ("instances-mnist/clean-3", "instances-mnist/certified"),
+            ("instances-mnist/clean-6", "instances-mnist/over-epsilon"),
+            ("instances-cifar/clean-2", "instances-cifar/over-epsilon"),
+        ),
     ),
     Deviation(
         what="clip norm on MNIST (instance level)",
         theirs="1.0; the paper's table says 0.7",
         ours="1.0",
-        effect="none",
+        otherwise="none",
     ),
     Deviation(
         what="per-layer and median clipping",
@@ -107,21 +192,20 @@ DEVIATIONS = (
         theirs="how many the round has really drawn",
         ours="four a cohort",
     ),
+    Deviation(
+        what="rules",
+        theirs="of two middle values the lower one is the median; Krum counts an update's distance to "
+        "itself; Multi-Krum and Bulyan take one update after the other, until 2f + 2 and 2f are left; the "
+        "geometric median is four steps from the mean",
+        ours="as published: the mean of the middle two; n - f - 2 other updates; the n - f best at once in "
+        "Multi-Krum; steps until the point rests",
+        effect=on_rules,
+        panels=(
+            ("deviations/rules-data", "robust-accuracy/defences-data"),
+            ("deviations/rules-updates", "robust-accuracy/defences-updates"),
+        ),
+    ),
 )
-
-
-def differences(rows: Rows, there: str, here: str) -> Iterator[float]:
-    """Accuracy of `there` minus that of `here` in points, for each noise level that both have."""
-    theirs, ours = (_accuracies(rows, prefix) for prefix in (there, here))
-    yield from (100 * (fmean(theirs[noise]) - fmean(ours[noise])) for noise in theirs if noise in ours)
-
-
-def _accuracies(rows: Rows, prefix: str) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for row, result in of_kind(rows.under(prefix), Clean):
-        if _NOISE in row.values:
-            found.setdefault(row.values[_NOISE], []).append(result.accuracy)
-    return found
 
 
 def deviation_table(rows: Rows) -> Iterator[str]:

@@ -93,7 +93,7 @@ def page(studies: Sequence[Study], experiments: Path, rows: Rows) -> str:
     found = statements(rows, clean, published)
     origin = Provenance.of(studies, experiments)
     points = list(origin.points.values())
-    parts = [_INTRODUCTION, *_in_short(found, points, rows), *origin.summary(rows), _HOW_MADE]
+    parts = [_INTRODUCTION, *_in_short(found, studies, points, rows), *origin.summary(rows), _HOW_MADE]
     parts += [*_missing(points, rows), *_summary(found)]
     for study in studies:
         parts += _section(study, rows, published, clean, origin)
@@ -114,7 +114,7 @@ def _missing(points: Sequence[Point], rows: Rows) -> Iterator[str]:
     """What is not trained with these settings, so that nobody takes the page for whole."""
     counts: dict[str, list[bool]] = {}
     for point in points:
-        counts.setdefault(point.key.partition("/")[0], []).append(rows.find(point) is None)
+        counts.setdefault(point.study, []).append(rows.find(point) is None)
     names = [f"`{name}` {sum(found)} of {len(found)}" for name, found in counts.items() if any(found)]
     if names:
         yield (
@@ -123,20 +123,27 @@ def _missing(points: Sequence[Point], rows: Rows) -> Iterator[str]:
         )
 
 
-def _effort(points: Sequence[Point], rows: Rows) -> Iterator[str]:
-    """How much of the paper's scale was trained, and how long it took."""
-    trained = [point for point in points if point.config]
-    whole = [row for row in map(rows.find, trained) if row]
-    for hardware in sorted({row.hardware for row in whole}):
-        found = [row for row in whole if row.hardware == hardware]
-        minutes = device_seconds(found) / 60
-        yield (
-            f"* **{minutes:.1f} minutes so far** of one {hardware} at the paper's scale: {len(found)} of "
-            f"{len(trained)} points; what was measured side by side counts its part."
-        )
+def _effort(studies: Sequence[Study], points: Sequence[Point], rows: Rows) -> Iterator[str]:
+    """How much was trained and how long it took: the paper at its scale, then what is not in it."""
+    beside = {study.name for study in studies if study.own}
+    for own, scale in (
+        (False, "at the paper's scale"),
+        (True, "beside it, for what is not in the paper"),
+    ):
+        wanted = [point for point in points if point.config and (point.study in beside) is own]
+        whole = [row for row in map(rows.find, wanted) if row]
+        for hardware in sorted({row.hardware for row in whole}):
+            found = [row for row in whole if row.hardware == hardware]
+            minutes = device_seconds(found) / 60
+            yield (
+                f"* **{minutes:.1f} minutes so far** of one {hardware} {scale}: {len(found)} of "
+                f"{len(wanted)} points; what was measured side by side counts its part."
+            )
 
 
-def _in_short(found: Sequence[Statement], points: Sequence[Point], rows: Rows) -> Iterator[str]:
+def _in_short(
+    found: Sequence[Statement], studies: Sequence[Study], points: Sequence[Point], rows: Rows
+) -> Iterator[str]:
     """One screen for whoever reads no further."""
     yield "## In short\n"
     theirs = [one for one in found if not one.beyond and not one.own]
@@ -154,7 +161,7 @@ def _in_short(found: Sequence[Statement], points: Sequence[Point], rows: Rows) -
     if beyond:
         yield "* **The same models prove more** with our certificates than with the paper's formula:"
         yield from (f"    * {one.beyond}: {one.evidence}" for one in beyond)
-    yield from _effort(points, rows)
+    yield from _effort(studies, points, rows)
 
 
 def _summary(found: Sequence[Statement]) -> Iterator[str]:
@@ -172,7 +179,7 @@ def _section(
     study: Study, rows: Rows, published: Published, clean: Sequence[Comparison], origin: Provenance
 ) -> Iterator[str]:
     yield f"\n## {study.title}\n"
-    yield f"*In the paper:* {study.shows}\n"
+    yield f"{study.shows}\n" if study.own else f"*In the paper:* {study.shows}\n"
     agreed = agreement(study, rows, published, clean)
     if agreed:
         yield f"*Agreement:* {agreed}.\n"

@@ -150,6 +150,11 @@ class Point:
     config: Config | None
     left: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    @property
+    def study(self) -> str:
+        """The name of the study that asks for it."""
+        return self.key.partition("/")[0]
+
     def said(self, **how: Any) -> dict[str, Any] | None:
         """The configuration as the files say it, what it leaves without use included; None: nothing is."""
         if self.config is None:

@@ -8,9 +8,9 @@ from fedproof.attacks.backdoor import default_size, triangle
 from paper import Rows, load_studies
 from paper.clean import CLOSE
 from paper.defences import defended, lines_of
-from paper.deviations import DEVIATIONS, Deviation, differences
+from paper.deviations import DEVIATIONS, Deviation, differences, on_costs, on_rules
 from paper.published import Published
-from paper.results import Clean
+from paper.results import WIDE, Clean, CostCell
 from paper.rows import line_of
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -98,15 +98,45 @@ def test_the_effect_of_a_deviation_is_that_of_the_rows(measured_row, tmp_path):
     (tmp_path / "rows.jsonl").write_text("".join(map(line_of, rows)))
     found = Rows(tmp_path / "rows.jsonl")
     assert list(differences(found, "a/there", "a/here")) == [pytest.approx(5.0)]
-    one = Deviation(what="it", theirs="so", ours="else", pairs=(("a/there", "a/here"),))
+    one = Deviation(what="it", theirs="so", ours="else", panels=(("a/there", "a/here"),))
     assert one.measured(found).startswith("accuracy as there +5.00 points")
     assert Deviation(what="it", theirs="so", ours="else").measured(found) == "not measured"
+
+
+def test_attacks_and_rules_as_there_are_compared_with_ours_of_the_same_name(measured_row, attacked, tmp_path):
+    def cell(attack, adversaries, cost, accuracy):
+        costs = (CostCell(kind="loss", bound=WIDE, clean=1.0, attacked=cost),)
+        return {
+            "attack": attack, "adversaries": adversaries, "costs": costs, "replica_accuracy": accuracy,
+            "clean_replica_accuracy": accuracy + 0.1,
+        }  # fmt: skip
+
+    made = {
+        "a/there/x": ("m:multi_krum", [cell("m:DistributedBackdoor", 2, 3.0, 0.7)]),
+        "a/here/x": (
+            "multi-krum",
+            [cell("distributed-backdoor", 2, 2.0, 0.6), cell("backdoor", 2, 9.0, 0.1)],
+        ),
+        "a/here/y": ("krum", [cell("distributed-backdoor", 2, 9.0, 0.1)]),
+    }
+    rows = [
+        measured_row(attacked(*cells), key=key, values={"aggregation.rule": rule})
+        for key, (rule, cells) in made.items()
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(map(line_of, rows)))
+    found, panels = Rows(tmp_path / "rows.jsonl"), (("a/there", "a/here"),)
+    assert on_costs(found, panels, "distributed-backdoor").startswith(
+        "J(D') as there 1.50 to 1.50 times ours"
+    )
+    assert on_costs(found, panels, "backdoor") == ""
+    assert on_rules(found, panels).startswith("accuracy as there +10.00 points against ours")
+    assert on_costs(found, (), "distributed-backdoor") == on_rules(found, (("b/there", "a/here"),)) == ""
 
 
 def test_deviations_that_rows_can_tell_have_them():
     rows = Rows(EXPERIMENTS / "results" / "rows.jsonl")
     for one in DEVIATIONS:
-        assert bool(one.pairs) == one.measured(rows).startswith("accuracy as there")
+        assert bool(one.panels) == (" as there " in one.measured(rows))
 
 
 def test_the_trigger_has_the_stated_number_of_pixels():

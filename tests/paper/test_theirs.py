@@ -123,4 +123,4 @@ def test_rows_of_these_panels_hold_the_code_beside_the_studies(monkeypatch):
         for point in points
     ]
     assert changed == wanted
-    assert len([parts for parts in wanted if parts]) == 7
+    assert len([parts for parts in wanted if parts]) == 12
