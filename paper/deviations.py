@@ -78,7 +78,18 @@ def _attacks(rows: Rows, prefix: str) -> dict[tuple[object, ...], AttackCell]:
 
 
 def _points(found: Sequence[float]) -> str:
-    return f"{fmean(found):+.2f} points against ours on average, {min(found):+.2f} to {max(found):+.2f}"
+    mean, low, high = (_signed(value) for value in (fmean(found), min(found), max(found)))
+    return f"{mean} points against ours on average, {low} to {high}"
+
+
+def _signed(value: float) -> str:
+    """Hundredths with their sign; zero has none.
+
+    >>> _signed(0.126), _signed(-0.001)
+    ('+0.13', '0.00')
+    """
+    shown = f"{value:+.2f}"
+    return shown if float(shown) else "0.00"
 
 
 # --- the table ----------------------------------------------------------------------------------------------

@@ -124,21 +124,20 @@ def _missing(points: Sequence[Point], rows: Rows) -> Iterator[str]:
 
 
 def _effort(studies: Sequence[Study], points: Sequence[Point], rows: Rows) -> Iterator[str]:
-    """How much was trained and how long it took: the paper at its scale, then what is not in it."""
+    """How much was trained and how long it took, and which part of it shows nothing of the paper."""
     beside = {study.name for study in studies if study.own}
-    for own, scale in (
-        (False, "at the paper's scale"),
-        (True, "beside it, for what is not in the paper"),
-    ):
-        wanted = [point for point in points if point.config and (point.study in beside) is own]
-        whole = [row for row in map(rows.find, wanted) if row]
-        for hardware in sorted({row.hardware for row in whole}):
-            found = [row for row in whole if row.hardware == hardware]
-            minutes = device_seconds(found) / 60
-            yield (
-                f"* **{minutes:.1f} minutes so far** of one {hardware} {scale}: {len(found)} of "
-                f"{len(wanted)} points; what was measured side by side counts its part."
-            )
+    trained = [point for point in points if point.config]
+    whole = [(point, row) for point in trained if (row := rows.find(point))]
+    for hardware in sorted({row.hardware for _, row in whole}):
+        found = [(point.study in beside, row) for point, row in whole if row.hardware == hardware]
+        minutes, own = (
+            device_seconds(row for apart, row in found if apart or not only) / 60 for only in (False, True)
+        )
+        part = f"{own:.1f} of them for studies of our own; " if own else ""
+        yield (
+            f"* **{minutes:.1f} minutes so far** of one {hardware}: {len(found)} of {len(trained)} points; "
+            f"{part}what was measured side by side counts its part."
+        )
 
 
 def _in_short(

@@ -50,8 +50,8 @@ class LargestSize:
         epsilon: put into the formula; of clippings the one that the paper prints, which is not the one spent.
         failure_probability: of Hoeffding's bounds; None: the means count as exact.
         all: of all replicas together.
-        parts: of disjoint parts of the replicas, independent ensembles of one size; fewer replicas vary more,
-            so their range is wider than that of ensembles as large as the whole.
+        parts: of disjoint parts of the replicas, independent ensembles of one size; fewer replicas vary more
+            than ensembles as large as the whole, and their largest K is too large on average.
     """
 
     __pydantic_config__ = _EXACT

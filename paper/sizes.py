@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 
 from paper.published import Published
-from paper.results import Clean
+from paper.results import Clean, LargestSize
 from paper.rows import MeasuredRow, Rows, of_kind
 from paper.statements import Statement, at, counted, nearly_all
 from paper.study import SEEDS
@@ -26,17 +26,19 @@ class Size:
         epsilon: put into the formula.
         values: of every ensemble that is compared; the first is the row's own.
         ensembles: what they are.
+        whole: whether the first is what was measured, and the others say only how much it varies.
     """
 
     row: MeasuredRow
     epsilon: float
     values: tuple[float, ...]
     ensembles: str
+    whole: bool = False
 
     @property
     def middle(self) -> float:
-        """Their median."""
-        return median(self.values)
+        """What was measured of the whole, or the median of several ensembles."""
+        return self.values[0] if self.whole else median(self.values)
 
     def above(self, other: "Size") -> bool | None:
         """Whether K is larger here, beyond the range of the ensembles; None where that cannot be said."""
@@ -67,9 +69,19 @@ def size_of(rows: Rows, row: MeasuredRow, *, sure: bool = False, printed: float 
         return None
     epsilon = (own or others[0]).epsilon
     if len(known) == 1 and own is not None and own.parts:
-        parts = f"{len(own.parts)} parts of the replicas"
-        return Size(row=row, epsilon=epsilon, values=own.parts, ensembles=parts)
+        parts = f"varying as {len(own.parts)} parts of the replicas"
+        return Size(row=row, epsilon=epsilon, values=_as_parts_vary(own), ensembles=parts, whole=True)
     return Size(row=row, epsilon=epsilon, values=tuple(known), ensembles=f"{len(known)} seeds")
+
+
+def _as_parts_vary(size: LargestSize) -> tuple[float, ...]:
+    """K of the whole, then moved by as much of itself as each of its parts is away from their mean.
+
+    The parts' own K says little of the whole's: with fewer replicas a largest value over all inputs is too
+    large on average, and bounds with confidence are wider.
+    """
+    mean = fmean(size.parts)
+    return (size.all, *(size.all * part / mean for part in size.parts)) if mean else (size.all,)
 
 
 def sizes_of(rows: Rows, panel: str) -> list[Size]:
@@ -87,8 +99,8 @@ def sizes_of(rows: Rows, panel: str) -> list[Size]:
 
 
 def _widened(size: Size, share: float) -> Size:
-    values = tuple((1 + sign * share) * size.middle for sign in (-1, 0, 1))
-    return replace(size, values=values, ensembles="one seed, varying as its neighbours")
+    values = tuple((1 + sign * share) * size.middle for sign in (0, -1, 1))
+    return replace(size, values=values, ensembles="one seed, varying as its neighbours", whole=True)
 
 
 def at_epsilon(size: float, delta: float, *, spent: float, printed: float) -> float:
@@ -265,7 +277,7 @@ def clipping_sizes(rows: Rows, data: str) -> dict[str, tuple[Size, Size]]:
             continue
         if there is None or there.epsilon != printed:
             moved = [at_epsilon(v, one.delta, spent=spent.epsilon, printed=printed) for v in spent.values]
-            there = Size(row=row, epsilon=printed, values=tuple(moved), ensembles=spent.ensembles)
+            there = replace(spent, epsilon=printed, values=tuple(moved))
         found[row.values["mechanism.clip"]] = (spent, there)
     return found
 

@@ -11,10 +11,11 @@ from paper.statements import at
 from paper.study import Panel
 
 _CERTIFIED = """
-Paper: its formula with the means as they are, K as the median of several ensembles with their range where
-there are several, and K with Hoeffding's bounds at the confidence of the row. Others: with the confidence of
-the row, 99 % unless said otherwise; the last column is fedproof's default certificate, for adversaries that
-join / replace. Accuracy is the mean of single replicas, certificates are about the ensemble.
+Paper: its formula with the means as they are, K as the median of several seeds with their range, or of one
+ensemble with as much more and less as its quarters differ from their mean, and K with Hoeffding's bounds at
+the confidence of the row. Others: with the confidence of the row, 99 % unless said otherwise; the last column
+is fedproof's default certificate, for adversaries that join / replace. Accuracy is the mean of single
+replicas, certificates are about the ensemble.
 """
 
 _COSTS = """

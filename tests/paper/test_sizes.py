@@ -13,15 +13,14 @@ PANEL = "certified-user-epsilon/mnist"
 
 @pytest.fixture
 def rows(measured_row, tmp_path):
-    """A file of rows from `{(panel, noise, seed): K}`; parts where K is a tuple."""
+    """A file of rows from `{(panel, noise, seed): K}`; the whole and its parts where K is a tuple."""
 
     def build(sizes):
         lines = []
         for (panel, noise, seed), size in sizes.items():
-            parts = size if isinstance(size, tuple) else ()
-            whole = size if not parts else sum(parts) / len(parts)
+            whole, *parts = size if isinstance(size, tuple) else (size,)
             epsilon = round(1 / noise, 4)
-            found = LargestSize(epsilon=epsilon, failure_probability=None, all=whole, parts=parts)
+            found = LargestSize(epsilon=epsilon, failure_probability=None, all=whole, parts=tuple(parts))
             result = Clean(
                 accuracy=0.9,
                 accuracy_std=0.0,
@@ -51,7 +50,9 @@ def test_one_ensemble_alone_decides_nothing(rows):
 
 
 def test_parts_of_the_replicas_are_ensembles_where_there_are_no_seeds(rows):
-    found = rows({(PANEL, 1.0, 0): (3.0, 3.2), (PANEL, 2.0, 0): (3.1, 3.3), (PANEL, 4.0, 0): (5.0, 5.5)})
+    found = rows(
+        {(PANEL, 1.0, 0): (3.0, 3.0, 3.2), (PANEL, 2.0, 0): (3.1, 3.0, 3.2), (PANEL, 4.0, 0): (5.1, 5.0, 5.5)}
+    )
     top, middle, low = sizes_of(found, PANEL)
     assert best((top, middle, low)) is top
     assert top.above(low) is True
@@ -59,10 +60,23 @@ def test_parts_of_the_replicas_are_ensembles_where_there_are_no_seeds(rows):
     assert low.above(middle) is None
 
 
+def test_parts_say_how_much_the_whole_varies_and_not_how_large_it_is(rows):
+    """A maximum over inputs is larger on average where means are of fewer replicas."""
+    [size] = sizes_of(rows({(PANEL, 1.0, 0): (3.0, 3.8, 4.2)}), PANEL)
+    assert str(size) == "3.00 (2.85 to 3.15, varying as 2 parts of the replicas)"
+
+
+def test_parts_without_any_size_say_nothing(rows):
+    found = rows({(PANEL, 1.0, 0): (0.1, 0.0, 0.0)})
+    [row] = found.under(PANEL)
+    assert str(size_of(found, row)) == "0.10 (one ensemble)"
+
+
 def test_a_single_ensemble_varies_as_the_widest_of_its_panel(rows):
-    found = rows({(PANEL, 1.0, 0): (3.8, 4.2), (PANEL, 2.0, 0): 2.0})
+    found = rows({(PANEL, 1.0, 0): (4.0, 3.8, 4.2), (PANEL, 2.0, 0): 2.0})
     single = sizes_of(found, PANEL)[0]
-    assert single.values == pytest.approx((1.8, 2.0, 2.2))
+    assert single.values == pytest.approx((2.0, 1.8, 2.2))
+    assert single.middle == 2.0
 
 
 @pytest.mark.parametrize("spent", [0.2, 1.9])
