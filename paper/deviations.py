@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import fmean
+from statistics import fmean, median
 
 from paper.defences import own_name
-from paper.results import WIDE, AttackCell, Attacked, Trained
+from paper.results import WIDE, AttackCell, Attacked, CostCell, Trained
 from paper.rows import Rows, of_kind
 
 CODE = "https://github.com/AI-secure/DPFL-Robustness/tree/ba1aa32dde736a771883cfb12b2c3d29de86a7fa"
@@ -40,14 +40,22 @@ def _accuracies(rows: Rows, prefix: str) -> dict[str, list[float]]:
 
 
 def on_costs(rows: Rows, panels: Panels, attack: str) -> str:
-    """J(D') as there over J(D') as here of an attack, at the same γ and k and on the same replicas."""
+    """What an attack takes from J(D), there over here, at the same γ and k and on the same replicas."""
     pairs = [pair for pair in _attacked(rows, panels) if own_name(pair[0].attack) == attack]
     costs = [(one.cost_by("loss", WIDE), other.cost_by("loss", WIDE)) for one, other in pairs]
-    found = [one.attacked / other.attacked for one, other in costs if one and other and other.attacked]
+    falls = [(_fall(one), _fall(other)) for one, other in costs if one is not None and other is not None]
+    found = [there / here for there, here in falls if here]
     if not found:
         return ""
     low, high = min(found), max(found)
-    return f"J(D') as there {low:.2f} to {high:.2f} times ours in {len(found)} attacks (loss, C̄ = {WIDE:g})"
+    return (
+        f"what the attack takes from J, as there {low:.2f} to {high:.2f} times ours in {len(found)} attacks "
+        f"(loss, C̄ = {WIDE:g})"
+    )
+
+
+def _fall(cost: CostCell) -> float:
+    return cost.clean - cost.attacked
 
 
 def on_rules(rows: Rows, panels: Panels) -> str:
@@ -78,8 +86,8 @@ def _attacks(rows: Rows, prefix: str) -> dict[tuple[object, ...], AttackCell]:
 
 
 def _points(found: Sequence[float]) -> str:
-    mean, low, high = (_signed(value) for value in (fmean(found), min(found), max(found)))
-    return f"{mean} points against ours on average, {low} to {high}"
+    middle, low, high = (_signed(value) for value in (median(found), min(found), max(found)))
+    return f"{middle} points against ours in the median, {low} to {high}"
 
 
 def _signed(value: float) -> str:

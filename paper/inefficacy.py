@@ -1,14 +1,22 @@
 """The attacker's cost measured four ways, and the paper's conclusions about it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from paper.results import WIDE, AttackCell, Attacked, CostCell, Needed
 from paper.rows import MeasuredRow, Rows, of_kind
-from paper.statements import Statement, counted, nearly_all
+from paper.statements import Statement, counted, judged, nearly_all
 
-STUDIES = ("inefficacy-users", "inefficacy-epsilon", "instances-mnist", "instances-cifar", "ten-classes")
+STUDIES = {
+    "users": ("inefficacy-users", "inefficacy-epsilon", "ten-classes"),
+    "instances": ("instances-mnist", "instances-cifar"),
+}
+"""By what may be poisoned: where attacked ensembles are."""
+
+NEEDED = {"users": ("inefficacy-epsilon", "ten-classes"), "instances": ("needed-instances",)}
+"""The same, where it is asked how many an attack needs."""
+
 _FULL = 0.999  # of C̄: a mean above it is at its bound
 _HARDLY = 0.05  # of the larger cost: what "did not vary much" is taken to mean
 
@@ -66,26 +74,47 @@ def saturated(row: MeasuredRow, cell: AttackCell) -> bool:
     return min(cost.clean, cost.attacked) >= _FULL * cost.bound
 
 
-def conclusions(rows: Rows) -> Iterator[Statement]:
-    """About certified attack inefficacy."""
-    every = [(row, one) for study in STUDIES for row in rows.under(study) for one in row.attacks]
-    found = [(row, one) for row, one in every if one.certified_lower is not None]
-    if found:
-        yield from _bounds(found)
-        yield from _over_k(found)
-        yield from _over_options(found)
-        yield from _over_epsilon(found)
-    yield from _needed(rows)
+def conclusions(rows: Rows, foreign: Collection[str]) -> Iterator[Statement]:
+    """About certified attack inefficacy, first of users, then of instances.
+
+    Args:
+        rows: of all studies.
+        foreign: panels on other data than the paper's, of which it says nothing.
+    """
+    for level, studies in STUDIES.items():
+        every = [row for study in studies for row in rows.under(study) if panel_of(row) not in foreign]
+        found = [(row, one) for row in every for one in row.attacks if one.certified_lower is not None]
+        if found:
+            for one in _of_level(found):
+                yield replace(one, claim=f"{level}: {one.claim}")
+    for level, studies in NEEDED.items():
+        yield from _needed(level, [row for study in studies for row in rows.under(study)], foreign)
+
+
+def panel_of(row: MeasuredRow) -> str:
+    """`study/panel` of a row."""
+    return "/".join(row.key.split("/")[:2])
+
+
+def _of_level(found: Sequence[Attack]) -> Iterator[Statement]:
+    yield from _bounds(found)
+    yield from _over_k(found)
+    yield from _over_options(found)
+    yield from _over_epsilon(found)
 
 
 def _bounds(found: Sequence[Attack]) -> Iterator[Statement]:
+    """Of each training once: some are shown in several panels."""
+    once = {(row.settings_sha256, one.attack, one.adversaries): (row, one) for row, one in found}
+    found = list(once.values())
     full = sum(saturated(*one) for one in found)
     trivial = f"; {full} of them trivially, the cost being clipped to C̄ before and after" if full else ""
     above = counted(found, lambda one: bool(one[1].holds_on_cost))
     yield Statement(
-        claim="no attack brings its cost below the certified lower bound (beyond Monte-Carlo error)",
+        claim="no attack brings its cost below our certified lower bound (beyond Monte-Carlo error)",
         holds=above[0] == above[1],
         evidence=f"{above[0]} of {above[1]} attacked ensembles{trivial}",
+        own=True,
     )
     yield _by_view(
         "the paper's lower bound is below what every attack achieves",
@@ -101,16 +130,37 @@ def _over_k(found: Sequence[Attack]) -> Iterator[Statement]:
         for (row, less), (other, more) in pairwise(found)
         if row is other and less.attack == more.attack and less.adversaries < more.adversaries
     ]
+    if not steps:
+        return
     said = "pairs of neighbouring k"
     yield _by_view("J(D') falls as k grows", steps, lambda pair: pair[1].attacked < pair[0].attacked, said)
     yield _by_view(
         "the paper's lower bound falls as k grows", steps, lambda pair: _low(pair[1]) < _low(pair[0]), said
     )
-    yield _by_view(
-        "the bound is tight for small k and leaves a gap for large k (J(D') over the bound grows)",
+    gaps = _by_view(
+        "the larger k, the larger the gap: J(D') over the paper's bound",
         steps,
         lambda pair: _low(pair[1]) * pair[0].attacked < _low(pair[0]) * pair[1].attacked,
         said,
+    )
+    yield replace(gaps, evidence=f"{gaps.evidence}; {_tightness(found)}")
+
+
+def _tightness(found: Sequence[Attack]) -> str:
+    """How far costs, as the paper draws them, are above its bound at the smallest and at the largest k."""
+    drawn = [(one.adversaries, VIEWS[-1].of(row, one)) for row, one in found]
+    ratios = {
+        end: [
+            cost.attacked / cost.paper_lower
+            for k, cost in drawn
+            if k == end and cost is not None and cost.paper_lower
+        ]
+        for end in (min(k for k, _ in drawn), max(k for k, _ in drawn))
+    }
+    return ", ".join(
+        f"at k = {k}, as the paper draws it, {min(values):.3g} to {max(values):.3g} times"
+        for k, values in ratios.items()
+        if values
     )
 
 
@@ -119,15 +169,18 @@ def _over_options(found: Sequence[Attack]) -> Iterator[Statement]:
     alpha = list(_varied(found, "attack.poison_fraction"))
     if alpha:
         yield _by_view(
-            "given k, a larger α is a stronger attack: J(D') falls",
+            "given k, a larger α is a stronger attack: J(D') falls, closer to the bound",
             alpha,
             lambda pair: pair[1].attacked < pair[0].attacked,
             "pairs of neighbouring α",
         )
     gamma = list(_varied(found, "attack.scale"))
     if gamma:
-        yield _by_view("J(D') hardly varies with γ", gamma, _alike, "pairs of neighbouring γ")
-    kinds = list(_kinds(found))
+        equal = sum(one.cost == other.cost for _, one, other in gamma)
+        hardly = _by_view("J(D') hardly varies with γ", gamma, _alike, "pairs of neighbouring γ")
+        told = f"; in {equal} of {len(gamma)} pairs it is the same to the last digit, both being clipped"
+        yield replace(hardly, evidence=hardly.evidence + told)
+    kinds = [step for step in _kinds(found) if step[1].adversaries > 1]  # one alone has the whole trigger
     if kinds:
         yield _by_view(
             "J(D') hardly varies with the attack (backdoor, distributed backdoor)", kinds, _alike, "pairs"
@@ -151,15 +204,22 @@ def _over_epsilon(found: Sequence[Attack]) -> Iterator[Statement]:
         steps,
         lambda pair: (pair[1].lower or 0.0) > (pair[0].lower or 0.0),
         said,
-        certified=True,
+        views=[view for view in VIEWS if not view.heuristic],
     )
     yield replace(ours, own=True)
-    yield _by_view(
-        "the stronger the privacy, the higher the attacker's cost J(D')",
-        steps,
-        lambda pair: pair[1].attacked > pair[0].attacked,
-        said,
-    )
+    drawn, others = [view for view in VIEWS if view.heuristic], [view for view in VIEWS if not view.heuristic]
+    for views, name, own in (
+        (drawn, "the loss, as the paper draws it", False),
+        (others, "what is bounded: the clipped loss, and the attack's success", True),
+    ):
+        rises = _by_view(
+            f"the stronger the privacy, the higher the attacker's cost J(D') ({name})",
+            steps,
+            lambda pair: pair[1].attacked > pair[0].attacked,
+            said,
+            views=views,
+        )
+        yield replace(rises, own=own)
 
 
 Step = tuple[MeasuredRow, AttackCell, AttackCell]
@@ -187,20 +247,23 @@ def _kinds(found: Sequence[Attack]) -> Iterator[Step]:
 
 
 def _by_view(
-    claim: str, steps: Sequence[Step], holds: Callable[[Pair], bool], said: str, certified: bool = False
+    claim: str,
+    steps: Sequence[Step],
+    holds: Callable[[Pair], bool],
+    said: str,
+    views: Sequence[View] = VIEWS,
 ) -> Statement:
     """A claim about pairs, by every cost that was measured; one clipped to its bound does not decide it."""
     counts: dict[str, tuple[int, int]] = {}
-    for view in VIEWS:
-        if certified and view.heuristic:
-            continue
+    for view in views:
         costs = [(view.of(row, one), view.of(row, other)) for row, one, other in steps]
         known = [(one, other) for one, other in costs if one is not None and other is not None]
         if known:
             counts[view.name] = counted(known, holds)
     decisive = [count for name, count in counts.items() if name != PRINTED.name] or list(counts.values())
     shown = "; ".join(f"{name}: {held} of {total}" for name, (held, total) in counts.items())
-    return Statement(claim=claim, holds=all(map(nearly_all, decisive)), evidence=f"{said}: {shown}")
+    evidence = f"{said}: {shown or 'not measured'}"
+    return Statement(claim=claim, holds=judged(decisive) if decisive else None, evidence=evidence)
 
 
 def _alike(pair: Pair) -> bool:
@@ -213,25 +276,28 @@ def _low(cost: CostCell) -> float:
     return cost.paper_lower
 
 
-def _needed(rows: Rows) -> Iterator[Statement]:
-    every = [row for study in ("inefficacy-epsilon", "needed-instances") for row in rows.under(study)]
-    needed = [one for _, one in of_kind(every, Needed)]
-    if not needed:
+def _needed(level: str, rows: Sequence[MeasuredRow], foreign: Collection[str]) -> Iterator[Statement]:
+    every = [(row, one) for row, one in of_kind(rows, Needed) if panel_of(row) not in foreign]
+    if not every:
         return
-    rising = counted(needed, lambda one: all(less <= more for less, more in pairwise(one.paper)))
+    rising = counted(every, lambda found: all(less <= more for less, more in pairwise(found[1].paper)))
     yield Statement(
-        claim="the larger τ, the more adversaries an attack needs (the paper's bound)",
+        claim=f"{level}: the larger τ, the more of them an attack needs (the paper's bound)",
         holds=nearly_all(rising),
         evidence=f"{rising[0]} of {rising[1]} ensembles",
     )
-    steps = [(a, b) for a in needed for b in needed if a.epsilon["paper"] < b.epsilon["paper"]]
-    steps = [(a, b) for a, b in steps if a.delta == b.delta and a.taus == b.taus]
+    steps = [
+        (one, other)
+        for row, one in every
+        for beside, other in every
+        if panel_of(row) == panel_of(beside) and one.epsilon["paper"] < other.epsilon["paper"]
+    ]
     fewer = counted(
         steps, lambda pair: all(x >= y for x, y in zip(pair[0].paper, pair[1].paper, strict=True))
     )
     if steps:
         yield Statement(
-            claim="the smaller ε, the more adversaries an attack needs (the paper's bound)",
+            claim=f"{level}: the smaller ε, the more of them an attack needs (the paper's bound)",
             holds=nearly_all(fewer),
             evidence=f"{fewer[0]} of {fewer[1]} pairs of ε",
         )

@@ -1,7 +1,7 @@
 """A number that the paper prints beside ours, with its place in `paper_values.json`; and all settings."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -70,7 +70,9 @@ _EXPERIMENTS = {
     "instance-cifar": ("instances-cifar/certified", "instances-cifar/over-k"),
 }
 _SETTINGS = "Settings"
+_VECTORS = 100.0  # dimensions of the word vectors that are to be had
 _DIFFERS = {
+    ("user-sent140-model", "vectors"): "vectors of 300 dimensions are not to be had here",
     ("instance-mnist", "local_steps"): "the printed ε follow from 26 steps a round",
     ("user-sent140", "users"): "as many as the data have, which is no setting here",
     ("instance-mnist", "clip_norm"): "the paper's code clips to 1.0, and its accuracies are met with that",
@@ -95,7 +97,7 @@ def settings(sources: Sources) -> Iterator[Printed]:
     config = sources.configs.get(_EXPERIMENTS["user-mnist"][0])
     under = sources.configs.get("inefficacy-users/mnist-bkd-gamma")
     values = sources.published.values["setup"]["all"]
-    ours = {
+    everywhere = {
         "momentum": _setting(config, "momentum"),
         "weight_decay": _setting(config, "weight_decay"),
         "replicas_certified_accuracy": _setting(config, "replicas"),
@@ -104,11 +106,25 @@ def settings(sources: Sources) -> Iterator[Printed]:
         "poison_fraction": _setting(under, "poison_fraction"),
     }
     for key, value in values.items():
-        yield setting_of("all", key, ("setup", "all", key), value, ours[key])
+        yield setting_of("all", key, ("setup", "all", key), value, everywhere[key])
+    tweets = sources.configs.get("certified-user-epsilon/tweets")
+    ours = {
+        "user-sent140-model": {
+            "hidden": None if tweets is None else float(tweets.model.hidden[0]),
+            "vectors": _VECTORS,
+        },
+        "robust-accuracy": {
+            "replicas": _setting(sources.configs.get("robust-accuracy/user-dp-data"), "replicas")
+        },
+    }
+    for name, own in ours.items():
+        for key, value in sources.published.values["setup"][name].items():
+            found = setting_of(name, key, ("setup", name, key), value, own[key])
+            yield replace(found, why=_DIFFERS.get((name, key), ""))
     scales = _varied(sources, "inefficacy-users/mnist-bkd-gamma", "attack.scale")
     for place, value in enumerate(sources.published.values["attack_scales"]):
-        own = value if float(value) in scales else None
-        yield setting_of("attacks", f"γ, {place + 1}.", ("attack_scales", place), value, own)
+        scale = value if float(value) in scales else None
+        yield setting_of("attacks", f"γ, {place + 1}.", ("attack_scales", place), value, scale)
 
 
 def setting_of(name: str, key: str, place: Place, value: float, ours: float | None) -> Printed:

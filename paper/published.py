@@ -124,12 +124,6 @@ class Published:
         """At which ε most inputs are certified for k = 2."""
         return dict(self.values["best_epsilon_for_k_2"])
 
-    @property
-    def instances_of_a_user(self) -> float:
-        """On MNIST 0/1, as the paper counts them: 1250 instances of five users."""
-        found = self.values["user_against_instance_level"]
-        return float(found["poisoned instances"] / self.values["largest_k"]["user-mnist eps 0.4"])
-
     def robust_accuracy(self, server: str, attack: str, size: int) -> float | None:
         """Accuracy on CIFAR under attack, in percent, where it is printed."""
         table = self.values["robust_accuracy_cifar"]

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 AS_PRINTED = "paper, printed ε"  # method of the curve whose ε is not the one spent
-WIDE = 10.0  # C̄ of the loss that does not saturate, the default of `attack.cost_bound`
+WIDE = 10.0  # C̄ of the loss that clips less than the C̄ of the paper, the default of `attack.cost_bound`
 _EXACT = ConfigDict(extra="forbid")  # rows are told apart by their keys
 
 

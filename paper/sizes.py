@@ -1,20 +1,18 @@
-"""The paper's K with its uncertainty, and the conclusions about certified predictions."""
+"""The paper's K with its uncertainty."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 
-from paper.published import Published
+from scipy.stats import t
+
 from paper.results import Clean, LargestSize
 from paper.rows import MeasuredRow, Rows, of_kind
-from paper.statements import Statement, at, counted, nearly_all
 from paper.study import SEEDS
 
 _NOISE = "mechanism.noise_multiplier"
-_THERE = "at the printed ε"
-_ALIKE = 0.1  # of the larger: what "nearly identical" is taken to mean
+_LEVEL = 0.05  # of a comparison of K in pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,33 +23,60 @@ class Size:
         row: of the point.
         epsilon: put into the formula.
         values: of every ensemble that is compared; the first is the row's own.
-        ensembles: what they are.
-        whole: whether the first is what was measured, and the others say only how much it varies.
+        parts: whether they are parts of the row's own replicas, moved to K of the whole (`_as_parts_vary`).
     """
 
     row: MeasuredRow
     epsilon: float
     values: tuple[float, ...]
-    ensembles: str
-    whole: bool = False
+    parts: bool = False
 
     @property
     def middle(self) -> float:
-        """What was measured of the whole, or the median of several ensembles."""
-        return self.values[0] if self.whole else median(self.values)
+        """K of the whole, or the median of several seeds."""
+        return fmean(self.values) if self.parts else median(self.values)
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """From where to where K varies: the whole varies less than its parts, by the root of their number."""
+        shrink = math.sqrt(len(self.values)) if self.parts else 1.0
+        low, high = (
+            self.middle + (end - self.middle) / shrink for end in (min(self.values), max(self.values))
+        )
+        return low, high
 
     def above(self, other: "Size") -> bool | None:
-        """Whether K is larger here, beyond the range of the ensembles; None where that cannot be said."""
+        """Whether K is larger here; None where that cannot be said.
+
+        The same seeds, or the same parts, are compared in pairs, by Student's t: they have users, starts and
+        noise in common. Others are compared by how far they reach.
+        """
         if len(self.values) == 1 or len(other.values) == 1:
             return None
-        if min(self.values) > max(other.values):
+        if (self.parts, len(self.values)) == (other.parts, len(other.values)):
+            return _larger([mine - theirs for mine, theirs in zip(self.values, other.values, strict=True)])
+        if self.reach[0] > other.reach[1]:
             return True
-        return False if max(self.values) < min(other.values) else None
+        return False if self.reach[1] < other.reach[0] else None
 
     def __str__(self) -> str:
         if len(self.values) == 1:
             return f"{self.middle:.2f} (one ensemble)"
-        return f"{self.middle:.2f} ({min(self.values):.2f} to {max(self.values):.2f}, {self.ensembles})"
+        low, high = self.reach
+        how = f"as its {len(self.values)} parts vary" if self.parts else f"{len(self.values)} seeds"
+        return f"{self.middle:.2f} ({low:.2f} to {high:.2f}, {how})"
+
+
+def _larger(differences: Sequence[float]) -> bool | None:
+    """Whether the differences are of something above zero, or below it: at level `_LEVEL`, two-sided.
+
+    >>> _larger([0.2, 0.3, 0.25]), _larger([-0.2, 0.3, 0.25])
+    (True, None)
+    """
+    count, mean, spread = len(differences), fmean(differences), stdev(differences)
+    if abs(mean) <= t.isf(_LEVEL / 2, count - 1) * spread / math.sqrt(count):
+        return None
+    return mean > 0
 
 
 def size_of(rows: Rows, row: MeasuredRow, *, sure: bool = False, printed: float | None = None) -> Size | None:
@@ -69,38 +94,25 @@ def size_of(rows: Rows, row: MeasuredRow, *, sure: bool = False, printed: float 
         return None
     epsilon = (own or others[0]).epsilon
     if len(known) == 1 and own is not None and own.parts:
-        parts = f"varying as {len(own.parts)} parts of the replicas"
-        return Size(row=row, epsilon=epsilon, values=_as_parts_vary(own), ensembles=parts, whole=True)
-    return Size(row=row, epsilon=epsilon, values=tuple(known), ensembles=f"{len(known)} seeds")
+        return Size(row=row, epsilon=epsilon, values=_as_parts_vary(own), parts=True)
+    return Size(row=row, epsilon=epsilon, values=tuple(known))
 
 
 def _as_parts_vary(size: LargestSize) -> tuple[float, ...]:
-    """K of the whole, then moved by as much of itself as each of its parts is away from their mean.
+    """K of the whole, for each part by as much of itself more or less as that is away from the parts' mean.
 
     The parts' own K says little of the whole's: with fewer replicas a largest value over all inputs is too
     large on average, and bounds with confidence are wider.
     """
     mean = fmean(size.parts)
-    return (size.all, *(size.all * part / mean for part in size.parts)) if mean else (size.all,)
+    return tuple(size.all * part / mean for part in size.parts) if mean else (size.all,)
 
 
-def sizes_of(rows: Rows, panel: str) -> list[Size]:
-    """K over the ε of a panel, from the smallest ε.
-
-    A point with one ensemble is taken to vary by as much of its K as the point of the panel that varies most.
-    """
+def sizes_of(rows: Rows, panel: str, *, sure: bool = False) -> list[Size]:
+    """K over the ε of a panel, from the smallest ε."""
     private = [row for row, one in of_kind(rows.under(panel), Clean) if one.epsilon]
-    found = [size for size in (size_of(rows, row) for row in private) if size is not None]
-    several = [one for one in found if len(one.values) > 1 and one.middle > 0]
-    widest = max(((max(one.values) - min(one.values)) / one.middle for one in several), default=0.0)
-    if widest:
-        found = [one if len(one.values) > 1 else _widened(one, widest) for one in found]
+    found = [size for size in (size_of(rows, row, sure=sure) for row in private) if size is not None]
     return sorted(found, key=lambda one: one.epsilon)
-
-
-def _widened(size: Size, share: float) -> Size:
-    values = tuple((1 + sign * share) * size.middle for sign in (0, -1, 1))
-    return replace(size, values=values, ensembles="one seed, varying as its neighbours", whole=True)
 
 
 def at_epsilon(size: float, delta: float, *, spent: float, printed: float) -> float:
@@ -115,7 +127,7 @@ def at_epsilon(size: float, delta: float, *, spent: float, printed: float) -> fl
     return math.log((top * scale + delta) / ((1 - top) * scale + delta)) / (2 * printed)
 
 
-# --- conclusions --------------------------------------------------------------------------------------------
+# --- where they are ----------------------------------------------------------------------------------------
 
 PANELS = {
     "user-mnist": ("MNIST", "certified-user-epsilon/mnist"),
@@ -130,19 +142,8 @@ PANELS = {
 }
 """By the paper's experiment: what it is called and where our rows are."""
 
-
-def conclusions(rows: Rows, published: Published) -> Iterator[Statement]:
-    """About certified predictions."""
-    for name, (data, panel) in PANELS.items():
-        found = sizes_of(rows, panel)
-        if len(found) > 2:
-            yield from _optimum(data, found, published.best_epsilon(name))
-    yield from _utility(rows)
-    yield from _fixed_k(rows, published)
-    yield from _heterogeneity(rows)
-    yield from _clippings(rows)
-    yield from _levels(rows, published)
-    yield from _ten_classes(rows)
+INSTANCES = (5923 + 6742) / 200
+"""Training images of the digits 0 and 1 that each of 200 users holds, on average."""
 
 
 def best(found: Sequence[Size]) -> Size:
@@ -153,115 +154,6 @@ def best(found: Sequence[Size]) -> Size:
 def nearest(found: Sequence[Size], epsilon: float) -> Size:
     """The point whose ε a printed one, often cut to two digits, means."""
     return min(found, key=lambda one: abs(one.epsilon - epsilon))
-
-
-def _optimum(data: str, found: Sequence[Size], printed: float) -> Iterator[Statement]:
-    """The largest K is reached at an ε in the middle, and at the one that the paper names."""
-    top, ends = best(found), (found[0], found[-1])
-    beyond = [top.above(end) for end in ends]
-    inside = all(top is not end for end in ends)
-    yield Statement(
-        claim=f"an optimal ε for certified predictions exists on {data}",
-        holds=False if not inside else None if None in beyond else True,
-        evidence=f"K = {top} at ε = {top.epsilon:.4g}; {ends[0]} at ε = {ends[0].epsilon:.4g}, {ends[1]} at "
-        f"ε = {ends[1].epsilon:.4g}",
-    )
-    theirs = nearest(found, printed)
-    yield Statement(
-        claim=f"on {data} the largest K is reached around ε = {printed:g}",
-        holds=None if len(top.values) == 1 else True if theirs is top else _not(top.above(theirs)),
-        evidence=f"K = {top} at ε = {top.epsilon:.4g}, {theirs} at ε = {theirs.epsilon:.4g}",
-    )
-
-
-def _utility(rows: Rows) -> Iterator[Statement]:
-    """Less ε costs accuracy, so that more privacy is not always more certified robustness."""
-    steps, best_inside = [], []
-    for _, panel in PANELS.values():
-        ordered = sorted(
-            (one for _, one in of_kind(rows.under(panel), Clean) if one.epsilon),
-            key=lambda one: one.epsilon["paper"],
-        )
-        steps += list(pairwise(ordered))
-        found = sizes_of(rows, panel)
-        if len(found) > 2:
-            best_inside.append(best(found).above(found[0]))
-    if steps:
-        lower = counted(steps, lambda pair: pair[0].accuracy <= pair[1].accuracy)
-        yield Statement(
-            claim="the smaller ε, the lower the accuracy",
-            holds=nearly_all(lower),
-            evidence=f"{lower[0]} of {lower[1]} pairs of neighbouring ε",
-        )
-    if best_inside:
-        count = sum(one is True for one in best_inside)
-        yield Statement(
-            claim="more privacy does not always mean more certified predictions",
-            holds=True if count else None,
-            evidence=f"K falls again, beyond its range, in {count} of {len(best_inside)} panels",
-        )
-
-
-def _not(said: bool | None) -> bool | None:
-    return None if said is None else not said
-
-
-def _fixed_k(rows: Rows, published: Published) -> Iterator[Statement]:
-    """At k = 2 too one ε is best; and what the paper says of MNIST at ε = 0.6298."""
-    for name, printed in published.best_epsilon_at_two.items():
-        data, panel = PANELS[name]
-        found = [
-            (one.epsilon["paper"], at(one.curve("paper", None, False), 2))
-            for _, one in of_kind(rows.under(panel), Clean)
-            if one.epsilon
-        ]
-        if found:
-            epsilon, share = max(found, key=lambda pair: pair[1])
-            yield Statement(
-                claim=f"on {data} most inputs are certified for k = 2 around ε = {printed:g}",
-                holds=share > 0 and abs(epsilon - printed) < 1e-3,
-                evidence=f"{share:.1%} at ε = {epsilon:.4g}" if share else "no input at any ε",
-            )
-    for row, one in of_kind(rows.under(f"{PANELS['user-mnist'][1]}/noise_multiplier=1.8"), Clean):
-        size = size_of(rows, row)
-        assert size is not None
-        yield Statement(
-            claim="on MNIST ε = 0.6298 gives 97 % accuracy and K ≈ 4",
-            holds=round(100 * one.accuracy) == 97 and round(size.middle) == 4,
-            evidence=f"{one.accuracy:.2%}, K = {size}",
-        )
-
-
-def _heterogeneity(rows: Rows) -> Iterator[Statement]:
-    for data in ("mnist", "cifar"):
-        named = [f"user-{data}", f"user-{data}-dir1", f"user-{data}-dir0.5"]
-        found = [sizes_of(rows, PANELS[name][1]) for name in named]
-        if not all(found):
-            continue
-        yield _different_best(data.upper(), found)
-        for more, less, (name, other) in zip(
-            found, found[1:], (("iid data", "Dir(1)"), ("Dir(1)", "Dir(0.5)")), strict=False
-        ):
-            first, second = best(more), best(less)
-            yield Statement(
-                claim=f"{other} certifies fewer adversaries than {name} on {data.upper()}",
-                holds=first.above(second),
-                evidence=f"largest K = {second} against {first}",
-            )
-
-
-def _different_best(data: str, found: Sequence[Sequence[Size]]) -> Statement:
-    """Only where no ε could be the best of all panels."""
-    tops = [best(one) for one in found]
-    perhaps = [
-        {one.epsilon for one in sizes if not top.above(one)} for sizes, top in zip(found, tops, strict=True)
-    ]
-    alike = len({top.epsilon for top in tops}) == 1 and all(len(top.values) > 1 for top in tops)
-    return Statement(
-        claim=f"iid data, Dir(1) and Dir(0.5) do not all have the same best ε on {data}",
-        holds=True if not set.intersection(*perhaps) else False if alike else None,
-        evidence=", ".join(f"{top.epsilon:.4g}" for top in tops),
-    )
 
 
 def clipping_sizes(rows: Rows, data: str) -> dict[str, tuple[Size, Size]]:
@@ -280,101 +172,3 @@ def clipping_sizes(rows: Rows, data: str) -> dict[str, tuple[Size, Size]]:
             there = replace(spent, epsilon=printed, values=tuple(moved))
         found[row.values["mechanism.clip"]] = (spent, there)
     return found
-
-
-def _clippings(rows: Rows) -> Iterator[Statement]:
-    """At the ε that the paper prints, as the paper compares them."""
-    named = (("mnist", "MNIST", "flat"), ("cifar", "CIFAR", "median"), ("tweets", "Sent140", "median"))
-    for data, name, best_there in named:
-        found = {clip: there for clip, (_, there) in clipping_sizes(rows, data).items()}
-        if len(found) < 4:
-            continue
-        # The paper finds both medians alike, so they are not set against each other.
-        others = [one for clip, one in found.items() if clip not in (best_there, "per-layer-median")]
-        mine = found[best_there]
-        beyond = [mine.above(other) for other in others]
-        shown = ", ".join(f"{clip} {one}" for clip, one in found.items())
-        yield Statement(
-            claim=f"{best_there} clipping certifies the largest K on {name} ({_THERE})",
-            holds=False if False in beyond else None if None in beyond else True,
-            evidence=shown,
-        )
-        apart = found["flat"].above(found["per-layer"])
-        yield Statement(
-            claim=f"flat and per-layer clipping differ on {name} ({_THERE})",
-            holds=None if apart is None else True,
-            evidence=f"{found['flat']} and {found['per-layer']}",
-        )
-        if data != "tweets":
-            pair = sorted((found["median"].middle, found["per-layer-median"].middle))
-            yield Statement(
-                claim=f"median and per-layer median clipping are nearly identical on {name} ({_THERE})",
-                holds=pair[1] - pair[0] <= _ALIKE * pair[1],
-                evidence=f"{found['median']} and {found['per-layer-median']}",
-            )
-
-
-def _levels(rows: Rows, published: Published) -> Iterator[Statement]:
-    """Users against instances at ε ≈ 0.4, with 99 % confidence, and at a moderate overall budget."""
-    both = [sizes_of(rows, PANELS[name][1]) for name in ("user-mnist", "instance-mnist")]
-    if all(both):
-        user, instance = (nearest(found, 0.4) for found in both)
-        held = published.instances_of_a_user
-        yield Statement(
-            claim="at ε ≈ 0.4 on MNIST the user level certifies more poisoned instances than the other",
-            holds=replace(user, values=tuple(held * one for one in user.values)).above(instance),
-            evidence=f"K = {user} users of {held:.0f} instances, as it counts them, and K = {instance}",
-        )
-    fewer, total = 0, 0
-    for name in ("user-mnist", "user-cifar", "instance-mnist", "instance-cifar"):
-        for _, one in of_kind(rows.under(PANELS[name][1]), Clean):
-            if one.curves:
-                sure, exact = (one.curve("paper", None, way) for way in (True, False))
-                fewer, total = fewer + (sum(sure) <= sum(exact)), total + 1
-    if total:
-        yield Statement(
-            claim="with 99 % confidence fewer are certified",
-            holds=fewer == total,
-            evidence=f"{fewer} of {total} ensembles",
-        )
-    for row, one in of_kind(rows.under("overall-budget"), Clean):
-        size = size_of(rows, row, sure=True)
-        assert size is not None
-        assert row.replicas is not None
-        yield Statement(
-            claim="O = 70, 80 % confidence, εO = 10.15 on CIFAR: K ≈ 4",
-            holds=round(size.middle) == 4,
-            evidence=f"K = {size}, εO = {row.replicas * one.epsilon['paper']:.4g}",
-        )
-
-
-def _ten_classes(rows: Rows) -> Iterator[Statement]:
-    cifar = sizes_of(rows, "ten-classes/cifar-certified")
-    if len(cifar) > 1:
-        steps = [more.above(less) for more, less in pairwise(cifar)]
-        yield Statement(
-            claim="ten classes on CIFAR: the smaller ε, the larger K",
-            holds=False if False in steps else None if None in steps else True,
-            evidence=", ".join(f"{one} at ε = {one.epsilon:.4g}" for one in cifar),
-        )
-    curves = [
-        (one.epsilon["paper"], one.curve("paper", None, False))
-        for _, one in of_kind(rows.under("ten-classes/mnist-certified"), Clean)
-        if one.epsilon
-    ]
-    if len(curves) > 1:
-        first, last = max(curves, key=lambda pair: pair[1][0]), max(curves, key=lambda pair: at(pair[1], 1))
-        yield Statement(
-            claim="ten classes on MNIST: which ε certifies most depends on k",
-            holds=first[0] != last[0] and at(last[1], 1) > 0,
-            evidence=f"at k = 0 {first[1][0]:.1%} at ε = {first[0]:.4g}, "
-            f"at k = 1 {at(last[1], 1):.1%} at ε = {last[0]:.4g}",
-        )
-    two = sizes_of(rows, PANELS["user-mnist"][1])
-    ten = sizes_of(rows, "ten-classes/mnist-certified")
-    if two and ten:
-        yield Statement(
-            claim="with ten classes fewer adversaries are certified than with two",
-            holds=best(two).above(best(ten)),
-            evidence=f"largest K on MNIST = {best(ten)} against {best(two)}",
-        )

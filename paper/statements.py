@@ -6,7 +6,7 @@ from typing import TypeVar
 
 _Item = TypeVar("_Item")
 
-_NEARLY_ALL = 0.95  # of the pairs: costs are Monte-Carlo means
+_NEARLY_ALL, _MOST = 0.95, 0.75  # of the pairs: costs are Monte-Carlo means
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,10 +15,11 @@ class Statement:
 
     Attributes:
         claim: in the words of the paper where they are short.
-        holds: None: open, because what is compared differs by less than it varies.
+        holds: None: open, because what is compared differs by less than it varies, or was measured once.
         evidence: numbers.
         beyond: names the models of a claim that is ours and not the paper's.
         own: whether it is about our bounds, or how far we agree, and no conclusion of the paper's.
+        untested: why our rows can say nothing about it, whatever they say; empty: they can.
     """
 
     claim: str
@@ -26,11 +27,12 @@ class Statement:
     evidence: str
     beyond: str = ""
     own: bool = False
+    untested: str = ""
 
     @property
     def verdict(self) -> str:
-        """`yes`, `no` or `open`."""
-        return {True: "yes", False: "no", None: "open"}[self.holds]
+        """`yes`, `no`, `open` or `not tested`."""
+        return "not tested" if self.untested else {True: "yes", False: "no", None: "open"}[self.holds]
 
 
 def counted(found: Iterable[_Item], holds: Callable[[_Item], bool]) -> tuple[int, int]:
@@ -42,6 +44,17 @@ def counted(found: Iterable[_Item], holds: Callable[[_Item], bool]) -> tuple[int
 def nearly_all(count: tuple[int, int]) -> bool:
     """Whether a claim about all of them may be said to hold."""
     return count[1] > 0 and count[0] >= _NEARLY_ALL * count[1]
+
+
+def judged(counts: Sequence[tuple[int, int]]) -> bool | None:
+    """Whether a claim holds in nearly all of each; open where it does in most.
+
+    >>> judged([(19, 20), (20, 20)]), judged([(16, 20), (20, 20)]), judged([(14, 20), (20, 20)])
+    (True, None, False)
+    """
+    if all(map(nearly_all, counts)):
+        return True
+    return None if all(held >= _MOST * total for held, total in counts) else False
 
 
 def at(values: Sequence[float], size: int) -> float:

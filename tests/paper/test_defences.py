@@ -105,17 +105,17 @@ def test_the_effect_of_a_deviation_is_that_of_the_rows(measured_row, tmp_path):
 
 def test_attacks_and_rules_as_there_are_compared_with_ours_of_the_same_name(measured_row, attacked, tmp_path):
     def cell(attack, adversaries, cost, accuracy):
-        costs = (CostCell(kind="loss", bound=WIDE, clean=1.0, attacked=cost),)
+        costs = (CostCell(kind="loss", bound=WIDE, clean=4.0, attacked=cost),)
         return {
             "attack": attack, "adversaries": adversaries, "costs": costs, "replica_accuracy": accuracy,
             "clean_replica_accuracy": accuracy + 0.1,
         }  # fmt: skip
 
     made = {
-        "a/there/x": ("m:multi_krum", [cell("m:DistributedBackdoor", 2, 3.0, 0.7)]),
+        "a/there/x": ("m:multi_krum", [cell("m:DistributedBackdoor", 2, 2.0, 0.7)]),
         "a/here/x": (
             "multi-krum",
-            [cell("distributed-backdoor", 2, 2.0, 0.6), cell("backdoor", 2, 9.0, 0.1)],
+            [cell("distributed-backdoor", 2, 3.0, 0.6), cell("backdoor", 2, 9.0, 0.1)],
         ),
         "a/here/y": ("krum", [cell("distributed-backdoor", 2, 9.0, 0.1)]),
     }
@@ -125,9 +125,8 @@ def test_attacks_and_rules_as_there_are_compared_with_ours_of_the_same_name(meas
     ]
     (tmp_path / "rows.jsonl").write_text("".join(map(line_of, rows)))
     found, panels = Rows(tmp_path / "rows.jsonl"), (("a/there", "a/here"),)
-    assert on_costs(found, panels, "distributed-backdoor").startswith(
-        "J(D') as there 1.50 to 1.50 times ours"
-    )
+    told = on_costs(found, panels, "distributed-backdoor")
+    assert told.startswith("what the attack takes from J, as there 2.00 to 2.00 times ours in 1 attacks")
     assert on_costs(found, panels, "backdoor") == ""
     assert on_rules(found, panels).startswith("accuracy as there +10.00 points against ours")
     assert on_costs(found, (), "distributed-backdoor") == on_rules(found, (("b/there", "a/here"),)) == ""

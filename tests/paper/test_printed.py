@@ -119,3 +119,28 @@ def test_what_differs_is_listed_with_its_reason_or_as_unexplained():
     assert "| T | far | 80 | 70 | unexplained |" in text
     assert "| T | other data | 80 | 60 | other data |" in text
     assert "| T | absent | 80 | not trained yet |" in text
+
+
+def test_the_paper_is_set_against_itself(compared):
+    """It prints K ≈ 4 at the ε of the largest K, and K ≈ 5 at another."""
+    published = Published.read(EXPERIMENTS)
+    whys = {one.what: one.why for one in compared(published) if one.table == "ε of the largest K"}
+    assert whys["MNIST"] == "the paper itself prints K ≈ 5 at ε ≈ 0.4 and 4 at 0.6298"
+    agreeing = copy.deepcopy(published.values)
+    agreeing["largest_k"]["user-mnist eps 0.6298"] = 5
+    again = {one.what: one.why for one in compared(Published(agreeing)) if one.table == "ε of the largest K"}
+    assert again["MNIST"] == whys["MNIST, Dir(1)"] == ""
+
+
+def test_models_that_are_shown_may_be_others_than_those_trained_as_there(committed):
+    clean = compare_clean(committed.studies, committed.rows, Published.read(EXPERIMENTS))
+    found = {(one.published.experiment, one.published.sigma, one.published.rounds): one for one in clean}
+    batches = found["instance-mnist", 15.0, 3]  # Poisson batches where it is certified
+    assert batches.close
+    assert not batches.shown_close
+    accuracies = {
+        row.result.accuracy for row in committed.rows.under("instances-mnist/certified/noise_multiplier=15")
+    }
+    assert {batches.shown} == {100 * one for one in accuracies}
+    # Ten rows of the page show one ensemble: its replicas count once.
+    assert found["user-mnist", 2.5, 5].replicas == 100

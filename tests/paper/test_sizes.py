@@ -3,10 +3,11 @@
 import pytest
 
 from fedproof.certificates.paper_theorems import real_size
-from paper import Rows
+from paper import Rows, predictions
 from paper.results import Clean, LargestSize
 from paper.rows import line_of
 from paper.sizes import at_epsilon, best, size_of, sizes_of
+from paper.statements import Statement
 
 PANEL = "certified-user-epsilon/mnist"
 
@@ -49,21 +50,40 @@ def test_one_ensemble_alone_decides_nothing(rows):
     assert small.above(large) is large.above(small) is None
 
 
-def test_parts_of_the_replicas_are_ensembles_where_there_are_no_seeds(rows):
+def test_parts_of_the_replicas_are_compared_in_pairs(rows):
+    """They have their noise in common: what all of them show is more than their ranges do."""
     found = rows(
-        {(PANEL, 1.0, 0): (3.0, 3.0, 3.2), (PANEL, 2.0, 0): (3.1, 3.0, 3.2), (PANEL, 4.0, 0): (5.1, 5.0, 5.5)}
+        {
+            (PANEL, 1.0, 0): (3.0, 2.8, 3.0, 3.2),
+            (PANEL, 2.0, 0): (3.1, 2.9, 3.1, 3.3001),
+            (PANEL, 4.0, 0): (3.0, 3.3, 2.7, 3.0),
+        }
     )
-    top, middle, low = sizes_of(found, PANEL)
-    assert best((top, middle, low)) is top
-    assert top.above(low) is True
-    assert low.above(top) is False
-    assert low.above(middle) is None
+    crossed, above, below = sizes_of(found, PANEL)
+    assert above.above(below) is True
+    assert below.above(above) is False
+    assert crossed.above(above) is crossed.above(below) is None
+    assert best((below, above)) is above
+
+
+def test_seeds_are_compared_in_pairs_and_with_parts_by_how_far_both_reach(rows):
+    seeds = {(f"{PANEL}{'-seeds' * bool(seed)}", noise, seed): size for noise, seed, size in (
+        (1.0, 0, 4.1), (1.0, 1, 4.4), (1.0, 2, 4.7), (2.0, 0, 4.0), (2.0, 1, 4.31), (2.0, 2, 4.6),
+    )}  # fmt: skip
+    found = rows(seeds | {(PANEL, 4.0, 0): (4.05, 3.9, 4.2), (PANEL, 8.0, 0): (5.0, 4.9, 5.1)})
+    high, near, other, one = sizes_of(found, PANEL)
+    assert one.above(other) is True
+    assert other.above(one) is False
+    assert near.above(one) is None
+    assert high.above(one) is True
 
 
 def test_parts_say_how_much_the_whole_varies_and_not_how_large_it_is(rows):
-    """A maximum over inputs is larger on average where means are of fewer replicas."""
-    [size] = sizes_of(rows({(PANEL, 1.0, 0): (3.0, 3.8, 4.2)}), PANEL)
-    assert str(size) == "3.00 (2.85 to 3.15, varying as 2 parts of the replicas)"
+    """A maximum over inputs is larger on average where means are of fewer replicas; and it varies more."""
+    found = rows({(PANEL, 1.0, 0): (3.0, 3.8, 4.2, 3.8, 4.2)})
+    [size] = sizes_of(found, PANEL)
+    assert str(size) == "3.00 (2.92 to 3.08, as its 4 parts vary)"
+    assert size.values == pytest.approx((2.85, 3.15, 2.85, 3.15))
 
 
 def test_parts_without_any_size_say_nothing(rows):
@@ -72,11 +92,24 @@ def test_parts_without_any_size_say_nothing(rows):
     assert str(size_of(found, row)) == "0.10 (one ensemble)"
 
 
-def test_a_single_ensemble_varies_as_the_widest_of_its_panel(rows):
-    found = rows({(PANEL, 1.0, 0): (4.0, 3.8, 4.2), (PANEL, 2.0, 0): 2.0})
-    single = sizes_of(found, PANEL)[0]
-    assert single.values == pytest.approx((2.0, 1.8, 2.2))
-    assert single.middle == 2.0
+def optimum(rows, sizes, printed):
+    found = sizes_of(rows({(PANEL, noise, 0): size for noise, size in sizes.items()}), PANEL)
+    return [one.verdict for one in predictions._optimum("DATA", found, printed)]
+
+
+def test_an_optimum_is_where_k_is_larger_than_at_every_other_epsilon(rows):
+    low, high = (2.0, 1.9, 2.1), (3.0, 2.9, 3.11)
+    sizes = {1.0: low, 2.0: high, 4.0: low}
+    assert optimum(rows, sizes, 0.5) == ["yes", "yes"]
+    assert optimum(rows, sizes, 1.0) == ["yes", "no"]
+    assert optimum(rows, sizes | {1.0: (3.01, 3.2, 2.8)}, 0.5) == ["open", "open"]
+    assert optimum(rows, sizes | {4.0: (4.0, 3.9, 4.1)}, 0.25) == ["no", "yes"]
+
+
+def test_other_data_than_the_papers_decide_nothing():
+    said = Statement(claim="C", holds=False, evidence="E")
+    assert predictions._on("user-mnist", said) is said
+    assert predictions._on("user-sent140", said).verdict == "not tested"
 
 
 @pytest.mark.parametrize("spent", [0.2, 1.9])

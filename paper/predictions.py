@@ -1,0 +1,280 @@
+"""The paper's conclusions about certified predictions."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from paper.published import Published
+from paper.results import Clean
+from paper.rows import Rows, of_kind
+from paper.sizes import INSTANCES, PANELS, Size, best, clipping_sizes, nearest, size_of, sizes_of
+from paper.statements import Statement, at, counted, nearly_all
+
+_THERE = "at the printed ε"
+_ALIKE = 0.1  # of the larger: what "nearly identical" is taken to mean
+
+
+def conclusions(rows: Rows, published: Published) -> Iterator[Statement]:
+    """About certified predictions."""
+    for name, (data, panel) in PANELS.items():
+        found = sizes_of(rows, panel)
+        if len(found) > 2:
+            for one in _optimum(data, found, published.best_epsilon(name)):
+                yield _on(name, one)
+    yield from _utility(rows)
+    yield from _fixed_k(rows, published)
+    yield from _heterogeneity(rows)
+    yield from _clippings(rows)
+    yield from _levels(rows)
+    yield from _confidence(rows)
+    yield from _ten_classes(rows)
+
+
+_SUBSTITUTED = "user-sent140"
+"""What is trained on other data than the paper's, and learns next to nothing from them."""
+
+
+def _on(experiment: str, statement: Statement) -> Statement:
+    """The statement, which nothing can be said about where the paper's data are not to be had."""
+    if experiment != _SUBSTITUTED:
+        return statement
+    return replace(statement, untested="not the paper's data, and nothing is learned from ours")
+
+
+def _beyond_all(one: Size, found: Sequence[Size]) -> bool | None:
+    """Whether K is larger there than at every other point; None where that cannot be said."""
+    said = [one.above(other) for other in found if other is not one]
+    return False if False in said else None if None in said else True
+
+
+def _optimum(data: str, found: Sequence[Size], printed: float) -> Iterator[Statement]:
+    """The largest K is reached at an ε in the middle, and at the one that the paper names."""
+    top, ends = best(found), (found[0], found[-1])
+    if any(top is end for end in ends):
+        inside = None if _beyond_all(top, found) is None else False
+    else:
+        inside = _beyond_all(top, [top, *ends])
+    yield Statement(
+        claim=f"an optimal ε for certified predictions exists on {data}",
+        holds=inside,
+        evidence=f"K = {top} at ε = {top.epsilon:.4g}; {ends[0]} at ε = {ends[0].epsilon:.4g}, {ends[1]} at "
+        f"ε = {ends[1].epsilon:.4g}",
+    )
+    theirs = nearest(found, printed)
+    rival = top if theirs is not top else best([one for one in found if one is not top])
+    yield Statement(
+        claim=f"on {data} the largest K is reached around ε = {printed:g}",
+        holds=_beyond_all(theirs, found),
+        evidence=f"K = {theirs} at ε = {theirs.epsilon:.4g}, {rival} at ε = {rival.epsilon:.4g}",
+    )
+
+
+def _utility(rows: Rows) -> Iterator[Statement]:
+    """Less ε costs accuracy, so that more privacy is not always more certified robustness."""
+    steps, best_inside = [], []
+    for _, panel in _on_their_data():
+        ordered = sorted(
+            (one for _, one in of_kind(rows.under(panel), Clean) if one.epsilon),
+            key=lambda one: one.epsilon["paper"],
+        )
+        steps += list(pairwise(ordered))
+        found = sizes_of(rows, panel)
+        if len(found) > 2:
+            best_inside.append(best(found).above(found[0]))
+    if steps:
+        lower = counted(steps, lambda pair: pair[0].accuracy <= pair[1].accuracy)
+        yield Statement(
+            claim="the smaller ε, the lower the accuracy",
+            holds=nearly_all(lower),
+            evidence=f"{lower[0]} of {lower[1]} pairs of neighbouring ε",
+        )
+    if best_inside:
+        count = sum(one is True for one in best_inside)
+        yield Statement(
+            claim="more privacy does not always mean more certified predictions",
+            holds=True if count else None,
+            evidence=f"K falls again, beyond what it varies, in {count} of {len(best_inside)} panels",
+        )
+
+
+def _on_their_data() -> Iterator[tuple[str, str]]:
+    """Name and panel of each experiment on the paper's data."""
+    yield from (place for name, place in PANELS.items() if name != _SUBSTITUTED)
+
+
+def _fixed_k(rows: Rows, published: Published) -> Iterator[Statement]:
+    """At k = 2 too one ε is best; and what the paper says of MNIST at ε = 0.6298."""
+    for name, printed in published.best_epsilon_at_two.items():
+        data, panel = PANELS[name]
+        found = [
+            (at(one.curve("paper", None, False), 2), one.epsilon["paper"])
+            for _, one in of_kind(rows.under(panel), Clean)
+            if one.epsilon
+        ]
+        if len(found) > 1:
+            shown = ", ".join(f"{share:.1%} at ε = {at:.4g}" for share, at in sorted(found)[:-3:-1])
+            statement = Statement(
+                claim=f"on {data} most inputs are certified for k = 2 around ε = {printed:g}",
+                holds=None,
+                evidence=f"{shown}, of one ensemble each" if max(found)[0] else "no input at any ε",
+            )
+            yield _on(name, statement)
+    for row, one in of_kind(rows.under(f"{PANELS['user-mnist'][1]}/noise_multiplier=1.8"), Clean):
+        size = size_of(rows, row)
+        assert size is not None
+        yield Statement(
+            claim="on MNIST ε = 0.6298 gives 97 % accuracy and K ≈ 4",
+            holds=round(100 * one.accuracy) == 97 and round(size.middle) == 4,
+            evidence=f"{one.accuracy:.2%}, K = {size}",
+        )
+
+
+def _heterogeneity(rows: Rows) -> Iterator[Statement]:
+    for data in ("mnist", "cifar"):
+        named = [f"user-{data}", f"user-{data}-dir1", f"user-{data}-dir0.5"]
+        found = [sizes_of(rows, PANELS[name][1]) for name in named]
+        if not all(found):
+            continue
+        yield _different_best(data.upper(), found)
+        for more, less, (name, other) in zip(
+            found, found[1:], (("iid data", "Dir(1)"), ("Dir(1)", "Dir(0.5)")), strict=False
+        ):
+            first, second = best(more), best(less)
+            yield Statement(
+                claim=f"{other} certifies fewer adversaries than {name} on {data.upper()}",
+                holds=first.above(second),
+                evidence=f"largest K = {second} against {first}",
+            )
+
+
+def _different_best(data: str, found: Sequence[Sequence[Size]]) -> Statement:
+    """True where no ε could be the best of all panels, False where one is the best of each for sure."""
+    tops = [best(one) for one in found]
+    perhaps = [
+        {one.epsilon for one in sizes if not top.above(one)} for sizes, top in zip(found, tops, strict=True)
+    ]
+    sure = all(_beyond_all(top, sizes) for sizes, top in zip(found, tops, strict=True))
+    alike = sure and len({top.epsilon for top in tops}) == 1
+    return Statement(
+        claim=f"iid data, Dir(1) and Dir(0.5) do not all have the same best ε on {data}",
+        holds=True if not set.intersection(*perhaps) else False if alike else None,
+        evidence="; ".join(
+            f"{top.epsilon:.4g}, perhaps {', '.join(f'{one:.4g}' for one in sorted(others - {top.epsilon}))}"
+            if others - {top.epsilon}
+            else f"{top.epsilon:.4g}"
+            for top, others in zip(tops, perhaps, strict=True)
+        ),
+    )
+
+
+def _clippings(rows: Rows) -> Iterator[Statement]:
+    """At the ε that the paper prints, as the paper compares them."""
+    named = (
+        ("user-mnist", "mnist", "MNIST", "flat"),
+        ("user-cifar", "cifar", "CIFAR", "median"),
+        (_SUBSTITUTED, "tweets", "Sent140", "median"),
+    )
+    for experiment, data, name, best_there in named:
+        found = {clip: there for clip, (_, there) in clipping_sizes(rows, data).items()}
+        if len(found) == 4:
+            for one in _of_clippings(name, best_there, found):
+                yield _on(experiment, one)
+
+
+def _of_clippings(name: str, best_there: str, found: Mapping[str, Size]) -> Iterator[Statement]:
+    # The paper finds both medians alike, so they are not set against each other.
+    others = [one for clip, one in found.items() if clip not in (best_there, "per-layer-median")]
+    yield Statement(
+        claim=f"{best_there} clipping certifies the largest K on {name} ({_THERE})",
+        holds=_beyond_all(found[best_there], others),
+        evidence=", ".join(f"{clip} {one}" for clip, one in found.items()),
+    )
+    flat, layered = found["flat"], found["per-layer"]
+    same = flat.values == layered.values
+    yield Statement(
+        claim=f"flat and per-layer clipping differ on {name} ({_THERE})",
+        holds=False if same else None if flat.above(layered) is None else True,
+        evidence=f"{flat} and {layered}" + (": the same models, to the last digit" if same else ""),
+    )
+    if name != "Sent140":
+        pair = sorted((found["median"].middle, found["per-layer-median"].middle))
+        yield Statement(
+            claim=f"median and per-layer median clipping are nearly identical on {name} ({_THERE})",
+            holds=pair[1] - pair[0] <= _ALIKE * pair[1],
+            evidence=f"{found['median']} and {found['per-layer-median']}",
+        )
+
+
+def _levels(rows: Rows) -> Iterator[Statement]:
+    """Users against instances at ε ≈ 0.4, and K at a moderate overall budget."""
+    both = [sizes_of(rows, PANELS[name][1]) for name in ("user-mnist", "instance-mnist")]
+    if all(both):
+        user, instance = (nearest(found, 0.4) for found in both)
+        yield Statement(
+            claim="at ε ≈ 0.4 on MNIST the user level certifies more poisoned instances than the other",
+            holds=replace(user, values=tuple(INSTANCES * one for one in user.values)).above(instance),
+            evidence=f"K = {user} users of {INSTANCES:.0f} instances at ε = {user.epsilon:.4g}, and K = "
+            f"{instance} at ε = {instance.epsilon:.4g}",
+        )
+    for row, one in of_kind(rows.under("overall-budget"), Clean):
+        size = size_of(rows, row, sure=True)
+        assert size is not None
+        assert row.replicas is not None
+        yield Statement(
+            claim="O = 70, 80 % confidence, εO = 10.15 on CIFAR: K ≈ 4",
+            holds=None,
+            evidence=f"K = {size}, εO = {row.replicas * one.epsilon['paper']:.4g}",
+        )
+
+
+def _confidence(rows: Rows) -> Iterator[Statement]:
+    """With 99 % confidence K is smaller by arithmetic; whether the best ε stays is not."""
+    found = [
+        (data, best(exact), best(sure), _beyond_all(best(sure), sure))
+        for name in ("user-mnist", "user-cifar", "instance-mnist", "instance-cifar")
+        for data, panel in (PANELS[name],)
+        if (exact := sizes_of(rows, panel)) and (sure := sizes_of(rows, panel, sure=True))
+    ]
+    if found:
+        moved = [one for one in found if one[1].epsilon != one[2].epsilon]
+        yield Statement(
+            claim="with 99 % confidence the trend over ε is similar: the same ε certifies the largest K",
+            holds=False if any(certain for *_, certain in moved) else None if moved else True,
+            evidence="; ".join(
+                f"{data}: K = {exact.middle:.2f} at ε = {exact.epsilon:.4g}, {sure.middle:.2f} at "
+                f"ε = {sure.epsilon:.4g}"
+                for data, exact, sure, _ in found
+            ),
+        )
+
+
+def _ten_classes(rows: Rows) -> Iterator[Statement]:
+    cifar = sizes_of(rows, "ten-classes/cifar-certified")
+    if len(cifar) > 1:
+        steps = [more.above(less) for more, less in pairwise(cifar)]
+        yield Statement(
+            claim="ten classes on CIFAR: the smaller ε, the larger K",
+            holds=False if False in steps else None if None in steps else True,
+            evidence=", ".join(f"{one} at ε = {one.epsilon:.4g}" for one in cifar),
+        )
+    curves = [
+        (one.epsilon["paper"], one.curve("paper", None, False))
+        for _, one in of_kind(rows.under("ten-classes/mnist-certified"), Clean)
+        if one.epsilon
+    ]
+    if len(curves) > 1:
+        first, last = max(curves, key=lambda pair: pair[1][0]), max(curves, key=lambda pair: at(pair[1], 1))
+        yield Statement(
+            claim="ten classes on MNIST: which ε certifies most depends on k",
+            holds=None,
+            evidence=f"at k = 0 {first[1][0]:.1%} at ε = {first[0]:.4g}, "
+            f"at k = 1 {at(last[1], 1):.1%} at ε = {last[0]:.4g}, of one ensemble each",
+        )
+    two = sizes_of(rows, PANELS["user-mnist"][1])
+    ten = sizes_of(rows, "ten-classes/mnist-certified")
+    if two and ten:
+        yield Statement(
+            claim="with ten classes fewer adversaries are certified than with two",
+            holds=best(two).above(best(ten)),
+            evidence=f"largest K on MNIST = {best(ten)} against {best(two)}",
+        )
