@@ -97,9 +97,12 @@ def _comparison(entry: Budget, found: list[_Found]) -> Comparison:
 
 
 def _largest(found: list[_Found]) -> list[_Found]:
-    """Those of the most replicas; rows that show the same replicas count once."""
+    """Those of the most replicas; rows that show the same replicas count once.
+
+    These agree to three digits: a later version of the engine may sum in another order.
+    """
     most = max(one.replicas for one in found)
-    return list({round(one.accuracy, 4): one for one in found if one.replicas == most}.values())
+    return list({round(one.accuracy, 3): one for one in found if one.replicas == most}.values())
 
 
 def _percent(found: list[_Found]) -> float:
