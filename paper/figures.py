@@ -16,6 +16,7 @@ WAYS = (
     ("tight, adversaries join", "mean", "join"),
     ("tight, adversaries replace", "mean", "replace"),
 )
+DEFAULT = "margin"  # the certificate of fedproof where nothing else is asked for, always with confidence
 
 
 def draw_panel(measure: str, title: str, rows: Sequence[MeasuredRow], path: Path) -> bool:
@@ -59,19 +60,24 @@ def titled(title: str, rows: Sequence[MeasuredRow]) -> str:
 
 
 def _certified(figure: Any, rows: Sequence[MeasuredRow]) -> None:
-    """One picture for each way to certify the same scores; dotted: with confidence."""
+    """One picture for each way to certify the same scores; dotted: with confidence, dashed: our default."""
     shown = [(row, result) for row, result in of_kind(rows, Clean) if result.curves]
     printed = any(result.curve(AS_PRINTED, None, False) for _, result in shown)
     ways = (*WAYS, ("the paper's, at its printed ε", AS_PRINTED, None)) if printed else WAYS
     pictures = figure.subplots(1, len(ways), sharey=True)
     for axes, (title, method, relation) in zip(pictures, ways, strict=True):
         for (row, result), colour in zip(shown, colours(len(shown)), strict=True):
-            for sure, style in ((False, "-"), (True, ":")):
-                ys = result.curve(method, relation, sure)
+            drawn = [(method, False, "-"), (method, True, ":")]
+            if relation is not None:
+                drawn.append((DEFAULT, True, "--"))
+            for way, sure, style in drawn:
+                ys = result.curve(way, relation, sure)
                 label = label_of(row) if axes is pictures[0] and not sure else None
                 axes.plot(range(len(ys)), ys, style, color=colour, linewidth=1.4, label=label)
-        axes.set(xlabel="k (dotted: with confidence)", title=title, ylim=(0, 1))
+        axes.set(xlabel="k", title=title, ylim=(0, 1))
         axes.title.set_fontsize(9)
+    for style, name in ((":", "with confidence"), ("--", "fedproof's default, with confidence")):
+        pictures[0].plot([], [], style, color="0.3", linewidth=1.4, label=name)
     pictures[0].set_ylabel("certified accuracy")
     pictures[0].yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
 

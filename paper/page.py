@@ -13,12 +13,12 @@ from paper.defences import DEFENCES, Defended, Line, defended, draw_defences, li
 from paper.deviations import deviation_table
 from paper.figures import draw_panel, titled
 from paper.printed import Sources
-from paper.provenance import Provenance
+from paper.provenance import Provenance, remark_of
 from paper.published import Published
 from paper.results import Attacked, Budgets, Dopamine, Renyi, RunTime
-from paper.rows import MeasuredRow, Rows, device_seconds, of_kind
+from paper.rows import MeasuredRow, Rows, device_seconds, of_kind, shared_seconds
 from paper.statements import Statement
-from paper.study import Panel, Point, Study, rows_key
+from paper.study import REHEARSAL, Panel, Point, Study, points_of, rows_key
 from paper.tables import attacked_table, certified_table, needed_table, number
 
 PAGE = "reproduction.md"
@@ -35,8 +35,11 @@ beside ours where the paper prints one.
 _HOW_MADE = """
 `fedproof reproduce all --device cuda` makes the rows, `python docs/build.py` this page from them. Every
 number of ours is computed from the rows, every published one is in `experiments/paper_values.json`; what the
-paper shows, what differs and the deviations are told in our own words. Rows hold their commit and a hash of
-all that decided them: `fedproof reproduce all --check 5 --out experiments/results` trains five of them again.
+paper shows, what differs and the deviations are told in our own words. Rows hold their commit and hashes of
+settings, defaults and the code that trains, attacks, certifies and measures, newer ones of data, too; PyTorch
+and hardware are named. `fedproof reproduce all --check 5 --device cuda --out experiments/results` trains five
+of them again (on a CPU `--scale 0.1`, and one small panel, as `certified-user-epsilon/mnist`): the same code
+on the same device must give every number, else those are compared whose Monte-Carlo error is known.
 O is the number of replicas, K the paper's real-valued certified size.
 """
 
@@ -65,15 +68,18 @@ LEAF's format; with the published file `sent140` has the accounts: `fedproof dat
 """
 
 
-def write_page(studies: Sequence[Study], experiments: Path, rows: Rows, folder: Path) -> Path:
-    """Write the page and its figures into `folder`; return the page."""
+def write_page(
+    studies: Sequence[Study], experiments: Path, rows: Rows, folder: Path, scale: float = 1.0
+) -> Path:
+    """Write the page and its figures into `folder`, of rows measured at a scale; return the page."""
     published = Published.read(experiments)
+    asked = rows.of_points({point.key for study in studies for point in points_of(study, experiments, scale)})
     for study in studies:
         for panel in study.panel:
-            drawn_panel(study, panel, rows, published, folder)
+            drawn_panel(study, panel, asked, published, folder)
     path = folder / PAGE
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(path, page(studies, experiments, rows).encode())
+    replace_file(path, page(studies, experiments, rows, scale).encode())
     return path
 
 
@@ -86,20 +92,27 @@ def drawn_panel(study: Study, panel: Panel, rows: Rows, published: Published, fo
     return draw_panel(panel.measure, titled(panel.title, found), found, path)
 
 
-def page(studies: Sequence[Study], experiments: Path, rows: Rows) -> str:
-    """The page as Markdown; what has no rows is said to be not trained yet."""
-    published = Published.read(experiments)
+def page(studies: Sequence[Study], experiments: Path, rows: Rows, scale: float = 1.0) -> str:
+    """The page as Markdown; what has no rows is said to be not trained yet, and other rows are not asked."""
+    published, origin = Published.read(experiments), Provenance.of(studies, experiments, scale)
+    every, rows = rows, rows.of_points(origin.points)
     clean = compare_clean(studies, rows, published)
     found = statements(studies, rows, clean, published)
-    origin = Provenance.of(studies, experiments)
     points = list(origin.points.values())
-    parts = [_INTRODUCTION, *_in_short(found, studies, points, rows), *origin.summary(rows), _HOW_MADE]
+    parts = [_INTRODUCTION, *_rehearsed(scale), *_in_short(found, studies, points, rows)]
+    parts += [*origin.summary(every), _HOW_MADE]
     parts += [*_missing(points, rows), *_summary(found)]
     for study in studies:
         parts += _section(study, rows, published, clean, origin)
     numbers = printed(Sources(points, rows, published, clean))
     parts += [*_clean_table(clean), *printed_section(numbers), *deviation_table(rows), _DATA]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _rehearsed(scale: float) -> Iterator[str]:
+    if scale < 1:
+        few = ", cut down to what takes minutes: its numbers mean nothing" if scale < REHEARSAL else ""
+        yield f"**Measured at scale {scale:g}{few}.**\n"
 
 
 def shown(study: Study, panel: Panel, rows: Rows) -> list[MeasuredRow]:
@@ -134,9 +147,12 @@ def _effort(studies: Sequence[Study], points: Sequence[Point], rows: Rows) -> It
             device_seconds(row for apart, row in found if apart or not only) / 60 for only in (False, True)
         )
         part = f"{own:.1f} of them for studies of our own; " if own else ""
+        shared = shared_seconds(row for _, row in found) / 60
         yield (
             f"* **{minutes:.1f} minutes so far** of one {hardware}: {len(found)} of {len(trained)} points; "
-            f"{part}what was measured side by side counts its part."
+            f"{part}what was measured side by side counts its part of the clock. It is exact for commands "
+            "none of whose rows was measured again later; seconds over the processes that ran beside each "
+            f"other, which count too much where two commands did, are {shared:.1f} minutes."
         )
 
 
@@ -339,10 +355,12 @@ def _provenance(found: Sequence[MeasuredRow], origin: Provenance) -> str:
     seconds = device_seconds(found)
     hashes = ", ".join(dict.fromkeys(row.settings_sha256[:8] for row in found[:3]))
     more = " …" if len(found) > 3 else ""
-    commits = "".join(f"; commit {one}" for one in sorted({row.commit[:9] for row in found if row.commit}))
+    named = {row.commit[:9]: remark_of(row) for row in found if row.commit}
+    commits = "".join(f"; commit {one}{f' ({said})' if said else ''}" for one, said in sorted(named.items()))
+    torch = "".join(f"; PyTorch {one}" for one in sorted({row.torch for row in found if row.torch}))
     marked = origin.marked(found)
     return (
-        f"<sub>{counted}{found[0].hardware}, {seconds:.0f} s; settings {hashes}{more}{commits}"
+        f"<sub>{counted}{found[0].hardware}, {seconds:.0f} s{torch}; settings {hashes}{more}{commits}"
         f"{'; ' if marked else ''}{marked}</sub>\n"
     )
 

@@ -1,7 +1,8 @@
-"""What decided a row, and what of it has changed since: settings with all defaults, and code.
+"""What decided a row, and what of it has changed since: settings with all defaults, code, and data.
 
 A row keeps one hash for each part of the code that it depends on, so that the page can name what has changed.
-Comments, docstrings and blank lines decide nothing and are left out.
+Comments, docstrings and blank lines decide nothing and are left out. Of its data a row holds one hash, which
+`--check` compares; of what lies beneath, PyTorch's version and the hardware, names that the page shows.
 """
 
 import ast
@@ -12,6 +13,7 @@ import os
 import re
 import subprocess
 import tokenize
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +22,11 @@ from typing import Any
 
 import fedproof
 from fedproof.attacks import ATTACKS
+from fedproof.certificates.scores import fingerprint
+from fedproof.ensemble import Task
+from fedproof.ensemble.task import start_of
 from fedproof.mechanisms.local_training import LATER
+from paper.published import FILE
 from paper.rows import MeasuredRow, Rows
 from paper.same import OF_ONE_POINT, is_same
 from paper.study import Point, Study, points_of
@@ -50,6 +56,10 @@ _CERTIFIED = (
     *("budgets", "dopamine", "renyi"),
 )
 _MEASURING = ("measures.py", "attacked.py", "work.py")
+_SCORING = ("robustness/outcome.py", "training.py", "threat.py", "functions.py", "aggregation/__init__.py")
+_COMPUTING = ("mechanisms", "threat.py")
+_LATER = frozenset({"scoring", "published values"})
+"""Parts that rows of before do not hold: nothing is known against these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +91,12 @@ def decided_by(point: Point) -> dict[str, str]:
     if panel.measure in _CERTIFIED:
         parts["certificates"] = _code(_CERTIFYING)
     if config is None:
+        values = hashlib.sha256((ROOT / "experiments" / FILE).read_bytes()).hexdigest()
+        parts["published values"] = _short(
+            (values + code_of(ROOT / "paper" / "published.py") + _code(_COMPUTING)).encode()
+        )
         return parts
+    parts["scoring"] = _code(_SCORING)
     others = _NOT_IN_ROUNDS if config.mechanism.kind in _ROUNDS else frozenset[str]()
     parts["training"] = _code(_TRAINING, but=others)
     if config.aggregation.rule != "mean":
@@ -107,12 +122,53 @@ def commit() -> str | None:
     """
     found = os.environ.get("FEDPROOF_COMMIT")
     if found is not None:
+        if not re.fullmatch(r"[0-9a-f]{40}\+?", found):
+            raise ValueError(
+                f"FEDPROOF_COMMIT = {found!r} must be 40 hexadecimal digits, and + if files differ"
+            )
         return found
     found = _git("rev-parse", "HEAD")
     if found is None:
         return None
-    changed = _git("status", "--porcelain", "--", "src", "paper", "experiments/*.toml", "experiments/paper")
+    changed = _git(
+        "status",
+        "--porcelain",
+        "--",
+        "src",
+        "paper",
+        "experiments/*.toml",
+        "experiments/paper",
+        f"experiments/{FILE}",
+    )
     return found + ("+" if changed else "")
+
+
+@cache
+def sources_as_started() -> str:
+    """`sources` as they were when this process first asked: about when it loaded them."""
+    return sources()
+
+
+def sources() -> str:
+    """SHA-256 of all code, and of the published values, as they are on the disk now."""
+    digest = hashlib.sha256()
+    for root in (_PACKAGE, ROOT / "paper"):
+        for file in sorted(root.rglob("*.py")):
+            digest.update(file.relative_to(root).as_posix().encode() + file.read_bytes())
+    digest.update((ROOT / "experiments" / FILE).read_bytes())
+    return digest.hexdigest()
+
+
+def data_of(task: Task) -> str:
+    """The beginning of the SHA-256 of what a task trains on, is judged by, and starts from."""
+    federation = task.federation
+    arrays = [
+        *(federation.features, federation.labels, federation.offsets),
+        *(federation.test_features, federation.test_labels, federation.vectors, federation.public_features),
+    ]
+    found = [fingerprint(one) for one in arrays if one is not None]
+    found.append(fingerprint(start_of(task, 0).cpu().numpy()))
+    return _short("".join(found).encode())
 
 
 def stale(row: MeasuredRow, point: Point | None) -> list[str]:
@@ -125,7 +181,9 @@ def stale(row: MeasuredRow, point: Point | None) -> list[str]:
         used = {one.attack for one in row.attacks}
         return [change.what for change in CHANGES if change.attacks & used]
     now = decided_by(point)
-    names = dict.fromkeys((*now, *row.decided))
+    names = dict.fromkeys(
+        (*(name for name in now if name in row.decided or name not in _LATER), *row.decided)
+    )
     return [f"{name} changed" for name in names if not is_same(name, row.decided.get(name), now.get(name))]
 
 
@@ -136,9 +194,9 @@ class Provenance:
     points: Mapping[str, Point]
 
     @classmethod
-    def of(cls, studies: Sequence[Study], experiments: Path) -> "Provenance":
-        """Of all points at the paper's scale."""
-        found = (point for study in studies for point in points_of(study, experiments))
+    def of(cls, studies: Sequence[Study], experiments: Path, scale: float = 1.0) -> "Provenance":
+        """Of all points, at the paper's scale or another."""
+        found = (point for study in studies for point in points_of(study, experiments, scale))
         return cls(points={point.key: point for point in found})
 
     def reasons(self, row: MeasuredRow) -> list[str]:
@@ -165,16 +223,38 @@ class Provenance:
         changed = [row for row in every if self.reasons(row)]
         older = [row for row in every if not row.decided and row not in changed]
         moved = [row for row in every if row.decided and row not in changed]
-        moved = [row for row in moved if row.decided != decided_by(self.points[row.key])]
+        moved = [row for row in moved if not self._exactly(row)]
+        lost = [row for row in every if remark_of(row)]
+        other = len(list(rows)) - len(every)
         if not every:
             return
+        apart = f" {other} more rows belong to no study, and are not looked at." if other else ""
         yield (
             f"* **{len(every)} of {len(self.points)} points are measured.** Settings or code of "
             f"{len(changed)} rows have changed since, {len(older)} are older than the record of their code "
             "(`fedproof reproduce all --stale` measures both again); every panel says it of its own. Code of "
             f"{len(moved)} more was rewritten, and no number of a rehearsal changed beyond rounding, seconds "
-            "aside (`paper/same.py`)."
+            "aside (`paper/same.py`): a rehearsal has few replicas, on a CPU, so that it does not see what "
+            "only a GPU executes, nor bounds with confidence. Commits of "
+            f"{len(lost)} rows are no longer in the history, or were named afterwards; their panels say so."
+            f"{apart}"
         )
+
+    def _exactly(self, row: MeasuredRow) -> bool:
+        """Whether all that a row holds of its code is so today."""
+        return row.decided.items() <= decided_by(self.points[row.key]).items()
+
+
+REMARKS = {
+    "292e5e2d5": "lost with its history; what trains is the code of 8c9e028",
+    "6e27502d9": "named afterwards: measured in a copy with changes of its own",
+}
+"""What is to be said of commits, by their beginning."""
+
+
+def remark_of(row: MeasuredRow) -> str:
+    """What is to be said of the commit that a row names; empty: nothing."""
+    return REMARKS.get((row.commit or "")[:9], "")
 
 
 def without_marks(text: str) -> str:
@@ -204,7 +284,7 @@ def code_of(path: Path) -> str:
 
 
 def without_words(source: str) -> str:
-    r"""The code alone.
+    r"""The code alone; words that share their line with code stay.
 
     >>> without_words('"A module."\nx = 1  # one\n\ndef f():\n    "A function."\n    return x\n')
     'x = 1\ndef f():\n    return x'
@@ -214,10 +294,13 @@ def without_words(source: str) -> str:
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
-    for node in ast.walk(ast.parse(source)):
+    nodes = list(ast.walk(ast.parse(source)))
+    starts = Counter(node.lineno for node in nodes if isinstance(node, ast.stmt))
+    for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str):
             end = node.end_lineno or node.lineno
-            lines[node.lineno - 1 : end] = [""] * (end - node.lineno + 1)
+            if starts[node.lineno] == 1 and not any(starts[line] for line in range(node.lineno + 1, end + 1)):
+                lines[node.lineno - 1 : end] = [""] * (end - node.lineno + 1)
     return "\n".join(line.rstrip() for line in lines if line.strip())
 
 

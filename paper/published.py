@@ -64,8 +64,20 @@ class Published:
 
     @classmethod
     def read(cls, experiments: Path) -> "Published":
-        """From the folder of experiments."""
-        return cls(json.loads((experiments / FILE).read_text(encoding="utf-8")))
+        """From the folder of experiments.
+
+        Raises:
+            ValueError: the file is not JSON, or lacks the tables that everything is compared with.
+        """
+        path = experiments / FILE
+        try:
+            values = json.loads(path.read_bytes())
+            missing = [name for name in ("setup", POINTS) if name not in values]
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path}: not a JSON document of published numbers: {error}") from error
+        if missing:
+            raise ValueError(f"{path}: published numbers lack {', '.join(missing)}")
+        return cls(values)
 
     @cached_property
     def table(self) -> tuple[Budget, ...]:

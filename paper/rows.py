@@ -5,7 +5,8 @@ Each row is on the disk as soon as it is measured, so that an interrupted reprod
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -34,6 +35,8 @@ class MeasuredRow:
         commit: of the checkout it was measured in, see `provenance.commit`; None where nobody knows.
         decided: hashes of all that decided it, see `provenance.decided_by`; empty in older rows.
         torch: its version; None in older rows.
+        data: hash of what it was trained on and judged by, see `provenance.data_of`; None in older rows, and
+            where nothing is trained.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -52,6 +55,11 @@ class MeasuredRow:
     commit: str | None = None
     decided: dict[str, str] = field(default_factory=dict)
     torch: str | None = None
+    data: str | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.seconds >= 0 and self.wall >= 0 and self.jobs >= 1):
+            raise ValueError(f"seconds, wall and jobs of {self.key} must not be negative")
 
     @property
     def paper_epsilon(self) -> float | None:
@@ -70,8 +78,20 @@ def of_kind(rows: Iterable[MeasuredRow], kind: type[_Kind]) -> Iterator[tuple[Me
 
 
 def device_seconds(rows: Iterable[MeasuredRow]) -> float:
-    """Seconds of the device that the rows took: of what ran beside others, its part of the wall clock."""
+    """Seconds of the device that the rows took: of what ran beside others, its part of the wall clock.
+
+    Exact where all rows of a command are there. One that was measured again has taken along what had passed
+    since the row before it, be it that row's work or a neighbour's.
+    """
     return sum(row.wall for row in rows)
+
+
+def shared_seconds(rows: Iterable[MeasuredRow]) -> float:
+    """Each row's seconds over the processes that ran beside it, of what was trained once, once.
+
+    Too many where two commands ran at the same time: processes waited for more neighbours than they knew.
+    """
+    return sum({row.settings_sha256: row.seconds / row.jobs for row in rows}.values())
 
 
 class Rows:
@@ -87,7 +107,16 @@ class Rows:
     def find(self, point: Point) -> MeasuredRow | None:
         """The row of a point, if it was measured with the same settings."""
         row = self._rows.get(point.key)
-        return row if row and row.settings_sha256 == point.settings_sha256 else None
+        if row is None or row.settings_sha256 != point.settings_sha256 or row.values != point.values:
+            return None
+        asked = None if point.config is None else point.config.ensemble.replicas
+        return row if row.replicas == asked else None
+
+    def of_points(self, keys: Collection[str]) -> "Rows":
+        """Those of the points that are asked for; nothing else may decide anything."""
+        found = copy(self)
+        found._rows = {key: row for key, row in self._rows.items() if key in keys}
+        return found
 
     def like(self, point: Point) -> MeasuredRow | None:
         """A row of any key that was measured with the settings of a point."""
@@ -127,13 +156,15 @@ def line_of(row: MeasuredRow) -> str:
 def _read(path: Path) -> Iterator[MeasuredRow]:
     if not path.exists():
         return
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
         try:
             if line:
-                yield _CODEC.validate_json(line)
+                yield _CODEC.validate_python(json.loads(line))
         except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ValueError(f"{path}:{number}: not a row: {where} {first['msg']}") from error
+        except ValueError as error:
             if number < len(lines):  # only the last line can be half written
-                first = error.errors()[0]
-                where = ".".join(map(str, first["loc"]))
-                raise ValueError(f"{path}:{number}: not a row: {where} {first['msg']}") from error
+                raise ValueError(f"{path}:{number}: not a row: {error}") from error

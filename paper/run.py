@@ -12,10 +12,11 @@ from pathlib import Path
 import torch
 
 from fedproof import __version__, check
+from fedproof.ensemble import Task
 from fedproof.experiment import SharedWork
 from paper.computed import COMPUTED
 from paper.measures import MEASURES
-from paper.provenance import commit, decided_by, stale
+from paper.provenance import commit, data_of, decided_by, sources, sources_as_started, stale
 from paper.published import Published
 from paper.results import Result
 from paper.rows import MeasuredRow, Rows
@@ -79,7 +80,7 @@ def reproduce(
     untrained = _arranged([group[0] for group in alike.values()])
     done = len(points) - len(missing)
     shared = SharedWork(wanted=True)
-    _look_for_data(untrained, shared if jobs == 1 else SharedWork())  # other processes read their own
+    look_for_data(untrained, shared if jobs == 1 else SharedWork())  # other processes read their own
     measured = _measured_by(jobs, untrained, shared, Published.read(experiments), device)
     begin = time.perf_counter()
     for point in untrained:
@@ -120,7 +121,7 @@ def _copied(row: MeasuredRow, point: Point) -> MeasuredRow:
     return replace(row, key=point.key, values=point.values, wall=0.0)
 
 
-def _look_for_data(points: Sequence[Point], shared: SharedWork) -> None:
+def look_for_data(points: Sequence[Point], shared: SharedWork) -> None:
     """Read every data set and all weights once: after an hour of measuring is too late to miss one."""
     first = {
         (config.data.name, config.data.vectors, config.model.weights): config
@@ -134,7 +135,7 @@ def _look_for_data(points: Sequence[Point], shared: SharedWork) -> None:
         except ValueError as error:
             reasons.append(str(error))
     if reasons:
-        raise ValueError("\n".join(reasons))
+        raise ValueError("\n".join(dict.fromkeys(reasons)))
 
 
 def _measured_by(
@@ -174,10 +175,18 @@ def _measured_beside(jobs: int, point: Point, published: Published, device: str)
 
 
 def measure_point(point: Point, shared: SharedWork, published: Published, device: str) -> MeasuredRow:
-    """The row of a point, measured here and now."""
+    """The row of a point, measured here and now.
+
+    Raises:
+        ValueError: code was changed meanwhile: nobody knows which of both was measured.
+    """
+    sources_as_started()
     start = time.perf_counter()
-    result = _result(point, shared, published, device)
+    task = None if point.config is None else shared.task(point.config, device)
+    result = _result(point, task, shared, published)
     seconds = round(time.perf_counter() - start, 2)
+    if sources() != sources_as_started():
+        raise ValueError(f"{point.key}: code was changed while it was measured, begin again")
     return MeasuredRow(
         key=point.key,
         settings_sha256=point.settings_sha256,
@@ -193,19 +202,15 @@ def measure_point(point: Point, shared: SharedWork, published: Published, device
         commit=commit(),
         decided=decided_by(point),
         torch=torch.__version__,
+        data=None if task is None else data_of(task),
     )
 
 
-def _result(point: Point, shared: SharedWork, published: Published, device: str) -> Result:
-    if point.config is None:
+def _result(point: Point, task: Task | None, shared: SharedWork, published: Published) -> Result:
+    if point.config is None or task is None:
         return COMPUTED[point.panel.measure](published)
     return MEASURES[point.panel.measure](
-        Work(
-            panel=point.panel,
-            config=point.config,
-            task=shared.task(point.config, device),
-            shared=shared,
-        )
+        Work(panel=point.panel, config=point.config, task=task, shared=shared)
     )
 
 

@@ -144,3 +144,10 @@ def test_models_that_are_shown_may_be_others_than_those_trained_as_there(committ
     assert {batches.shown} == {100 * one for one in accuracies}
     # Ten rows of the page show one ensemble: its replicas count once.
     assert found["user-mnist", 2.5, 5].replicas == 100
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[]", "3"])
+def test_a_file_without_published_numbers_is_named(text, tmp_path):
+    (tmp_path / "paper_values.json").write_text(text)
+    with pytest.raises(ValueError, match=r"paper_values\.json: (not a JSON|published numbers lack)"):
+        Published.read(tmp_path)

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from paper import Rows, load_studies, reproduce, same
+from fedproof.experiment import SharedWork
+from paper import Rows, load_studies, reproduce, run, same
 from paper import provenance as origin
 from paper.page import page
 from paper.provenance import CHANGES, Provenance, decided_by, stale, without_marks, without_words
 from paper.rows import line_of
-from paper.study import points_of
+from paper.study import chosen, points_of
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -33,6 +34,14 @@ def test_words_are_left_out_and_nothing_else():
     assert without_words(CODE.replace("why", "because").replace("Twice", "Two times")) == code
     assert without_words(CODE.replace("2 * x", "3 * x")) != code
     assert without_words(CODE.replace("not one either", "other")) != code
+
+
+def test_code_that_shares_its_line_with_words_is_code():
+    hidden = 'def f(x):\n    "Words."; x = 2 * x\n    return x\n'
+    assert "2 * x" in without_words(hidden)
+    assert without_words(hidden.replace("2 * x", "3 * x")) != without_words(hidden)
+    behind = 'def f(x):\n    """Words.\n    More."""; x = 2 * x\n    return x\n'
+    assert "2 * x" in without_words(behind)
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +67,9 @@ def touched(monkeypatch):
     [
         ("rounds/user_fedavg.py", "training", "certified-user-epsilon/mnist/noise_multiplier=1.8"),
         ("accounting/epsilon.py", "certificates", "certified-user-epsilon/mnist/noise_multiplier=1.8"),
+        ("robustness/outcome.py", "scoring", "certified-user-epsilon/mnist/noise_multiplier=1.8"),
+        ("mechanisms/user_fedavg.py", "published values", "privacy-budgets/all"),
+        ("paper/published.py", "published values", "privacy-budgets/all"),
         ("attacks/perturbed.py", "attack min-max", "robust-accuracy/defences-updates/rule=krum"),
         ("attacks/attack.py", "attacking", "robust-accuracy/defences-updates/rule=krum"),
         ("aggregation/krum.py", "rule krum", "robust-accuracy/defences-updates/rule=krum"),
@@ -113,6 +125,95 @@ def test_a_row_holds_its_commit_its_code_and_torch(measured, experiments):
         ]
         assert stale(replace(row, settings_sha256="other"), point) == ["its settings have changed"]
         assert stale(row, None) == ["no study asks for it any more"]
+
+
+def test_published_values_decide_what_is_computed_from_them(points, tmp_path, monkeypatch):
+    point = points["privacy-budgets/all"]
+    before = decided_by(point)
+    (tmp_path / "experiments").mkdir()
+    values = json.loads((EXPERIMENTS / "paper_values.json").read_text()) | {"other": 1}
+    (tmp_path / "experiments" / "paper_values.json").write_text(json.dumps(values))
+    (tmp_path / "paper").symlink_to(origin.ROOT / "paper")
+    monkeypatch.setattr(origin, "ROOT", tmp_path)
+    after = decided_by(point)
+    assert {name for name in before if before[name] != after[name]} == {"published values"}
+
+
+def test_a_row_holds_a_hash_of_its_data(measured, experiments):
+    found = {row.key: row.data for row in measured}
+    assert found["small/attacked"] == found["small/certified/noise_multiplier=1.0"]
+    assert found["small/rounds"] is None
+    [study] = load_studies(experiments)
+    point = next(point for point in points_of(study, experiments) if point.key == "small/attacked")
+    task = SharedWork().task(point.config, "cpu")
+    assert origin.data_of(task) == found["small/attacked"]
+    labels = task.federation.labels.copy()
+    labels[0] = 1 - labels[0]
+    other = replace(task, federation=replace(task.federation, labels=labels))
+    assert origin.data_of(other) != origin.data_of(task) != origin.data_of(replace(task, seed=9))
+
+
+def test_code_that_changes_while_it_is_measured_is_refused(experiments, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "sources", lambda: "other")
+    with pytest.raises(ValueError, match="small/sizes: code was changed while it was measured"):
+        reproduce(chosen(load_studies(experiments), "small/sizes"), experiments, tmp_path)
+    assert not Rows(tmp_path / "rows.jsonl").under("small")
+
+
+def test_rows_of_before_do_not_hold_what_came_later_and_are_not_marked_for_it(measured, experiments):
+    [study] = load_studies(experiments)
+    for point in points_of(study, experiments):
+        row = measured.find(point)
+        held = {name: sha for name, sha in row.decided.items() if name not in ("scoring", "published values")}
+        assert held != row.decided
+        assert stale(replace(row, decided=held), point) == []
+
+
+def test_rows_that_no_study_asks_for_decide_nothing_and_are_counted(measured, experiments):
+    studies = load_studies(experiments)
+    stray = replace(next(iter(measured)), key="small/certified/noise_multiplier=7")
+    text = page(studies, experiments, fake_rows([*measured, stray]))
+    assert "1 more rows belong to no study, and are not looked at." in text
+    assert without_marks(text) == without_marks(page(studies, experiments, measured))
+
+
+def test_a_row_of_other_replicas_or_values_is_no_row_of_the_point(measured, experiments):
+    [study] = load_studies(experiments)
+    point = points_of(study, experiments)[0]
+    row = measured.find(point)
+    for other in (replace(row, replicas=7), replace(row, values={"a": "b"})):
+        assert fake_rows([other]).find(point) is None
+    with pytest.raises(ValueError, match=r"seconds, wall and jobs of .* must not be negative"):
+        replace(row, wall=-3000.0)
+
+
+def test_a_rehearsal_says_so_and_is_judged_at_its_own_scale(experiments, tmp_path):
+    studies = load_studies(experiments)
+    rows = reproduce(chosen(studies, "small/certified"), experiments, tmp_path, scale=0.05)
+    text = page(studies, experiments, rows, 0.05)
+    assert "**Measured at scale 0.05, cut down to what takes minutes: its numbers mean nothing.**" in text
+    assert "Settings or code of 0 rows have changed since" in text
+    assert "Measured at scale" not in page(studies, experiments, rows)
+
+
+@pytest.mark.parametrize("text", ["nonsense", '[["a", "b"]]', '[["training", ["x"], "y"]]', "{}"])
+def test_a_file_of_steps_that_is_none_is_named(text, tmp_path):
+    (tmp_path / "same.json").write_text(text)
+    with pytest.raises(ValueError, match=r"same\.json is no list of \[part, hash before, hash after\]"):
+        same.known_steps.__wrapped__(tmp_path / "same.json")
+
+
+def test_two_files_of_rows_are_needed(tmp_path):
+    for names in ((), ("nowhere",), ("nowhere", str(tmp_path / "nothing"))):
+        with pytest.raises(SystemExit, match="two files of rows are needed: python -m paper BEFORE AFTER"):
+            same.main(*names)
+
+
+def test_only_shares_may_move_by_an_input():
+    assert same._alike({"accuracy": 0.5}, {"accuracy": 0.502})
+    for name in ("delta", "epsilon", "lower", "paper_largest"):
+        assert same._alike({name: 0.5}, {name: 0.50004})
+        assert not same._alike({name: 0.5}, {name: 0.502})
 
 
 def test_rows_whose_code_has_changed_are_marked_and_measured_again_on_demand(measured, experiments, tmp_path):
@@ -179,8 +280,11 @@ def test_the_commit_is_that_of_the_checkout_or_what_a_copy_was_told(monkeypatch)
     assert origin.commit() == "abc"
     monkeypatch.setattr(origin, "_git", lambda *arguments: "abc")
     assert origin.commit() == "abc+"
-    monkeypatch.setenv("FEDPROOF_COMMIT", "told")
-    assert origin.commit() == "told"
+    monkeypatch.setenv("FEDPROOF_COMMIT", "0123456789" * 4)
+    assert origin.commit() == "0123456789" * 4
+    monkeypatch.setenv("FEDPROOF_COMMIT", "anything")
+    with pytest.raises(ValueError, match="FEDPROOF_COMMIT = 'anything' must be 40 hexadecimal digits"):
+        origin.commit()
     monkeypatch.delenv("FEDPROOF_COMMIT")
     monkeypatch.setattr(origin, "_git", lambda *arguments: None)
     assert origin.commit() is None

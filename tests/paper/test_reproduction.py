@@ -152,6 +152,7 @@ def test_the_page_tells_how_much_was_trained_and_how_long_it_took(measured, expe
     (tmp_path / "rows.jsonl").write_text("".join(map(line_of, rows[:7])))
     text = page(load_studies(experiments), experiments, Rows(tmp_path / "rows.jsonl"))
     assert "* **4.2 minutes so far** of one card: 7 of 8 points; what was measured side by side" in text
+    assert "which count too much where two commands did, are 14.0 minutes." in text
     own = [study.model_copy(update={"own": True}) for study in load_studies(experiments)]
     text = page(own, experiments, Rows(tmp_path / "rows.jsonl"))
     assert "of one card: 7 of 8 points; 4.2 of them for studies of our own; what was" in text

@@ -275,8 +275,9 @@ def reproduce(
     check: Annotated[
         int | None,
         typer.Option(
-            help="Measure nothing new: train so many random rows again, and compare them within their own "
-            "Monte-Carlo error. Exit status 1 if one differs. --scale takes a share of the replicas."
+            help="Measure nothing new: train so many random rows again, and compare them: the same code on "
+            "the same device must give every number, else those whose Monte-Carlo error is known. Exit "
+            "status 1 if one differs. --scale takes a share of the replicas."
         ),
     ] = None,
     json: Json = False,
@@ -295,12 +296,15 @@ def reproduce(
     wanted = [study for name in names for study in chosen(studies, name)]
     settings: dict[str, Any] = {"scale": scale, "device": device}
     if check is not None:
+        for said, option in ((stale, "--stale"), (jobs != 1, "--jobs")):
+            if said:
+                raise typer.BadParameter(f"{option} goes with measuring, --check with what is measured")
         _checked(wanted, experiments, out, check, json, settings)
         return
     settings |= {"jobs": jobs, "again": stale}
     with progress_bars() as progress:
         rows = measure(wanted, experiments, out, progress=progress, **settings)
-    page = write_page(studies, experiments, rows, out)
+    page = write_page(studies, experiments, rows, out, scale)
     text = f"the page to look at is {page}; its numbers are in {rows.path}"
     answer({"rows": str(rows.path), "page": str(page)}, text, json=json)
 
@@ -316,16 +320,40 @@ def _checked(
     if json:
         print_json([one.values() for one in found])
     else:
-        print_table(
-            "Rows trained again; allowed is what chance explains, false alarm 1 % for the whole table",
-            ("row", "number", "was", "is", "allowed", "agrees"),
-            [
-                (one.key, one.name, f"{one.was:.5g}", f"{one.now:.5g}", f"{one.allowed:.2g}", one.verdict)
-                for one in found
-            ],
-        )
+        _print_checked(found)
     if not all(one.agrees for one in found):
         raise typer.Exit(1)
+
+
+def _print_checked(found: list[Any]) -> None:
+    """A line for each row, and one for each number that is not what it was."""
+    lines = []
+    for key in dict.fromkeys(one.key for one in found):
+        mine = [one for one in found if one.key == key]
+        known = [one for one in mine if one.error is not None]
+        wrong = [one for one in known if not one.agrees]
+        accuracy = [one for one in known if one.name == "accuracy" and one.error]
+        allowed = f"{accuracy[0].allowed:.2g}" if accuracy else "-"
+        verdict = f"NO: {len(wrong)}" if wrong else "yes"
+        lines.append((key, str(len(known)), allowed, str(len(mine) - len(known)), verdict))
+    print_table(
+        "Rows trained again; false alarm 1 % for all together",
+        ("row", "numbers compared", "accuracy may differ by", "chance unknown, not compared", "agrees"),
+        lines,
+    )
+    wrong = [one for one in found if not one.agrees]
+    if wrong:
+        print_table(
+            "Not what they were",
+            ("row", "number", "was", "is", "may differ by"),
+            [
+                (one.key, one.name, f"{one.was:.5g}", f"{one.now:.5g}", f"{one.allowed:.2g}")
+                for one in wrong[:_SHOWN]
+            ],
+        )
+
+
+_SHOWN = 20
 
 
 def records(
