@@ -174,7 +174,7 @@ def _in_short(
         )
         yield from (f"    * not: {one.claim} ({one.evidence})" for one in theirs if one.verdict == "no")
     for one in found:
-        if one.own and one.verdict == "no":
+        if one.own and one.verdict == "no" and "published" not in one.claim:
             yield f"    * nor, in our words: {one.claim} ({one.evidence})"
     for one in found:
         if one.own and "published" in one.claim:

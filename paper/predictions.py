@@ -44,7 +44,7 @@ def _on(experiment: str, statement: Statement) -> Statement:
 def _beyond_all(one: Size, found: Sequence[Size]) -> bool | None:
     """Whether K is larger there than at every other point; None where that cannot be said."""
     said = [one.above(other) for other in found if other is not one]
-    return False if False in said else None if None in said else True
+    return False if False in said else True if said and None not in said else None
 
 
 def _optimum(data: str, found: Sequence[Size], printed: float) -> Iterator[Statement]:
@@ -133,7 +133,7 @@ def _heterogeneity(rows: Rows) -> Iterator[Statement]:
     for data in ("mnist", "cifar"):
         named = [f"user-{data}", f"user-{data}-dir1", f"user-{data}-dir0.5"]
         found = [sizes_of(rows, PANELS[name][1]) for name in named]
-        if not all(found):
+        if not all(len(sizes) > 1 for sizes in found):
             continue
         yield _different_best(data.upper(), found)
         for more, less, (name, other) in zip(

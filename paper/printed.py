@@ -110,7 +110,7 @@ def settings(sources: Sources) -> Iterator[Printed]:
     tweets = sources.configs.get("certified-user-epsilon/tweets")
     ours = {
         "user-sent140-model": {
-            "hidden": None if tweets is None else float(tweets.model.hidden[0]),
+            "hidden": float(tweets.model.hidden[0]) if tweets and tweets.model.hidden else None,
             "vectors": _VECTORS,
         },
         "robust-accuracy": {

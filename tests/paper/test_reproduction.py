@@ -257,6 +257,13 @@ def test_committed_rows_are_of_todays_points_and_the_page_tells_what_is_not_trai
         assert (f"`{study.name}` {missing} of {len(points)}" in text) == (missing > 0)
 
 
+@pytest.mark.parametrize("scale", [0.02, 0.5])
+def test_a_page_can_be_made_of_every_scale(committed, scale):
+    text = page(committed.studies, EXPERIMENTS, committed.rows, scale)
+    assert f"**Measured at scale {scale:g}" in text
+    assert "not trained yet" in text
+
+
 def test_every_conclusion_is_on_the_page_with_its_verdict(committed):
     rows, published = committed.rows, Published.read(EXPERIMENTS)
     clean = compare_clean(committed.studies, rows, published)

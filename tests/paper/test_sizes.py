@@ -106,6 +106,11 @@ def test_an_optimum_is_where_k_is_larger_than_at_every_other_epsilon(rows):
     assert optimum(rows, sizes | {4.0: (4.0, 3.9, 4.1)}, 0.25) == ["no", "yes"]
 
 
+def test_one_point_alone_is_no_optimum(rows):
+    [one] = sizes_of(rows({(PANEL, 1.0, 0): (3.0, 2.9, 3.1)}), PANEL)
+    assert predictions._beyond_all(one, [one]) is None
+
+
 def test_other_data_than_the_papers_decide_nothing():
     said = Statement(claim="C", holds=False, evidence="E")
     assert predictions._on("user-mnist", said) is said
