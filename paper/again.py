@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean, stdev
 from typing import Any
+
+from scipy.stats import t
 
 from fedproof import check
 from fedproof.experiment import SharedWork
@@ -27,11 +29,13 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Again:
-    """One number of a row, before and now.
+    """One number, or one word, of a row, before and now.
 
     Attributes:
+        was, now: of a word 0, and 1 if it is another one now.
         error: standard error of the difference, or a bound on it; 0: there is no chance in the number; None:
             chance moves it, and how much is not known: it is not compared.
+        freedom: degrees of freedom of the error, where it was estimated from few.
         allowed: largest difference that is explained.
     """
 
@@ -40,6 +44,7 @@ class Again:
     was: float
     now: float
     error: float | None
+    freedom: float = math.inf
     allowed: float = 0.0
 
     @property
@@ -109,19 +114,21 @@ def judged(found: Sequence[Again]) -> list[Again]:
     >>> [number.agrees for number in judged([one, one])]
     [False, False]
     """
-    width = NormalDist().inv_cdf(1 - FALSE_ALARM / (2 * max(1, sum(bool(one.error) for one in found))))
+    level = FALSE_ALARM / (2 * max(1, sum(bool(one.error) for one in found)))
     return [
-        one if one.error is None else replace(one, allowed=one.allowed + width * one.error + _ROUNDED)
+        replace(one, allowed=one.allowed + float(t.isf(level, one.freedom)) * one.error + _ROUNDED)
+        if one.error
+        else replace(one, allowed=one.allowed + _ROUNDED)
         for one in found
     ]
 
 
 def compared(before: MeasuredRow, after: MeasuredRow, replicas: int | None) -> Iterator[Again]:
-    """Every number of two rows of one point, seconds apart.
+    """Every number and word of two rows of one point, seconds apart.
 
-    Of the same code on the same device they are equal up to the order of sums. Else chance moves most of
-    them: those whose error is known are compared with it, and of the others nothing is said. Nothing that the
-    row itself says decides how far it may be off.
+    Where a row names the same code and device all must be the same, up to the order of sums. Else chance
+    moves most numbers: those whose error is known, which is never what the old row says, are compared with
+    it, and of the others nothing is said.
 
     Args:
         before: as it is committed.
@@ -130,73 +137,91 @@ def compared(before: MeasuredRow, after: MeasuredRow, replicas: int | None) -> I
     """
     if type(before.result) is not type(after.result):
         raise ValueError(f"{before.key}: what is measured has changed, from {type(before.result).__name__}")
-    was, now = (dict(_flat("", asdict(row.result))) for row in (before, after))
+    was, now = (dict(_leaves("", asdict(row.result))) for row in (before, after))
     whole = replicas == after.replicas
-    twins = whole and _made_by(before) == _made_by(after)
+    twins = whole and is_twin(before, after)
     errors = _errors(after, replicas)
     found = partial(Again, key=before.key)
     if replicas is not None:
         yield found(name="replicas", was=before.replicas or 0, now=replicas, error=0.0)
     if before.data is not None and after.data is not None:
-        yield found(name="data are others", was=0, now=float(before.data != after.data), error=0.0)
-    if twins:
-        yield found(name="count of numbers", was=len(was), now=len(now), error=0.0)
-    for name, value in now.items():
-        if name not in was:
+        yield found(name="data", was=0, now=float(before.data != after.data), error=0.0)
+    for name in dict.fromkeys((*now, *was)):
+        old, new = was.get(name, _MISSING), now.get(name, _MISSING)
+        if not all(isinstance(one, int | float) for one in (old, new)):
+            # A number that is missing on one side may be so by chance: what nobody certified, or needs.
+            words = twins or not any(isinstance(one, int | float) for one in (old, new))
+            yield found(name=name, was=0, now=float(old != new), error=0.0 if words else None)
             continue
         fixed = _FIXED.search(name) and (whole or "ensemble" not in name)
-        error = 0.0 if twins or fixed else errors.get(name)
+        error, freedom = (0.0, math.inf) if twins or fixed else errors.get(name, (None, math.inf))
         kind = next(part for part in reversed(name.split(".")) if not part.isdigit())
-        moved = moved_by_sums(kind, was[name], value) if twins else 0.0
-        yield found(name=name, was=was[name], now=value, error=error, allowed=moved)
+        moved = moved_by_sums(kind, old, new, _INPUT) if twins else 0.0
+        yield found(name=name, was=old, now=new, error=error, freedom=freedom, allowed=moved)
 
 
+_MISSING = object()
+_INPUT = 1.001 / 1000  # of the smallest test set of the studies
 _FIXED = re.compile(r"epsilon|delta|cost_bound|failure_probability|adversaries|taus|(^|\.)bound$")
 """Numbers that no chance is in."""
 
 
-def _made_by(row: MeasuredRow) -> object:
-    return row.decided, row.torch, row.hardware
+def is_twin(before: MeasuredRow, after: MeasuredRow) -> bool:
+    """Whether a row names the code and the device of another; what it does not name it need not."""
+    same = before.decided.items() <= after.decided.items() and bool(before.decided)
+    return same and (before.torch, before.hardware) == (after.torch, after.hardware)
 
 
-def _errors(after: MeasuredRow, replicas: int | None) -> dict[str, float]:
-    """Standard errors of differences, by the name of a number, as the new row knows them."""
+Errors = dict[str, tuple[float | None, float]]
+
+
+def _errors(after: MeasuredRow, replicas: int | None) -> Errors:
+    """Standard errors of differences and their degrees of freedom, by name, as the new row knows them."""
     result = after.result
     if not isinstance(result, Trained) or replicas is None or after.replicas is None:
-        return dict.fromkeys((name for name, _ in _flat("", asdict(result))), 0.0)
+        return {name: (0.0, math.inf) for name, _ in _leaves("", asdict(result))}
     share = math.sqrt(1 / replicas + 1 / after.replicas)
-    errors = {name: spread * share for name, spread in _spreads(result)}
+    errors: Errors = {name: (spread * share, math.inf) for name, spread in _bounded(result, after.replicas)}
+    if isinstance(result, Clean | Needed):
+        few = after.replicas
+        spread = result.accuracy_std * math.sqrt(few / (few - 1)) if few > 1 else None
+        errors["accuracy"] = (None if spread is None else spread * share, few - 1)
     if isinstance(result, Clean) and replicas == after.replicas:
         for index, size in enumerate(result.sizes):
-            if len(size.parts) > 1 and (mean := fmean(size.parts)):
+            count = len(size.parts)
+            if count > 1 and (mean := fmean(size.parts)):
                 # The whole varies less than its parts, by the root of their number; two differ by more.
-                of_whole = size.all * stdev(size.parts) / mean / math.sqrt(len(size.parts))
-                errors[f"sizes.{index}.all"] = math.sqrt(2) * of_whole
+                of_whole = size.all * stdev(size.parts) / mean / math.sqrt(count)
+                errors[f"sizes.{index}.all"] = (math.sqrt(2) * of_whole, count - 1)
     return errors
 
 
-def _spreads(result: Result) -> Iterator[tuple[str, float]]:
-    """Standard deviation between replicas, or the largest there can be, of the means among the numbers."""
-    match result:
-        case Clean() | Needed():
-            yield "accuracy", result.accuracy_std
-        case Recorded():
-            yield "accuracy", most_spread(result.accuracy, 1.0)
-        case Attacked():
-            yield "accuracy", most_spread(result.accuracy, 1.0)
-            for index, one in enumerate(result.attacks):
-                name = f"attacks.{index}"
-                yield f"{name}.clean_replica_accuracy", most_spread(one.clean_replica_accuracy, 1.0)
-                for place in ("replica_accuracy", "clean_success", "success"):
-                    if (share := getattr(one, place)) is not None:
-                        yield f"{name}.{place}", most_spread(share, 1.0)
-                for place in ("clean_cost", "cost"):
-                    yield f"{name}.{place}", most_spread(getattr(one, place), result.cost_bound)
-                for number, cost in enumerate(one.costs):
-                    for place in ("clean", "attacked"):
-                        if cost.bound is not None:
-                            value = getattr(cost, place)
-                            yield f"{name}.costs.{number}.{place}", most_spread(value, cost.bound)
+def _bounded(result: Result, replicas: int) -> Iterator[tuple[str, float]]:
+    """The largest standard deviation there can be between replicas, of the means among the numbers.
+
+    Not at the mean itself, which may lie at a bound that the true one does not lie at, but four replicas
+    nearer to the middle.
+    """
+
+    def spread(mean: float, largest: float) -> float:
+        return most_spread((replicas * mean + 2 * largest) / (replicas + 4), largest)
+
+    if isinstance(result, Recorded):
+        yield "accuracy", spread(result.accuracy, 1.0)
+    if isinstance(result, Attacked):
+        yield "accuracy", spread(result.accuracy, 1.0)
+        for index, one in enumerate(result.attacks):
+            name = f"attacks.{index}"
+            yield f"{name}.clean_replica_accuracy", spread(one.clean_replica_accuracy, 1.0)
+            if one.replica_accuracy is not None:
+                yield f"{name}.replica_accuracy", spread(one.replica_accuracy, 1.0)
+            for place in ("clean_cost", "cost"):
+                if math.isfinite(value := getattr(one, place)):
+                    yield f"{name}.{place}", spread(value, result.cost_bound)
+            for number, cost in enumerate(one.costs):
+                if cost.bound is not None:
+                    yield f"{name}.costs.{number}.clean", spread(cost.clean, cost.bound)
+                    yield f"{name}.costs.{number}.attacked", spread(cost.attacked, cost.bound)
 
 
 def most_spread(mean: float, largest: float) -> float:
@@ -212,14 +237,14 @@ def most_spread(mean: float, largest: float) -> float:
     return math.sqrt(max(0.0, mean * (largest - mean)))
 
 
-def _flat(prefix: str, value: Any) -> Iterator[tuple[str, float]]:
-    """All numbers of nested values but seconds, each with the way to it."""
+def _leaves(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """All numbers and words of nested values but seconds, each with the way to it."""
     if isinstance(value, dict):
         for name, one in value.items():
             if "seconds" not in name:
-                yield from _flat(f"{prefix}.{name}".strip("."), one)
+                yield from _leaves(f"{prefix}.{name}".strip("."), one)
     elif isinstance(value, list | tuple):
         for index, one in enumerate(value):
-            yield from _flat(f"{prefix}.{index}", one)
-    elif isinstance(value, int | float):
-        yield prefix, float(value)
+            yield from _leaves(f"{prefix}.{index}", one)
+    else:
+        yield prefix, value

@@ -9,6 +9,8 @@ from paper.rows import MeasuredRow, Rows, of_kind
 from paper.study import Panel, Study, rows_key
 
 CLOSE = 2.5  # points
+_SAME = ("attack.", "mechanism.noise_multiplier", "mechanism.rounds", "ensemble.replicas")
+"""Settings that decide no replica, or are those of the published entry."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,13 @@ class _Found:
         return self.row.replicas
 
     @property
+    def training(self) -> tuple[frozenset[str], frozenset[str]]:
+        """What tells its replicas, without attack, from others of the same published entry."""
+        said = frozenset(text for text in self.panel.set if not text.startswith(_SAME))
+        varied = {key: value for key, value in self.row.values.items() if not key.startswith(_SAME)}
+        return said, frozenset(f"{key}={value}" for key, value in varied.items())
+
+    @property
     def sigma(self) -> float:
         """The noise multiplier; 0 without noise."""
         varied = (f"{key}={value}" for key, value in self.row.values.items())
@@ -97,12 +106,9 @@ def _comparison(entry: Budget, found: list[_Found]) -> Comparison:
 
 
 def _largest(found: list[_Found]) -> list[_Found]:
-    """Those of the most replicas; rows that show the same replicas count once.
-
-    These agree to three digits: a later version of the engine may sum in another order.
-    """
+    """Those of the most replicas; rows that show the same replicas, attacked otherwise, count once."""
     most = max(one.replicas for one in found)
-    return list({round(one.accuracy, 3): one for one in found if one.replicas == most}.values())
+    return list({one.training: one for one in found if one.replicas == most}.values())
 
 
 def _percent(found: list[_Found]) -> float:

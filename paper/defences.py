@@ -156,7 +156,7 @@ def conclusions(rows: Rows, published: Published) -> Iterator[Statement]:
     held = counted(certified, lambda one: (one.certified_accuracy or 0.0) <= one.accuracy)
     yield Statement(
         claim="certified accuracy is at most the accuracy under attack",
-        holds=held[0] == held[1],
+        holds=held[0] == held[1] if certified else None,
         evidence=f"{held[0]} of {held[1]} attacked ensembles",
     )
     drops = [100 * (one.clean_accuracy - one.accuracy) for _, one in private]

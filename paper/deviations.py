@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, median
 
-from paper.defences import own_name
+from paper.defences import own_name, rule_of
 from paper.results import WIDE, AttackCell, Attacked, CostCell, Trained
 from paper.rows import Rows, of_kind
 
@@ -49,7 +49,7 @@ def on_costs(rows: Rows, panels: Panels, attack: str) -> str:
         return ""
     low, high = min(found), max(found)
     return (
-        f"what the attack takes from J, as there {low:.2f} to {high:.2f} times ours in {len(found)} attacks "
+        f"what the attack takes from J, as there {low:.2f} to {high:.2f} times ours in {len(found)} cases "
         f"(loss, C̄ = {WIDE:g})"
     )
 
@@ -60,13 +60,19 @@ def _fall(cost: CostCell) -> float:
 
 def on_rules(rows: Rows, panels: Panels) -> str:
     """Accuracy with the rule as there minus accuracy with ours, without attack and under the same ones."""
+    rules = dict.fromkeys(
+        own_name(rule) for there, _ in panels for row in rows.under(there) if (rule := rule_of(row))
+    )
     pairs = list(_attacked(rows, panels))
     clean = [100 * (one.clean_replica_accuracy - other.clean_replica_accuracy) for one, other in pairs]
     known = [(one.replica_accuracy, other.replica_accuracy) for one, other in pairs]
     after = [100 * (one - other) for one, other in known if one is not None and other is not None]
     if not after:
         return ""
-    return f"accuracy as there {_points(clean)} without attack, {_points(after)} in {len(after)} attacks"
+    return (
+        f"of {', '.join(rules)}: accuracy as there {_points(clean)} without attack, {_points(after)} in "
+        f"{len(after)} attacks"
+    )
 
 
 def _attacked(rows: Rows, panels: Panels) -> Iterator[tuple[AttackCell, AttackCell]]:

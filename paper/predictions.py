@@ -42,9 +42,15 @@ def _on(experiment: str, statement: Statement) -> Statement:
 
 
 def _beyond_all(one: Size, found: Sequence[Size]) -> bool | None:
-    """Whether K is larger there than at every other point; None where that cannot be said."""
-    said = [one.above(other) for other in found if other is not one]
-    return False if False in said else True if said and None not in said else None
+    """Whether K is larger there than at every other point; False if it is so at another one."""
+    rivals = [other for other in found if other is not one]
+    if not rivals:
+        return None
+    if all(one.above(other) for other in rivals):
+        return True
+    top = best([one, *rivals])
+    elsewhere = top is not one and all(top.above(other) for other in [one, *rivals] if other is not top)
+    return False if elsewhere else None
 
 
 def _optimum(data: str, found: Sequence[Size], printed: float) -> Iterator[Statement]:
@@ -211,8 +217,10 @@ def _levels(rows: Rows) -> Iterator[Statement]:
     if all(both):
         user, instance = (nearest(found, 0.4) for found in both)
         yield Statement(
-            claim="at ε ≈ 0.4 on MNIST the user level certifies more poisoned instances than the other",
-            holds=replace(user, values=tuple(INSTANCES * one for one in user.values)).above(instance),
+            claim="at ε ≈ 0.4 on MNIST users certify more poisoned instances than the instance level",
+            holds=replace(user, values={name: INSTANCES * one for name, one in user.values.items()}).above(
+                instance
+            ),
             evidence=f"K = {user} users of {INSTANCES:.0f} instances at ε = {user.epsilon:.4g}, and K = "
             f"{instance} at ε = {instance.epsilon:.4g}",
         )
@@ -228,24 +236,46 @@ def _levels(rows: Rows) -> Iterator[Statement]:
 
 
 def _confidence(rows: Rows) -> Iterator[Statement]:
-    """With 99 % confidence K is smaller by arithmetic; whether the best ε stays is not."""
+    """With 99 % confidence K is smaller by arithmetic; whether its trend over ε is alike is not."""
     found = [
-        (data, best(exact), best(sure), _beyond_all(best(sure), sure))
-        for name in ("user-mnist", "user-cifar", "instance-mnist", "instance-cifar")
-        for data, panel in (PANELS[name],)
-        if (exact := sizes_of(rows, panel)) and (sure := sizes_of(rows, panel, sure=True))
-    ]
-    if found:
-        moved = [one for one in found if one[1].epsilon != one[2].epsilon]
-        yield Statement(
-            claim="with 99 % confidence the trend over ε is similar: the same ε certifies the largest K",
-            holds=False if any(certain for *_, certain in moved) else None if moved else True,
-            evidence="; ".join(
-                f"{data}: K = {exact.middle:.2f} at ε = {exact.epsilon:.4g}, {sure.middle:.2f} at "
-                f"ε = {sure.epsilon:.4g}"
-                for data, exact, sure, _ in found
-            ),
+        (data, sizes_of(rows, panel), sizes_of(rows, panel, sure=True))
+        for data, panel in (
+            PANELS[name] for name in ("user-mnist", "user-cifar", "instance-mnist", "instance-cifar")
         )
+    ]
+    found = [(data, exact, sure) for data, exact, sure in found if len(exact) > 2 and len(sure) > 2]
+    if not found:
+        return
+    shapes = [[_one_top([one.middle for one in sizes]) for sizes in both] for _, *both in found]
+    yield Statement(
+        claim="with 99 % confidence the trend over ε is similar: K rises to one maximum and falls",
+        holds=all(exact == sure for exact, sure in shapes),
+        evidence=f"in {sum(all(shape) for shape in shapes)} of {len(found)} panels, without and with",
+    )
+    tops = [(data, best(exact), best(sure), _beyond_all(best(sure), sure)) for data, exact, sure in found]
+    moved = [one for one in tops if one[1].epsilon != one[2].epsilon]
+    yield Statement(
+        claim="with 99 % confidence the same ε certifies the largest K",
+        holds=False if any(certain for *_, certain in moved) else None if moved else True,
+        evidence="; ".join(
+            f"{data}: K = {exact.middle:.2f} at ε = {exact.epsilon:.4g}, {sure.middle:.2f} at "
+            f"ε = {sure.epsilon:.4g}"
+            for data, exact, sure, _ in tops
+        ),
+        own=True,
+    )
+
+
+def _one_top(values: Sequence[float]) -> bool:
+    """Whether they rise to one maximum and fall from there.
+
+    >>> _one_top([1, 3, 2]), _one_top([1, 3, 2, 4])
+    (True, False)
+    """
+    top = values.index(max(values))
+    return list(values[: top + 1]) == sorted(values[: top + 1]) and list(values[top:]) == sorted(
+        values[top:], reverse=True
+    )
 
 
 def _ten_classes(rows: Rows) -> Iterator[Statement]:

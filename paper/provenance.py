@@ -228,7 +228,7 @@ class Provenance:
         other = len(list(rows)) - len(every)
         if not every:
             return
-        apart = f" {other} more rows belong to no study, and are not looked at." if other else ""
+        apart = f" Rows of no study: {other}; they are not looked at." if other else ""
         yield (
             f"* **{len(every)} of {len(self.points)} points are measured.** Settings or code of "
             f"{len(changed)} rows have changed since, {len(older)} are older than the record of their code "

@@ -72,6 +72,11 @@ class MeasuredRow:
         return self.result.attacks if isinstance(self.result, Attacked) else ()
 
 
+def panel_of(row: MeasuredRow) -> str:
+    """`study/panel` of a row."""
+    return "/".join(row.key.split("/")[:2])
+
+
 def of_kind(rows: Iterable[MeasuredRow], kind: type[_Kind]) -> Iterator[tuple[MeasuredRow, _Kind]]:
     """The rows whose result is of a kind, each with it."""
     return ((row, row.result) for row in rows if isinstance(row.result, kind))

@@ -28,6 +28,8 @@ ROWS = {FOLDER: "rows.jsonl", RECORDS: "records.jsonl"}
 
 Progress = Callable[[str, int, int], None]
 
+sources_as_started()  # what is hashed is what this process has loaded
+
 
 def reproduce(
     studies: Sequence[Study],

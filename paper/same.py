@@ -13,6 +13,7 @@ at most, for which nothing is certified with confidence; what only a GPU execute
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -52,8 +53,8 @@ def steps_between(before: Sequence[MeasuredRow], after: Sequence[MeasuredRow]) -
 
 def _numbers(row: MeasuredRow) -> Any:
     """What was measured, without how, when, by which code and how fast; settings stand for themselves."""
-    told = replace(row, wall=0.0, jobs=1, commit=None, decided={}, torch=None, version="", hardware="")
-    told = replace(told, settings_sha256="")
+    told = replace(row, wall=0.0, jobs=1, commit=None, decided={}, torch=None, data=None)
+    told = replace(told, version="", hardware="", settings_sha256="")
     return _but_seconds(json.loads(line_of(told)))
 
 
@@ -75,17 +76,18 @@ def _alike(old: Any, new: Any, name: str = "") -> bool:
         case list(), list():
             return len(old) == len(new) and all(_alike(*pair, name) for pair in zip(old, new, strict=True))
         case float(), float() | int():
-            return abs(old - new) <= moved_by_sums(name, old, new)
+            ended = math.isnan(old) and math.isnan(new)  # the loss of models that an attack destroyed
+            return ended or abs(old - new) <= moved_by_sums(name, old, new)
     return bool(old == new)
 
 
-def moved_by_sums(name: str, old: float, new: float) -> float:
-    """How far apart two values of a number may be if only the order of sums changed.
+def moved_by_sums(name: str, old: float, new: float, one: float = _INPUT) -> float:
+    """How far apart two values of a number may be if only the order of sums changed; `one` input of all.
 
     >>> moved_by_sums("accuracy", 0.5, 0.5) > 1 / 500 > moved_by_sums("delta", 0.0029, 0.001)
     True
     """
-    return _DIGITS * max(abs(old), abs(new)) + (_INPUT if name in SHARES else 0.0)
+    return _DIGITS * max(abs(old), abs(new)) + (one if name in SHARES else 0.0)
 
 
 def _but_seconds(value: Any) -> Any:

@@ -1,14 +1,15 @@
 """The paper's K with its uncertainty."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean, median, stdev
 
 from scipy.stats import t
 
 from paper.results import Clean, LargestSize
-from paper.rows import MeasuredRow, Rows, of_kind
+from paper.rows import MeasuredRow, Rows, of_kind, panel_of
 from paper.study import SEEDS
 
 _NOISE = "mechanism.noise_multiplier"
@@ -22,39 +23,44 @@ class Size:
     Attributes:
         row: of the point.
         epsilon: put into the formula.
-        values: of every ensemble that is compared; the first is the row's own.
-        parts: whether they are parts of the row's own replicas, moved to K of the whole (`_as_parts_vary`).
+        values: by seed, K of each ensemble; or by part of the row's own replicas, K of the whole moved as far
+            as that part is away from the others (`_as_parts_vary`).
+        parts: whether they are by part.
     """
 
     row: MeasuredRow
     epsilon: float
-    values: tuple[float, ...]
+    values: Mapping[str, float]
     parts: bool = False
 
     @property
     def middle(self) -> float:
         """K of the whole, or the median of several seeds."""
-        return fmean(self.values) if self.parts else median(self.values)
+        return fmean(self.values.values()) if self.parts else median(self.values.values())
 
     @property
     def reach(self) -> tuple[float, float]:
         """From where to where K varies: the whole varies less than its parts, by the root of their number."""
         shrink = math.sqrt(len(self.values)) if self.parts else 1.0
-        low, high = (
-            self.middle + (end - self.middle) / shrink for end in (min(self.values), max(self.values))
-        )
+        ends = (min(self.values.values()), max(self.values.values()))
+        low, high = (self.middle + (end - self.middle) / shrink for end in ends)
         return low, high
 
     def above(self, other: "Size") -> bool | None:
         """Whether K is larger here; None where that cannot be said.
 
-        The same seeds, or the same parts, are compared in pairs, by Student's t: they have users, starts and
-        noise in common. Others are compared by how far they reach.
+        Points of one panel have users, starts and noise in common, seed by seed and part by part: they are
+        compared in pairs, by Student's t. Others are compared by how far they reach.
         """
+        pairs = [
+            (mine, other.values[name])
+            for name, mine in self.values.items()
+            if self.parts == other.parts and name in other.values
+        ]
+        if panel_of(self.row) == panel_of(other.row) and len(pairs) > 1:
+            return _larger([mine - theirs for mine, theirs in pairs])
         if len(self.values) == 1 or len(other.values) == 1:
             return None
-        if (self.parts, len(self.values)) == (other.parts, len(other.values)):
-            return _larger([mine - theirs for mine, theirs in zip(self.values, other.values, strict=True)])
         if self.reach[0] > other.reach[1]:
             return True
         return False if self.reach[1] < other.reach[0] else None
@@ -82,30 +88,29 @@ def _larger(differences: Sequence[float]) -> bool | None:
 def size_of(rows: Rows, row: MeasuredRow, *, sure: bool = False, printed: float | None = None) -> Size | None:
     """K of a row at the ε spent or at a printed one, with its further ensembles; None: not measured."""
     assert isinstance(row.result, Clean)
-    own = row.result.largest(sure, printed)
-    panel, noise = "/".join(row.key.split("/")[:2]), row.values.get(_NOISE)
-    others = [
-        found
-        for other, result in of_kind(rows.under(f"{panel}{SEEDS}"), Clean)
-        if other.values.get(_NOISE) == noise and (found := result.largest(sure, printed))
-    ]
-    known = [one.all for one in (own, *others) if one is not None]
+    own, noise = row.result.largest(sure, printed), row.values.get(_NOISE)
+    known = {} if own is None else {"its own": own}
+    for other, result in of_kind(rows.under(f"{panel_of(row)}{SEEDS}"), Clean):
+        if other.values.get(_NOISE) == noise and (found := result.largest(sure, printed)):
+            known[other.key.rpartition("/")[0]] = found
     if not known:
         return None
-    epsilon = (own or others[0]).epsilon
+    epsilon = next(iter(known.values())).epsilon
     if len(known) == 1 and own is not None and own.parts:
         return Size(row=row, epsilon=epsilon, values=_as_parts_vary(own), parts=True)
-    return Size(row=row, epsilon=epsilon, values=tuple(known))
+    return Size(row=row, epsilon=epsilon, values={name: one.all for name, one in known.items()})
 
 
-def _as_parts_vary(size: LargestSize) -> tuple[float, ...]:
+def _as_parts_vary(size: LargestSize) -> dict[str, float]:
     """K of the whole, for each part by as much of itself more or less as that is away from the parts' mean.
 
     The parts' own K says little of the whole's: with fewer replicas a largest value over all inputs is too
     large on average, and bounds with confidence are wider.
     """
     mean = fmean(size.parts)
-    return tuple(size.all * part / mean for part in size.parts) if mean else (size.all,)
+    if not mean:
+        return {"its own": size.all}
+    return {str(number): size.all * part / mean for number, part in enumerate(size.parts)}
 
 
 def sizes_of(rows: Rows, panel: str, *, sure: bool = False) -> list[Size]:
@@ -168,7 +173,9 @@ def clipping_sizes(rows: Rows, data: str) -> dict[str, tuple[Size, Size]]:
         if spent is None or one.delta is None:
             continue
         if there is None or there.epsilon != printed:
-            moved = [at_epsilon(v, one.delta, spent=spent.epsilon, printed=printed) for v in spent.values]
-            there = replace(spent, epsilon=printed, values=tuple(moved))
+            moved = partial(at_epsilon, delta=one.delta, spent=spent.epsilon, printed=printed)
+            there = replace(
+                spent, epsilon=printed, values={name: moved(size) for name, size in spent.values.items()}
+            )
         found[row.values["mechanism.clip"]] = (spent, there)
     return found

@@ -15,7 +15,8 @@ class Statement:
 
     Attributes:
         claim: in the words of the paper where they are short.
-        holds: None: open, because what is compared differs by less than it varies, or was measured once.
+        holds: None: open, because what is compared differs by less than it varies, was measured of one
+            ensemble alone, or is so in most pairs and not in nearly all.
         evidence: numbers.
         beyond: names the models of a claim that is ours and not the paper's.
         own: whether it is about our bounds, or how far we agree, and no conclusion of the paper's.

@@ -12,10 +12,10 @@ from paper.study import Panel
 
 _CERTIFIED = """
 Paper: its formula with the means as they are, K as the median of several seeds with their range, or of one
-ensemble with as much more and less as its quarters differ from their mean, and K with Hoeffding's bounds at
-the confidence of the row. Others: with the confidence of the row, 99 % unless said otherwise; the last column
-is fedproof's default certificate, for adversaries that join / replace. Accuracy is the mean of single
-replicas, certificates are about the ensemble.
+ensemble with half of what its quarters differ from their mean, and K with Hoeffding's bounds at the
+confidence of the row. Others: with the confidence of the row, 99 % unless said otherwise; the last column is
+fedproof's default certificate, for adversaries that join / replace. Accuracy is the mean of single replicas,
+certificates are about the ensemble.
 """
 
 _COSTS = """
@@ -55,7 +55,8 @@ def _size(size: Size | None) -> str:
         return "-"
     if len(size.values) == 1:
         return f"{size.middle:.2f}"
-    return f"{size.middle:.2f} ({min(size.values):.2f}–{max(size.values):.2f})"
+    low, high = size.reach
+    return f"{size.middle:.2f} ({low:.2f}–{high:.2f})"
 
 
 def _clippings(data: str, rows: Rows) -> Iterator[str]:

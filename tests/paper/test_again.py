@@ -1,6 +1,7 @@
 """Rows are trained again and compared: what is right agrees, what was tampered with does not."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -89,7 +90,7 @@ def test_no_number_of_a_row_can_be_forged_unnoticed_where_code_and_device_are_th
         "curves.0.accuracy.0",
         "ensemble_epsilon.paper",
     } <= wrong
-    assert names_of(compared(replace(row, data="0" * 12), row, row.replicas)) == {"data are others"}
+    assert names_of(compared(replace(row, data="0" * 12), row, row.replicas)) == {"data"}
 
 
 def test_a_row_does_not_say_itself_how_far_it_may_be_off(rows):
@@ -98,6 +99,44 @@ def test_a_row_does_not_say_itself_how_far_it_may_be_off(rows):
     assert names_of(compared(elsewhere, row, row.replicas)) == set()
     wrong = names_of(compared(replace(forged(row), hardware="another", replicas=1), row, row.replicas))
     assert {"replicas", "accuracy", "sizes.0.all", "ensemble_epsilon.paper"} <= wrong
+
+
+def test_words_and_lengths_are_compared_too(rows):
+    [row] = rows.under("small/certified/noise_multiplier=2.0")
+    first, *rest = row.result.curves
+    swapped = replace(row, result=replace(row.result, curves=(replace(first, method="margin"), *rest)))
+    assert names_of(compared(swapped, row, row.replicas)) == {"curves.0.method"}
+    longer = replace(first, accuracy=(*first.accuracy, 0.5))
+    assert names_of(
+        compared(replace(row, result=replace(row.result, curves=(longer, *rest))), row, row.replicas)
+    ) == {f"curves.0.accuracy.{len(first.accuracy)}"}
+
+
+def test_destroyed_models_are_the_same_and_other_losses_are_not(rows):
+    [row] = rows.under("small/attacked")
+
+    def with_cost(cost):
+        [first, *rest] = row.result.attacks
+        return replace(row, result=replace(row.result, attacks=(replace(first, cost=cost), *rest)))
+
+    assert names_of(compared(with_cost(math.nan), with_cost(math.nan), row.replicas)) == set()
+    assert names_of(compared(with_cost(1.0), with_cost(math.nan), row.replicas)) == {"attacks.0.cost"}
+
+
+def test_a_cost_that_is_clipped_in_all_of_a_few_replicas_is_no_alarm(rows):
+    [row] = rows.under("small/attacked")
+    bound = row.result.cost_bound
+
+    def at(share, replicas, hardware):
+        [first, *rest] = row.result.attacks
+        attacks = (replace(first, cost=share * bound), *rest)
+        return replace(row, result=replace(row.result, attacks=attacks), replicas=replicas, hardware=hardware)
+
+    few = judged(list(compared(at(0.98, 100, "there"), at(1.0, 10, "here"), 100)))
+    [cost] = [one for one in few if one.name == "attacks.0.cost"]
+    assert cost.agrees
+    far = judged(list(compared(at(0.3, 100, "there"), at(1.0, 100, "here"), 100)))
+    assert not next(one for one in far if one.name == "attacks.0.cost").agrees
 
 
 def test_the_chance_of_a_false_alarm_is_that_of_the_whole_check():

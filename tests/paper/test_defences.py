@@ -126,9 +126,9 @@ def test_attacks_and_rules_as_there_are_compared_with_ours_of_the_same_name(meas
     (tmp_path / "rows.jsonl").write_text("".join(map(line_of, rows)))
     found, panels = Rows(tmp_path / "rows.jsonl"), (("a/there", "a/here"),)
     told = on_costs(found, panels, "distributed-backdoor")
-    assert told.startswith("what the attack takes from J, as there 2.00 to 2.00 times ours in 1 attacks")
+    assert told.startswith("what the attack takes from J, as there 2.00 to 2.00 times ours in 1 cases")
     assert on_costs(found, panels, "backdoor") == ""
-    assert on_rules(found, panels).startswith("accuracy as there +10.00 points against ours")
+    assert on_rules(found, panels).startswith("of multi-krum: accuracy as there +10.00 points against ours")
     assert on_costs(found, (), "distributed-backdoor") == on_rules(found, (("b/there", "a/here"),)) == ""
 
 

@@ -144,6 +144,8 @@ def test_models_that_are_shown_may_be_others_than_those_trained_as_there(committ
     assert {batches.shown} == {100 * one for one in accuracies}
     # Ten rows of the page show one ensemble: its replicas count once.
     assert found["user-mnist", 2.5, 5].replicas == 100
+    # Eight heads are eight ensembles, also where two of them are as accurate.
+    assert found["user-cifar", 6.0, 1].replicas == 160
 
 
 @pytest.mark.parametrize("text", ["{", "{}", "[]", "3"])

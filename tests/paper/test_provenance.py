@@ -1,6 +1,7 @@
 """What a row says it was decided by: words change nothing, code, settings and defaults do."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -173,7 +174,7 @@ def test_rows_that_no_study_asks_for_decide_nothing_and_are_counted(measured, ex
     studies = load_studies(experiments)
     stray = replace(next(iter(measured)), key="small/certified/noise_multiplier=7")
     text = page(studies, experiments, fake_rows([*measured, stray]))
-    assert "1 more rows belong to no study, and are not looked at." in text
+    assert "Rows of no study: 1; they are not looked at." in text
     assert without_marks(text) == without_marks(page(studies, experiments, measured))
 
 
@@ -207,6 +208,14 @@ def test_two_files_of_rows_are_needed(tmp_path):
     for names in ((), ("nowhere",), ("nowhere", str(tmp_path / "nothing"))):
         with pytest.raises(SystemExit, match="two files of rows are needed: python -m paper BEFORE AFTER"):
             same.main(*names)
+
+
+def test_what_rows_of_before_do_not_hold_and_what_is_no_number_is_no_change(measured):
+    row = next(one for one in measured if one.key == "small/attacked")
+    [first, *rest] = row.result.attacks
+    ended = replace(row, result=replace(row.result, attacks=(replace(first, cost=math.nan), *rest)))
+    old = replace(ended, data=None, decided=row.decided | {"training": "old"})
+    assert same.steps_between([old], [ended]) == {("training", "old", row.decided["training"]): True}
 
 
 def test_only_shares_may_move_by_an_input():

@@ -41,7 +41,7 @@ def rows(measured_row, tmp_path):
 def test_seeds_of_a_point_are_found_by_its_noise(rows):
     found = rows({(PANEL, 1.0, 0): 3.0, (f"{PANEL}-seeds", 1.0, 1): 3.4, (f"{PANEL}-seeds", 2.0, 1): 9.0})
     [row] = found.under(PANEL)
-    assert size_of(found, row).values == (3.0, 3.4)
+    assert list(size_of(found, row).values.values()) == [3.0, 3.4]
     assert str(size_of(found, row)) == "3.20 (3.00 to 3.40, 2 seeds)"
 
 
@@ -78,12 +78,28 @@ def test_seeds_are_compared_in_pairs_and_with_parts_by_how_far_both_reach(rows):
     assert high.above(one) is True
 
 
+def test_only_common_seeds_of_one_panel_are_pairs(rows):
+    """Of three seeds each only one is common, and its difference alone says nothing."""
+    made = {(PANEL, 1.0, 0): 4.0, (PANEL, 2.0, 0): 3.0}
+    made |= {(f"{PANEL}-seeds", 1.0, seed): 4.0 + seed / 10 for seed in (1, 2)}
+    made |= {(f"{PANEL}-seeds", 2.0, seed): 3.01 + seed / 10 for seed in (3, 4)}
+    low, high = sizes_of(rows(made), PANEL)
+    assert high.above(low) is True  # by how far they reach
+    near = {(f"{PANEL}-seeds", 2.0, 3): 4.1}
+    low, high = sizes_of(rows(made | near), PANEL)
+    assert high.above(low) is None
+    other = {(f"other/panel{key[0].removeprefix(PANEL)}", *key[1:]): size for key, size in made.items()}
+    found = rows(made | other)
+    [_, here], [_, there] = sizes_of(found, PANEL), sizes_of(found, "other/panel")
+    assert here.above(there) is None
+
+
 def test_parts_say_how_much_the_whole_varies_and_not_how_large_it_is(rows):
     """A maximum over inputs is larger on average where means are of fewer replicas; and it varies more."""
     found = rows({(PANEL, 1.0, 0): (3.0, 3.8, 4.2, 3.8, 4.2)})
     [size] = sizes_of(found, PANEL)
     assert str(size) == "3.00 (2.92 to 3.08, as its 4 parts vary)"
-    assert size.values == pytest.approx((2.85, 3.15, 2.85, 3.15))
+    assert list(size.values.values()) == pytest.approx([2.85, 3.15, 2.85, 3.15])
 
 
 def test_parts_without_any_size_say_nothing(rows):

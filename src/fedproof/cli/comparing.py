@@ -344,7 +344,7 @@ def _print_checked(found: list[Any]) -> None:
     wrong = [one for one in found if not one.agrees]
     if wrong:
         print_table(
-            "Not what they were",
+            f"Not what they were{f', {_SHOWN} of {len(wrong)}' * (len(wrong) > _SHOWN)}",
             ("row", "number", "was", "is", "may differ by"),
             [
                 (one.key, one.name, f"{one.was:.5g}", f"{one.now:.5g}", f"{one.allowed:.2g}")

@@ -1,0 +1,136 @@
+"""Verdicts about certified predictions, from rows made for each of them."""
+
+from pathlib import Path
+
+import pytest
+
+from paper import Rows, predictions
+from paper.published import Published
+from paper.results import CertifiedCurve, Clean, LargestSize
+from paper.rows import line_of
+from paper.sizes import INSTANCES, PANELS
+
+PUBLISHED = Published.read(Path(__file__).parents[2] / "experiments")
+
+
+@pytest.fixture
+def verdicts(measured_row, tmp_path):
+    """`verdicts(make, rows)`: statements by claim, from `(panel, values, epsilon, parts, sure, curve)`."""
+
+    def build(make, *points):
+        lines = []
+        for panel, values, epsilon, parts, sure, curve in points:
+            whole, sizes = sum(parts) / len(parts), []
+            for chance, factor in ((None, 1.0), (0.01, sure)):
+                sizes.append(
+                    LargestSize(
+                        epsilon=epsilon,
+                        failure_probability=chance,
+                        all=whole * factor,
+                        parts=tuple(one * factor for one in parts),
+                    )
+                )
+            shown = CertifiedCurve(method="paper", relation=None, failure_probability=None, accuracy=curve)
+            result = Clean(
+                accuracy=0.97,
+                accuracy_std=0.0,
+                ensemble_accuracy=0.97,
+                epsilon={"paper": epsilon},
+                delta=0.01,
+                curves=(shown,),
+                sizes=tuple(sizes),
+            )
+            key = f"{panel}/{epsilon}/{'-'.join(values.values())}"
+            lines.append(line_of(measured_row(result, key, values)))
+        (tmp_path / "rows.jsonl").write_text("".join(lines))
+        return {one.claim: one for one in make(Rows(tmp_path / "rows.jsonl"))}
+
+    return build
+
+
+def point(name, epsilon, parts, sure=0.5, curve=(1.0, 0.9, 0.0)):
+    return PANELS[name][1], {"mechanism.noise_multiplier": str(1 / epsilon)}, epsilon, parts, sure, curve
+
+
+LOW, HIGH, MIXED = (2.0, 2.1, 1.9, 2.0), (3.0, 3.1, 2.9, 3.0), (2.5, 3.6, 2.4, 3.5)
+
+
+def heterogeneity(verdicts, *tops):
+    """The statement about the best ε, from which of three ε is the best of each panel."""
+    names = ("user-mnist", "user-mnist-dir1", "user-mnist-dir0.5")
+    points = [
+        point(name, epsilon, top.get(epsilon, LOW))
+        for name, top in zip(names, tops, strict=True)
+        for epsilon in (0.2, 0.4, 0.8)
+    ]
+    found = verdicts(predictions._heterogeneity, *points)
+    return found["iid data, Dir(1) and Dir(0.5) do not all have the same best ε on MNIST"]
+
+
+def test_one_best_epsilon_for_all_must_be_sure_and_so_must_be_different_ones(verdicts):
+    same, other, unsure = {0.4: HIGH}, {0.8: HIGH}, {0.4: HIGH, 0.8: MIXED}
+    assert heterogeneity(verdicts, same, same, same).verdict == "no"
+    assert heterogeneity(verdicts, same, same, other).verdict == "yes"
+    found = heterogeneity(verdicts, same, same, unsure)
+    assert found.verdict == "open"
+    assert found.evidence == "0.4; 0.4; 0.4, perhaps 0.8"
+
+
+def confidence(verdicts, *points):
+    found = verdicts(predictions._confidence, *points)
+    return [found[claim] for claim in sorted(found, reverse=True)]
+
+
+def test_with_confidence_the_trend_is_similar_or_not_and_the_best_epsilon_stays_or_not(verdicts):
+    rising = [point("user-mnist", epsilon, parts) for epsilon, parts in ((0.2, LOW), (0.4, HIGH), (0.8, LOW))]
+    trend, best = confidence(verdicts, *rising)
+    assert (trend.verdict, best.verdict, best.own) == ("yes", "yes", True)
+    moved = [*rising[:2], point("user-mnist", 0.8, LOW, sure=0.9)]
+    trend, best = confidence(verdicts, *moved)
+    assert (trend.verdict, best.verdict) == ("yes", "no")
+    assert best.evidence == "MNIST: K = 3.00 at ε = 0.4, 1.80 at ε = 0.8"
+    bent = [rising[0], point("user-mnist", 0.4, HIGH, sure=0.2), moved[2]]
+    trend, _ = confidence(verdicts, *bent)
+    assert trend.verdict == "no"  # K falls and rises again, with confidence alone
+
+
+def test_shares_of_one_ensemble_are_told_and_open(verdicts):
+    points = [
+        point(name, epsilon, LOW, curve=(1.0, 0.9, share))
+        for name in ("user-mnist", "user-sent140")
+        for epsilon, share in ((0.6298, 0.8), (0.4, 0.7), (0.2, 0.1))
+    ]
+    found = verdicts(lambda rows: predictions._fixed_k(rows, PUBLISHED), *points)
+    mnist = found["on MNIST most inputs are certified for k = 2 around ε = 0.6298"]
+    assert (mnist.verdict, mnist.evidence) == (
+        "open",
+        "80.0% at ε = 0.6298, 70.0% at ε = 0.4, of one ensemble each",
+    )
+    assert found["on Sent140 most inputs are certified for k = 2 around ε = 0.2234"].verdict == "not tested"
+
+
+@pytest.mark.parametrize(("times", "verdict"), [(1, "no"), (1 / INSTANCES, "yes")])
+def test_users_are_counted_by_the_instances_that_they_hold(verdicts, times, verdict):
+    size = tuple(2 * INSTANCES * times * one for one in HIGH)
+    points = [point("user-mnist", 0.4, HIGH), point("instance-mnist", 0.45, size)]
+    [found] = verdicts(predictions._levels, *points).values()
+    assert found.verdict == verdict
+    assert "users of 63 instances at ε = 0.4," in found.evidence
+    assert found.evidence.endswith("at ε = 0.45")
+
+
+def clippings(verdicts, **parts):
+    points = [
+        ("certified-clipping/mnist", {"mechanism.clip": clip.replace("_", "-")}, 0.5, size, 0.5, (1.0,))
+        for clip, size in parts.items()
+    ]
+    found = verdicts(predictions._clippings, *points)
+    return [one.verdict for one in found.values()]
+
+
+def test_clippings_that_train_the_same_models_do_not_differ(verdicts):
+    rest = {"median": LOW, "per_layer_median": LOW}
+    assert clippings(verdicts, flat=HIGH, per_layer=LOW, **rest) == ["yes", "yes", "yes"]
+    assert clippings(verdicts, flat=HIGH, per_layer=HIGH, **rest) == ["open", "no", "yes"]
+    assert clippings(verdicts, flat=HIGH, per_layer=MIXED, **rest) == ["open", "open", "yes"]
+    assert clippings(verdicts, flat=LOW, per_layer=HIGH, **rest) == ["no", "yes", "yes"]
