@@ -192,8 +192,8 @@ def _summary(found: Sequence[Statement]) -> Iterator[str]:
         "Where costs are compared, the one that is clipped at the panel's C̄ is shown and does not decide: a "
         "claim holds if 95 % of the pairs do in each of the others, and does not if fewer than three in four "
         "do in one of them. K is larger if it is at level 5 %, in pairs of the same seeds or the same "
-        "quarters of the replicas, else if the ranges are apart; an ε is the best if K is larger there than at "
-        "every other one. Seeds deal the data and draw the models anew, quarters do neither.\n"
+        "quarters of the replicas, else if the ranges are apart; an ε is the best if K is larger there than "
+        "at every other one. Seeds deal the data and draw the models anew, quarters do neither.\n"
     )
     yield "| conclusion | holds | from |\n|---|---|---|"
     for one in found:
