@@ -183,9 +183,10 @@ def test_the_command_prints_a_table_and_says_by_its_status_whether_all_agree(row
     (tmp_path / "rows.jsonl").write_text("".join(map(line_of, [wrong, *rest])))
     bad = fedproof(*said, tmp_path, status=1)
     assert [one["key"] for one in json.loads(bad.stdout) if not one["agrees"]] == [first.key]
-    table = fedproof(*[word for word in said if word != "--json"], tmp_path, status=1).stdout
-    assert "Not what they were" in table
-    assert "NO: 1" in table
+    told = fedproof(*[word for word in said if word != "--json"], tmp_path, status=1).stdout
+    assert f"{first.key}: NO, 1 of " in told
+    assert told.count("Not what they were") == 1
+    assert ": yes, all " in told
     for option in (["--stale"], ["--jobs", "2"]):
         refused = fedproof(*said, tmp_path, *option, status=2)
         assert f"{option[0]} goes with measuring" in refused.stderr

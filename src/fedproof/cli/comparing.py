@@ -326,31 +326,30 @@ def _checked(
 
 
 def _print_checked(found: list[Any]) -> None:
-    """A line for each row, and one for each number that is not what it was."""
-    lines = []
+    """A sentence for each row, and a table of what is not what it was."""
     for key in dict.fromkeys(one.key for one in found):
         mine = [one for one in found if one.key == key]
         known = [one for one in mine if one.error is not None]
         wrong = [one for one in known if not one.agrees]
-        accuracy = [one for one in known if one.name == "accuracy" and one.error]
-        allowed = f"{accuracy[0].allowed:.2g}" if accuracy else "-"
-        verdict = f"NO: {len(wrong)}" if wrong else "yes"
-        lines.append((key, str(len(known)), allowed, str(len(mine) - len(known)), verdict))
-    print_table(
-        "Rows trained again; false alarm 1 % for all together",
-        ("row", "numbers compared", "accuracy may differ by", "chance unknown, not compared", "agrees"),
-        lines,
-    )
-    wrong = [one for one in found if not one.agrees]
-    if wrong:
-        print_table(
-            f"Not what they were{f', {_SHOWN} of {len(wrong)}' * (len(wrong) > _SHOWN)}",
-            ("row", "number", "was", "is", "may differ by"),
-            [
-                (one.key, one.name, f"{one.was:.5g}", f"{one.now:.5g}", f"{one.allowed:.2g}")
-                for one in wrong[:_SHOWN]
-            ],
+        unknown = len(mine) - len(known)
+        left = (
+            f"; {unknown} more that chance moves, nobody knows how far, are not compared" if unknown else ""
         )
+        chance = [one.allowed for one in known if one.name == "accuracy" and one.error]
+        within = f", accuracy within {chance[0]:.2g}" if chance else ""
+        yes, no = f"yes, all {len(known)}{within}", f"NO, {len(wrong)} of {len(known)} differ"
+        say(f"{key}: {no if wrong else yes}{left}")
+        if wrong:
+            few = f" {_SHOWN} of them" if len(wrong) > _SHOWN else ""
+            print_table(
+                f"Not what they were:{few}",
+                ("number", "was", "is", "may differ by"),
+                [
+                    (one.name, f"{one.was:.5g}", f"{one.now:.5g}", f"{one.allowed:.2g}")
+                    for one in wrong[:_SHOWN]
+                ],
+            )
+    say("Of chance alone this is NO for 1 % of all checks.")
 
 
 _SHOWN = 20
