@@ -11,10 +11,11 @@ from paper.defences import defended, lines_of
 from paper.deviations import DEVIATIONS, Deviation, differences, on_costs, on_rules
 from paper.published import Published
 from paper.results import WIDE, Clean, CostCell
-from paper.rows import line_of
+from paper.rows import line_of, of_kind
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 PUBLISHED = Published.read(EXPERIMENTS)
+CERTIFIED = "robust-accuracy/user-dp-certified"
 
 ATTACK = {"attack": "backdoor", "adversaries": 2, "accuracy": 0.9, "replica_accuracy": 0.7}
 
@@ -53,6 +54,28 @@ def test_the_page_says_that_the_attack_does_little_here_only_if_the_rows_say_so(
     reason = next(one.reason for one in load_studies(EXPERIMENTS) if one.name == "robust-accuracy")
     little = all(one.fall < CLOSE and one.ours > (1 + one.honest) / 2 for one in lines if one.size < 10)
     assert little == ("moves no rule far" in reason)
+
+
+def test_the_page_says_that_random_heads_explain_no_certified_accuracy_only_if_the_rows_say_so():
+    rows = Rows(EXPERIMENTS / "results" / "rows.jsonl")
+    [study] = [one for one in load_studies(EXPERIMENTS) if one.name == "robust-accuracy"]
+    nearer = [
+        abs(drawn[size] - printed) < abs(zero[size] - printed) - CLOSE
+        for row, result in of_kind(rows.under("deviations/user-dp-heads"), Clean)
+        for size in (2, 3)
+        for zero, drawn, printed in (_certified_beside(rows, row, result, size),)
+    ]
+    assert nearer
+    assert ("Nor do heads drawn at random" in study.reason) == (not any(nearer))
+
+
+def _certified_beside(rows, row, result, size):
+    """By k in percent, with a head of zeros and with random ones, and the published number."""
+    [(_, zeros)] = of_kind(rows.under(row.key.replace("deviations/user-dp-heads", CERTIFIED)), Clean)
+    curves = (one.curve("paper", None, False) for one in (zeros, result))
+    zero, drawn = ({size: 100 * curve[size]} for curve in curves)
+    table = PUBLISHED.values["robust_accuracy_cifar"][f"k={size}"]
+    return zero, drawn, table[f"user-dp eps {row.paper_epsilon:.4g}"][5]
 
 
 def test_lines_are_those_of_the_cells(measured_row, attacked):
