@@ -67,7 +67,7 @@ def _optimum(data: str, found: Sequence[Size], printed: float) -> Iterator[State
         f"ε = {ends[1].epsilon:.4g}",
     )
     theirs = nearest(found, printed)
-    rival = top if theirs is not top else best([one for one in found if one is not top])
+    rival = best([one for one in found if one is not theirs])
     yield Statement(
         claim=f"on {data} the largest K is reached around ε = {printed:g}",
         holds=_beyond_all(theirs, found),

@@ -182,7 +182,7 @@ def measure_point(point: Point, shared: SharedWork, published: Published, device
     Raises:
         ValueError: code was changed meanwhile: nobody knows which of both was measured.
     """
-    sources_as_started()
+    checkout = commit()  # a wrong name is said now, not after an hour
     start = time.perf_counter()
     task = None if point.config is None else shared.task(point.config, device)
     result = _result(point, task, shared, published)
@@ -201,7 +201,7 @@ def measure_point(point: Point, shared: SharedWork, published: Published, device
         seconds=seconds,
         wall=seconds,
         result=result,
-        commit=commit(),
+        commit=checkout,
         decided=decided_by(point),
         torch=torch.__version__,
         data=None if task is None else data_of(task),

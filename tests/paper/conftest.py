@@ -8,7 +8,7 @@ import pytest
 
 from paper import Rows, load_studies, reproduce
 from paper.page import page
-from paper.results import AttackCell, Attacked
+from paper.results import AttackCell, Attacked, Clean, LargestSize
 from paper.rows import MeasuredRow
 from paper.study import points_of
 
@@ -153,5 +153,28 @@ def attacked():
         common |= {"accuracy": 0.5, "cost": 0.5, "replicas": 40, "sound": True, "reasons": ()}
         cells = tuple(AttackCell(**(common | one)) for one in attacks)
         return Attacked(accuracy=0.5, attacks=cells, cost_bound=1.0, epsilon=epsilon or {})
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def sized_row(measured_row):
+    """A row of a certified ensemble: `(chance, K of the whole, K of its parts)` at one ε, and its curves."""
+
+    def build(key, values, epsilon, sizes, curves=()):
+        found = tuple(
+            LargestSize(epsilon=epsilon, failure_probability=chance, all=whole, parts=tuple(parts))
+            for chance, whole, parts in sizes
+        )
+        result = Clean(
+            accuracy=0.97,
+            accuracy_std=0.0,
+            ensemble_accuracy=0.97,
+            epsilon={"paper": epsilon},
+            delta=0.01,
+            curves=curves,
+            sizes=found,
+        )
+        return measured_row(result, key, values)
 
     return build

@@ -6,7 +6,7 @@ import pytest
 
 from paper import Rows, predictions
 from paper.published import Published
-from paper.results import CertifiedCurve, Clean, LargestSize
+from paper.results import CertifiedCurve
 from paper.rows import line_of
 from paper.sizes import INSTANCES, PANELS
 
@@ -14,34 +14,19 @@ PUBLISHED = Published.read(Path(__file__).parents[2] / "experiments")
 
 
 @pytest.fixture
-def verdicts(measured_row, tmp_path):
+def verdicts(sized_row, tmp_path):
     """`verdicts(make, rows)`: statements by claim, from `(panel, values, epsilon, parts, sure, curve)`."""
 
     def build(make, *points):
         lines = []
         for panel, values, epsilon, parts, sure, curve in points:
-            whole, sizes = sum(parts) / len(parts), []
-            for chance, factor in ((None, 1.0), (0.01, sure)):
-                sizes.append(
-                    LargestSize(
-                        epsilon=epsilon,
-                        failure_probability=chance,
-                        all=whole * factor,
-                        parts=tuple(one * factor for one in parts),
-                    )
-                )
+            sizes = [
+                (chance, factor * sum(parts) / len(parts), [factor * one for one in parts])
+                for chance, factor in ((None, 1.0), (0.01, sure))
+            ]
             shown = CertifiedCurve(method="paper", relation=None, failure_probability=None, accuracy=curve)
-            result = Clean(
-                accuracy=0.97,
-                accuracy_std=0.0,
-                ensemble_accuracy=0.97,
-                epsilon={"paper": epsilon},
-                delta=0.01,
-                curves=(shown,),
-                sizes=tuple(sizes),
-            )
             key = f"{panel}/{epsilon}/{'-'.join(values.values())}"
-            lines.append(line_of(measured_row(result, key, values)))
+            lines.append(line_of(sized_row(key, values, epsilon, sizes, (shown,))))
         (tmp_path / "rows.jsonl").write_text("".join(lines))
         return {one.claim: one for one in make(Rows(tmp_path / "rows.jsonl"))}
 

@@ -4,7 +4,6 @@ import pytest
 
 from fedproof.certificates.paper_theorems import real_size
 from paper import Rows, predictions
-from paper.results import Clean, LargestSize
 from paper.rows import line_of
 from paper.sizes import at_epsilon, best, size_of, sizes_of
 from paper.statements import Statement
@@ -13,25 +12,15 @@ PANEL = "certified-user-epsilon/mnist"
 
 
 @pytest.fixture
-def rows(measured_row, tmp_path):
+def rows(sized_row, tmp_path):
     """A file of rows from `{(panel, noise, seed): K}`; the whole and its parts where K is a tuple."""
 
     def build(sizes):
         lines = []
         for (panel, noise, seed), size in sizes.items():
             whole, *parts = size if isinstance(size, tuple) else (size,)
-            epsilon = round(1 / noise, 4)
-            found = LargestSize(epsilon=epsilon, failure_probability=None, all=whole, parts=tuple(parts))
-            result = Clean(
-                accuracy=0.9,
-                accuracy_std=0.0,
-                ensemble_accuracy=0.9,
-                epsilon={"paper": epsilon},
-                delta=0.01,
-                sizes=(found,),
-            )
-            key = f"{panel}/seed={seed}/noise={noise}"
-            lines.append(line_of(measured_row(result, key, {"mechanism.noise_multiplier": str(noise)})))
+            key, values = f"{panel}/seed={seed}/noise={noise}", {"mechanism.noise_multiplier": str(noise)}
+            lines.append(line_of(sized_row(key, values, round(1 / noise, 4), [(None, whole, parts)])))
         (tmp_path / "rows.jsonl").write_text("".join(lines))
         return Rows(tmp_path / "rows.jsonl")
 
