@@ -6,11 +6,14 @@ from functools import partial
 from statistics import fmean, median
 
 from paper.defences import own_name, rule_of
-from paper.results import WIDE, AttackCell, Attacked, CostCell, Trained
-from paper.rows import Rows, of_kind
+from paper.results import WIDE, AttackCell, Attacked, Clean, CostCell, Trained
+from paper.rows import MeasuredRow, Rows, of_kind
+from paper.sizes import size_of
+from paper.statements import at
 
 CODE = "https://github.com/AI-secure/DPFL-Robustness/tree/ba1aa32dde736a771883cfb12b2c3d29de86a7fa"
 _NOISE = "mechanism.noise_multiplier"
+_SIZE = 2  # adversaries: where the paper's table certifies most of what it certifies
 
 Panels = Sequence[tuple[str, str]]
 """Panels that do as the authors' code does, each with the one that does as we do."""
@@ -18,25 +21,56 @@ Panels = Sequence[tuple[str, str]]
 
 # --- effects, from the rows; empty where there are none -----------------------------------------------------
 
+Value = Callable[[Rows, MeasuredRow], float | None]
+"""What is compared of a row; None: it has no such thing."""
+
 
 def on_accuracy(rows: Rows, panels: Panels) -> str:
     """Accuracy as there minus accuracy as here, at each level of noise that both have."""
-    found = [one for there, here in panels for one in differences(rows, there, here)]
-    return f"accuracy as there {_points(found)} over {len(found)} levels of noise" if found else ""
+    return _over_noise("accuracy", rows, panels, _accuracy)
 
 
-def differences(rows: Rows, there: str, here: str) -> Iterator[float]:
-    """Accuracy of `there` minus that of `here` in points, for each noise level that both have."""
-    theirs, ours = (_accuracies(rows, prefix) for prefix in (there, here))
-    yield from (100 * (fmean(theirs[noise]) - fmean(ours[noise])) for noise in theirs if noise in ours)
+def on_certified(rows: Rows, panels: Panels) -> str:
+    """The same of the share that the paper's formula certifies for two adversaries."""
+    return _over_noise(f"certified for k = {_SIZE} by the paper's formula", rows, panels, _certified)
 
 
-def _accuracies(rows: Rows, prefix: str) -> dict[str, list[float]]:
+def on_largest(rows: Rows, panels: Panels) -> str:
+    """The same of the paper's K."""
+    return _over_noise("the paper's K", rows, panels, _largest, unit="")
+
+
+def _over_noise(name: str, rows: Rows, panels: Panels, value: Value, unit: str = " points") -> str:
+    found = [one for there, here in panels for one in differences(rows, there, here, value)]
+    return f"{name} as there {_beside(found, unit)} over {len(found)} levels of noise" if found else ""
+
+
+def differences(rows: Rows, there: str, here: str, value: Value) -> Iterator[float]:
+    """The value of `there` minus that of `here`, for each noise level that both have."""
+    theirs, ours = (_by_noise(rows, prefix, value) for prefix in (there, here))
+    yield from (fmean(theirs[noise]) - fmean(ours[noise]) for noise in theirs if noise in ours)
+
+
+def _by_noise(rows: Rows, prefix: str, value: Value) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
-    for row, result in of_kind(rows.under(prefix), Trained):
-        if _NOISE in row.values:
-            found.setdefault(row.values[_NOISE], []).append(result.accuracy)
+    for row in rows.under(prefix):
+        one = value(rows, row)
+        if _NOISE in row.values and one is not None:
+            found.setdefault(row.values[_NOISE], []).append(one)
     return found
+
+
+def _accuracy(_: Rows, row: MeasuredRow) -> float | None:
+    return 100 * row.result.accuracy if isinstance(row.result, Trained) else None
+
+
+def _certified(_: Rows, row: MeasuredRow) -> float | None:
+    return 100 * at(row.result.curve("paper", None, False), _SIZE) if isinstance(row.result, Clean) else None
+
+
+def _largest(rows: Rows, row: MeasuredRow) -> float | None:
+    size = size_of(rows, row) if isinstance(row.result, Clean) else None
+    return None if size is None else size.middle
 
 
 def on_costs(rows: Rows, panels: Panels, attack: str) -> str:
@@ -70,7 +104,7 @@ def on_rules(rows: Rows, panels: Panels) -> str:
     if not after:
         return ""
     return (
-        f"of {', '.join(rules)}: accuracy as there {_points(clean)} without attack, {_points(after)} in "
+        f"of {', '.join(rules)}: accuracy as there {_beside(clean)} without attack, {_beside(after)} in "
         f"{len(after)} attacks"
     )
 
@@ -91,9 +125,9 @@ def _attacks(rows: Rows, prefix: str) -> dict[tuple[object, ...], AttackCell]:
     }
 
 
-def _points(found: Sequence[float]) -> str:
+def _beside(found: Sequence[float], unit: str = " points") -> str:
     middle, low, high = (_signed(value) for value in (median(found), min(found), max(found)))
-    return f"{middle} points against ours in the median, {low} to {high}"
+    return f"{middle}{unit} against ours in the median, {low} to {high}"
 
 
 def _signed(value: float) -> str:
@@ -116,23 +150,22 @@ class Deviation:
     Attributes:
         what: it is about.
         theirs, ours: what the authors' code does, and what is done here.
-        panels: that do as the one and as the other.
-        effect: how rows of theirs tell it.
+        effects: what rows tell of it.
         otherwise: said where no rows can tell.
     """
 
     what: str
     theirs: str
     ours: str
-    panels: Panels = ()
-    effect: Callable[[Rows, Panels], str] = on_accuracy
+    effects: tuple[Callable[[Rows], str], ...] = ()
     otherwise: str = "not measured"
 
     def measured(self, rows: Rows) -> str:
         """What it changes."""
-        return self.effect(rows, self.panels) or self.otherwise
+        return "; ".join(filter(None, (effect(rows) for effect in self.effects))) or self.otherwise
 
 
+_DEFENDED = "robust-accuracy/user-dp-certified"
 _TRIGGERS = (
     ("deviations/mnist-triggers", "deviations/mnist-triggers-ours"),
     ("deviations/cifar-triggers", "deviations/cifar-triggers-ours"),
@@ -144,16 +177,14 @@ DEVIATIONS = (
         theirs="15 pixels of rows and columns 23 to 27 are set to 1 after normalisation: on CIFAR not in the "
         "corner, and grey",
         ours="a filled triangle in the corner, 15 pixels on MNIST and 21 on CIFAR, as bright as any pixel is",
-        effect=partial(on_costs, attack="backdoor"),
-        panels=_TRIGGERS,
+        effects=(partial(on_costs, panels=_TRIGGERS, attack="backdoor"),),
     ),
     Deviation(
         what="distributed trigger",
         theirs="the last adversary's part lacks the last pixel",
         ours="the pixels are dealt out evenly, all of them. Costs are compared after training with parts of "
         "either trigger",
-        effect=partial(on_costs, attack="distributed-backdoor"),
-        panels=_TRIGGERS,
+        effects=(partial(on_costs, panels=_TRIGGERS, attack="distributed-backdoor"),),
     ),
     Deviation(
         what="label flips, share α",
@@ -178,14 +209,28 @@ DEVIATIONS = (
         theirs="training images are padded by 4, cropped at random and mirrored at random",
         ours="images as they are. Accuracies are compared after training on images that are moved by up to 4 "
         "pixels and mirrored, those of a step alike",
-        panels=(("deviations/cifar-crops", "certified-user-epsilon/cifar"),),
+        effects=(
+            partial(on_accuracy, panels=(("deviations/cifar-crops", "certified-user-epsilon/cifar"),)),
+            partial(
+                on_certified,
+                panels=(
+                    ("deviations/user-dp-crops", _DEFENDED),
+                    ("deviations/user-dp-crops-again", "deviations/user-dp-crops-again-ours"),
+                ),
+            ),
+        ),
     ),
     Deviation(
         what="head of the CIFAR network, and cohorts",
         theirs="every run draws a head of its own; cohorts have a fixed size",
         ours="a head of zeros; Poisson samples, which is what is accounted. Accuracies are compared after "
         "training with random heads and fixed cohorts",
-        panels=(("certified-user-epsilon/cifar-heads", "certified-user-epsilon/cifar"),),
+        effects=(
+            partial(
+                on_accuracy, panels=(("certified-user-epsilon/cifar-heads", "certified-user-epsilon/cifar"),)
+            ),
+            partial(on_certified, panels=(("deviations/user-dp-heads", _DEFENDED),)),
+        ),
     ),
     Deviation(
         what="batches and momentum (instance level)",
@@ -193,10 +238,16 @@ DEVIATIONS = (
         "from a model of its own",
         ours="Poisson samples, which is what is accounted, momentum from rest in every round, one model to "
         "start from. Accuracies are compared after training as there",
-        panels=(
-            ("instances-mnist/clean-3", "instances-mnist/certified"),
-            ("instances-mnist/clean-6", "instances-mnist/over-epsilon"),
-            ("instances-cifar/clean-2", "instances-cifar/over-epsilon"),
+        effects=(
+            partial(
+                on_accuracy,
+                panels=(
+                    ("instances-mnist/clean-3", "instances-mnist/certified"),
+                    ("instances-mnist/clean-6", "instances-mnist/over-epsilon"),
+                    ("instances-cifar/clean-2", "instances-cifar/over-epsilon"),
+                ),
+            ),
+            partial(on_largest, panels=(("deviations/instances-mnist", "instances-mnist/certified"),)),
         ),
     ),
     Deviation(
@@ -224,10 +275,14 @@ DEVIATIONS = (
         "geometric median is four steps from the mean",
         ours="as published: the mean of the middle two; n - f - 2 other updates; the n - f best at once in "
         "Multi-Krum; steps until the point rests",
-        effect=on_rules,
-        panels=(
-            ("deviations/rules-data", "robust-accuracy/defences-data"),
-            ("deviations/rules-updates", "robust-accuracy/defences-updates"),
+        effects=(
+            partial(
+                on_rules,
+                panels=(
+                    ("deviations/rules-data", "robust-accuracy/defences-data"),
+                    ("deviations/rules-updates", "robust-accuracy/defences-updates"),
+                ),
+            ),
         ),
     ),
 )

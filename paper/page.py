@@ -146,13 +146,13 @@ def _effort(studies: Sequence[Study], points: Sequence[Point], rows: Rows) -> It
         minutes, own = (
             device_seconds(row for apart, row in found if apart or not only) / 60 for only in (False, True)
         )
-        part = f"{own:.1f} of them for studies of our own; " if own else ""
+        part = f", {minutes - own:.1f} for the paper and {own:.1f} for studies of our own" if own else ""
         shared = shared_seconds(row for _, row in found) / 60
         yield (
-            f"* **{minutes:.1f} minutes so far** of one {hardware}: {len(found)} of {len(trained)} points; "
-            f"{part}what was measured side by side counts its part of the clock. It is exact for commands "
-            "none of whose rows was measured again later; seconds over the processes that ran beside each "
-            f"other, which count too much where two commands did, are {shared:.1f} minutes."
+            f"* **{minutes:.1f} minutes** of one {hardware} for {len(found)} of {len(trained)} points{part}: "
+            "what was measured side by side counts its part of the clock, which is exact for commands none "
+            "of whose rows was measured again later. What the panels say, seconds over the processes that ran "
+            f"beside each other, comes to {shared:.1f} minutes: too many where two commands ran at once."
         )
 
 
@@ -352,7 +352,6 @@ def _clean_table(clean: Sequence[Comparison]) -> Iterator[str]:
 def _provenance(found: Sequence[MeasuredRow], origin: Provenance) -> str:
     replicas = sorted({row.replicas for row in found if row.replicas})
     counted = f"O = {' and '.join(map(str, replicas))}; " if replicas else ""
-    seconds = device_seconds(found)
     hashes = ", ".join(dict.fromkeys(row.settings_sha256[:8] for row in found[:3]))
     more = " …" if len(found) > 3 else ""
     named = {row.commit[:9]: remark_of(row) for row in found if row.commit}
@@ -360,9 +359,19 @@ def _provenance(found: Sequence[MeasuredRow], origin: Provenance) -> str:
     torch = "".join(f"; PyTorch {one}" for one in sorted({row.torch for row in found if row.torch}))
     marked = origin.marked(found)
     return (
-        f"<sub>{counted}{found[0].hardware}, {seconds:.0f} s{torch}; settings {hashes}{more}{commits}"
+        f"<sub>{counted}{_devices(found)}{torch}; settings {hashes}{more}{commits}"
         f"{'; ' if marked else ''}{marked}</sub>\n"
     )
+
+
+def _devices(found: Sequence[MeasuredRow]) -> str:
+    """What the rows ran on and for how long, each device with its own rows."""
+    parts = []
+    for hardware in dict.fromkeys(row.hardware for row in found):
+        rows = [row for row in found if row.hardware == hardware]
+        part = "" if len(rows) == len(found) else f" ({len(rows)} of {len(found)} points)"
+        parts.append(f"{hardware}, {shared_seconds(rows):.0f} s{part}")
+    return "; ".join(parts)
 
 
 def _image(study: Study, panel: Panel) -> str:

@@ -1,5 +1,6 @@
 """The table of defences: who is judged by what, and what the published numbers say of themselves."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,17 @@ from fedproof.attacks.backdoor import default_size, triangle
 from paper import Rows, load_studies
 from paper.clean import CLOSE
 from paper.defences import defended, lines_of
-from paper.deviations import DEVIATIONS, Deviation, differences, on_costs, on_rules
+from paper.deviations import (
+    DEVIATIONS,
+    Deviation,
+    on_accuracy,
+    on_certified,
+    on_costs,
+    on_largest,
+    on_rules,
+)
 from paper.published import Published
-from paper.results import WIDE, Clean, CostCell
+from paper.results import WIDE, CertifiedCurve, Clean, CostCell
 from paper.rows import line_of, of_kind
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -120,10 +129,41 @@ def test_the_effect_of_a_deviation_is_that_of_the_rows(measured_row, tmp_path):
     ]
     (tmp_path / "rows.jsonl").write_text("".join(map(line_of, rows)))
     found = Rows(tmp_path / "rows.jsonl")
-    assert list(differences(found, "a/there", "a/here")) == [pytest.approx(5.0)]
-    one = Deviation(what="it", theirs="so", ours="else", panels=(("a/there", "a/here"),))
-    assert one.measured(found).startswith("accuracy as there +5.00 points")
+    panels = (("a/there", "a/here"),)
+    one = Deviation(what="it", theirs="so", ours="else", effects=(partial(on_accuracy, panels=panels),))
+    assert one.measured(found) == (
+        "accuracy as there +5.00 points against ours in the median, +5.00 to +5.00 over 1 levels of noise"
+    )
     assert Deviation(what="it", theirs="so", ours="else").measured(found) == "not measured"
+
+
+def test_the_effect_on_certificates_is_that_of_the_rows(measured_row, tmp_path):
+    def row(key, noise, share, largest):
+        curve = CertifiedCurve(
+            method="paper", relation=None, failure_probability=None, accuracy=(0.9, 0.8, *share)
+        )
+        result = Clean(
+            accuracy=0.9, accuracy_std=0.0, ensemble_accuracy=0.9, curves=(curve,), paper_largest=largest,
+            epsilon={"paper": 0.5},
+        )  # fmt: skip
+        return measured_row(result, key=key, values={"mechanism.noise_multiplier": noise})
+
+    rows = [
+        row("a/there/1", "1", (0.5,), 3.0),
+        row("a/here/1", "1", (0.4,), 4.0),
+        row("a/there/2", "2", (), 1.0),  # a curve ends where it is zero
+        row("a/here/2", "2", (0.1,), 1.5),
+        row("a/there/3", "3", (0.1,), 9.0),
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(map(line_of, rows)))
+    found, panels = Rows(tmp_path / "rows.jsonl"), (("a/there", "a/here"),)
+    assert on_certified(found, panels) == (
+        "certified for k = 2 by the paper's formula as there 0.00 points against ours in the median, "
+        "-10.00 to +10.00 over 2 levels of noise"
+    )
+    assert on_largest(found, panels) == (
+        "the paper's K as there -0.75 against ours in the median, -1.00 to -0.50 over 2 levels of noise"
+    )
 
 
 def test_attacks_and_rules_as_there_are_compared_with_ours_of_the_same_name(measured_row, attacked, tmp_path):
@@ -158,7 +198,8 @@ def test_attacks_and_rules_as_there_are_compared_with_ours_of_the_same_name(meas
 def test_deviations_that_rows_can_tell_have_them():
     rows = Rows(EXPERIMENTS / "results" / "rows.jsonl")
     for one in DEVIATIONS:
-        assert bool(one.panels) == (" as there " in one.measured(rows))
+        assert all(" as there " in effect(rows) for effect in one.effects)
+        assert one.effects or one.measured(rows) == one.otherwise
 
 
 def test_the_trigger_has_the_stated_number_of_pixels():

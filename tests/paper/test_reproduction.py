@@ -75,7 +75,8 @@ def test_points_that_share_first_updates_are_neighbours_and_long_ones_begin():
     found = [point for point in run._arranged(points) if point.config is not None]
     assert {point.key for point in found} == {point.key for point in points if point.config is not None}
     shared = [
-        (point.config.data, point.config.model, point.config.mechanism.local_training) for point in found
+        (config.data, config.model, config.mechanism.local_training, config.ensemble.seed)
+        for config in (point.config for point in found)
     ]
     groups = [repr(each) for each, _ in groupby(shared)]
     assert len(groups) == len(set(groups)) < len(found) / 4
@@ -151,11 +152,25 @@ def test_the_page_tells_how_much_was_trained_and_how_long_it_took(measured, expe
     rows = [replace(row, hardware="card", seconds=120.0, wall=36.0) for row in measured.under("small")]
     (tmp_path / "rows.jsonl").write_text("".join(map(line_of, rows[:7])))
     text = page(load_studies(experiments), experiments, Rows(tmp_path / "rows.jsonl"))
-    assert "* **4.2 minutes so far** of one card: 7 of 8 points; what was measured side by side" in text
-    assert "which count too much where two commands did, are 14.0 minutes." in text
+    assert "* **4.2 minutes** of one card for 7 of 8 points: what was measured side by side counts" in text
+    assert "comes to 14.0 minutes: too many where two commands ran at once." in text
     own = [study.model_copy(update={"own": True}) for study in load_studies(experiments)]
     text = page(own, experiments, Rows(tmp_path / "rows.jsonl"))
-    assert "of one card: 7 of 8 points; 4.2 of them for studies of our own; what was" in text
+    assert "of one card for 7 of 8 points, 0.0 for the paper and 4.2 for studies of our own: what" in text
+
+
+def test_a_panel_measured_on_two_devices_says_what_each_took(measured, experiments, tmp_path):
+    rows = list(measured.under("small"))
+    panel = [row for row in rows if row.key.startswith("small/certified/")]
+    parts = [replace(row, hardware="card", seconds=2.0, jobs=2) for row in panel[:-1]]
+    parts.append(replace(panel[-1], hardware="slow card", seconds=600.0))
+    (tmp_path / "rows.jsonl").write_text("".join(map(line_of, parts)))
+    text = page(load_studies(experiments), experiments, Rows(tmp_path / "rows.jsonl"))
+    count = len(panel)
+    assert (
+        f"card, {count - 1} s ({count - 1} of {count} points); slow card, 600 s (1 of {count} points);"
+        in text
+    )
 
 
 def test_statements_can_be_false(measured_row, tmp_path):
