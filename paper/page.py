@@ -151,8 +151,8 @@ def _effort(studies: Sequence[Study], points: Sequence[Point], rows: Rows) -> It
         yield (
             f"* **{minutes:.1f} minutes** of one {hardware} for {len(found)} of {len(trained)} points{part}: "
             "what was measured side by side counts its part of the clock, which is exact for commands none "
-            "of whose rows was measured again later. What the panels say, seconds over the processes that ran "
-            f"beside each other, comes to {shared:.1f} minutes: too many where two commands ran at once."
+            "of whose rows was measured again later. What the panels say, seconds over the processes that "
+            f"ran beside each other, comes to {shared:.1f} minutes: too many where two commands ran at once."
         )
 
 
