@@ -1,14 +1,15 @@
-"""Every ε, accuracy, K and second that the paper prints beside ours."""
+"""Every ε, accuracy, K and second that the paper prints in tables and lists beside ours."""
 
 import math
 from collections.abc import Iterator, Sequence
 
 from fedproof.config import Config
+from paper import captions
 from paper.clean import CLOSE
 from paper.defences import certified_share, defended, no_attack
-from paper.printed import Printed, Sources, setting_of, settings
+from paper.printed import Place, Printed, Sources, setting_of, settings
 from paper.published import Published
-from paper.results import AttackCell, Attacked, Budgets, Clean, Dopamine, RunTime, Trained
+from paper.results import Budgets, Clean, Dopamine, RunTime, Trained
 from paper.rows import of_kind
 from paper.sizes import INSTANCES, PANELS, Size, best, nearest, size_of, sizes_of
 
@@ -24,8 +25,7 @@ def printed(sources: Sources) -> list[Printed]:
         *_clipping(sources),
         *_seconds(sources),
         *_robust(sources),
-        *_attacks(sources),
-        *_captions(sources),
+        *captions.printed(sources),
     ]
 
 
@@ -210,10 +210,20 @@ def _beside(found: Sequence[Size], epsilon: float) -> str:
 
 def _budget(sources: Sources) -> Iterator[Printed]:
     """InsDP-FedSGD against Dopamine."""
-    values, setting = sources.published.values["fedsgd_vs_dopamine"], sources.published.dopamine
-    for key in ("sigma", "clip_norm", "batch_sampling", "rounds"):
-        ours = {"batch_sampling": setting.batch_probability}.get(key) or float(getattr(setting, key, 0.0))
-        yield setting_of("Dopamine", key, ("fedsgd_vs_dopamine", key), values[key], ours)
+    values = sources.published.values["fedsgd_vs_dopamine"]
+    names = ("sigma", "clip_norm", "batch_sampling", "rounds", "users")
+    settings: list[tuple[Place, float]] = [((key,), values[key]) for key in names]
+    settings += [(("cohorts", number), cohort) for number, cohort in enumerate(values["cohorts"])]
+    for place, value in settings:
+        yield Printed(
+            table="Settings taken from here as they are",
+            what=f"Dopamine, {' '.join(map(str, place)).replace('_', ' ')}",
+            place=("fedsgd_vs_dopamine", *place),
+            published=value,
+            ours=None,
+            within=0.0,
+            why="accounted with it",
+        )
     curves = [
         one for _, found in of_kind(sources.rows.under("fedsgd-dopamine"), Dopamine) for one in found.curves
     ]
@@ -231,7 +241,7 @@ def _budget(sources: Sources) -> Iterator[Printed]:
 
 def _clipping(sources: Sources) -> Iterator[Printed]:
     values = sources.published.values["clipping_comparison"]
-    for data, panel in _DATA.items():
+    for data, panel in captions.DATA.items():
         config = sources.configs.get(f"certified-clipping/{panel}")
         flat = sources.rows.under(f"certified-clipping/{panel}/clip=flat")
         spent = [one.epsilon["paper"] for _, one in of_kind(flat, Trained)]
@@ -330,66 +340,3 @@ def _robust(sources: Sources) -> Iterator[Printed]:
 def _why(attack: str) -> str:
     optimised = attack in ("min-max", "min-sum")
     return "see what differs, in the section on robust accuracy" if optimised else ""
-
-
-def _attacks(sources: Sources) -> Iterator[Printed]:
-    """ε and k of the attacks on ten classes."""
-    for key, value in sources.published.values["ten_classes"].items():
-        data, over_k = key.split()[0], "over k" in key
-        panel = f"ten-classes/{data}-bkd" + ("-over-k" if over_k else "")
-        rows = sources.rows.under(panel)
-        sizes: list[AttackCell] = [one for row in rows for one in row.attacks]
-        if over_k:
-            spent = [one.epsilon["paper"] for _, one in of_kind(rows, Attacked)]
-            ours = round(spent[0], 2) if spent else None
-        else:
-            ours = value if value in {one.adversaries for one in sizes} else None
-        yield Printed(
-            table="Attacks on ten classes",
-            what=key,
-            place=("ten_classes", key),
-            published=value,
-            ours=ours,
-            within=0.0,
-        )
-
-
-_DATA = {"mnist": "mnist", "cifar": "cifar", "sent140": "tweets"}
-_ATTACKS = {"backdoor": "bkd", "label-flip": "lf"}
-
-
-def _captions(sources: Sources) -> Iterator[Printed]:
-    """ε, which captions cut to two digits, and k."""
-    for caption, values in sources.published.values["captions"].items():
-        for what, value in values.items():
-            panel, attack = _panel_of(caption, what)
-            rows = sources.rows.under(panel)
-            spent = [one.epsilon["paper"] for _, one in of_kind(rows, Trained) if one.epsilon]
-            sizes = {one.adversaries for row in rows for one in row.attacks if one.attack == attack}
-            ours: float | None = value if value in sizes else None
-            if caption.endswith("epsilon"):
-                ours = math.floor(100 * spent[0]) / 100 if spent else None
-            slip = caption.startswith("ten classes")
-            yield Printed(
-                table="Captions",
-                what=f"{caption}, {what}",
-                place=("captions", caption, what),
-                published=value,
-                ours=math.nan if slip else ours,
-                within=0.0,
-                why="a slip: these figures are over k" if slip else "",
-            )
-
-
-def _panel_of(caption: str, what: str) -> tuple[str, str]:
-    """The panel that a caption of the paper belongs to, and the attack."""
-    experiment, _, attack = what.partition(" ")
-    level, _, data = experiment.partition("-")
-    over = "over-k" if "over k" in caption else "over-epsilon"
-    if level == "instance":
-        return f"instances-{data}/{over}", attack
-    if caption.startswith("clippings"):
-        return f"certified-clipping/{_DATA[data]}/clip=flat", attack
-    if over == "over-k":
-        return f"inefficacy-users/{_DATA[data]}-{_ATTACKS.get(attack)}-alpha", attack
-    return f"inefficacy-epsilon/{_DATA[data]}", attack

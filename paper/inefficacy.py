@@ -17,7 +17,7 @@ STUDIES = {
 NEEDED = {"users": ("inefficacy-epsilon", "ten-classes"), "instances": ("needed-instances",)}
 """The same, where it is asked how many an attack needs."""
 
-_FULL = 0.999  # of C̄: a mean above it is at its bound
+FULL = 0.999  # of C̄: a mean above it is at its bound
 _HARDLY = 0.05  # of the larger cost: what "did not vary much" is taken to mean
 
 
@@ -71,7 +71,7 @@ def saturated(row: MeasuredRow, cell: AttackCell) -> bool:
     cost = PRINTED.of(row, cell)
     assert cost is not None
     assert cost.bound is not None
-    return min(cost.clean, cost.attacked) >= _FULL * cost.bound
+    return min(cost.clean, cost.attacked) >= FULL * cost.bound
 
 
 def conclusions(rows: Rows, foreign: Collection[str]) -> Iterator[Statement]:
@@ -155,7 +155,7 @@ def _tight(found: Sequence[Attack]) -> Iterator[Statement]:
         few, many = ratios[False], ratios[True]
         apart = f"; with ten classes {min(many):.3g} to {max(many):.3g} times" if many else ""
         yield Statement(
-            claim=f"the paper's bound is tight for k = 1: J(D') is at most {_TIGHT:g} times it",
+            claim=f"the paper's bound is tight for k = 1: J(D') is at most {_TIGHT:g} times it (two classes)",
             holds=judged([counted(few, lambda ratio: ratio <= _TIGHT)]),
             evidence=f"as the paper draws it {min(few):.2f} to {max(few):.2f} times in {len(few)} attacks on "
             f"two classes{apart}",
@@ -174,14 +174,18 @@ def _over_options(found: Sequence[Attack]) -> Iterator[Statement]:
         )
     gamma = list(_varied(found, "attack.scale"))
     if gamma:
-        equal = sum(one.cost == other.cost for _, one, other in gamma)
+        drawn = _measured(VIEWS[-1], gamma)
+        equal = counted(drawn, lambda pair: pair[0].attacked == pair[1].attacked)
+        told = f"; as the paper draws it {equal[0]} of {equal[1]} are the same, the updates being clipped"
         hardly = _by_view("J(D') hardly varies with γ", gamma, _alike, "pairs of neighbouring γ")
-        told = f"; in {equal} of {len(gamma)} pairs it is the same to the last digit, both being clipped"
-        yield replace(hardly, evidence=hardly.evidence + told)
-    kinds = [step for step in _kinds(found) if step[1].adversaries > 1]  # one alone has the whole trigger
-    if kinds:
+        yield replace(hardly, evidence=hardly.evidence + told * bool(drawn))
+    dealt = [step for step in _kinds(found) if step[1].adversaries > 1]  # one alone has the whole trigger
+    if dealt:
         yield _by_view(
-            "J(D') hardly varies with the attack (backdoor, distributed backdoor)", kinds, _alike, "pairs"
+            "J(D') hardly varies with the attack (backdoor, distributed backdoor, label flips)",
+            [*dealt, *_flips(found)],
+            _alike,
+            "pairs",
         )
 
 
@@ -244,6 +248,21 @@ def _kinds(found: Sequence[Attack]) -> Iterator[Step]:
             yield row, other[1], one
 
 
+def _flips(found: Sequence[Attack]) -> Iterator[Step]:
+    """Backdoors beside label flips by as many adversaries, on the same models."""
+    by = {(row.key, one.attack, one.adversaries): one for row, one in found}
+    for row, one in found:
+        other = by.get((row.key, "label-flip", one.adversaries))
+        if one.attack == "backdoor" and other is not None:
+            yield row, one, other
+
+
+def _measured(view: View, steps: Sequence[Step]) -> list[Pair]:
+    """Both costs of each step, where both were measured this way."""
+    costs = ((view.of(row, one), view.of(row, other)) for row, one, other in steps)
+    return [(one, other) for one, other in costs if one is not None and other is not None]
+
+
 def _by_view(
     claim: str,
     steps: Sequence[Step],
@@ -254,8 +273,7 @@ def _by_view(
     """A claim about pairs, by every cost that was measured; one clipped to its bound does not decide it."""
     counts: dict[str, tuple[int, int]] = {}
     for view in views:
-        costs = [(view.of(row, one), view.of(row, other)) for row, one, other in steps]
-        known = [(one, other) for one, other in costs if one is not None and other is not None]
+        known = _measured(view, steps)
         if known:
             counts[view.name] = counted(known, holds)
     decisive = [count for name, count in counts.items() if name != PRINTED.name] or list(counts.values())

@@ -97,7 +97,7 @@ class Published:
 
     @property
     def dopamine(self) -> DopamineSetting:
-        """Setting of the comparison; N is that of its q.
+        """Setting of the comparison; users and cohorts are those of its q, 10/30 and 20/30.
 
         δ is not printed: from 1.551e-4 to 1.589e-4 it gives both published ε, and nothing else does.
         """
@@ -107,8 +107,8 @@ class Published:
             clip_norm=found["clip_norm"],
             batch_probability=found["batch_sampling"],
             rounds=found["rounds"],
-            users=30,
-            cohorts=(10, 20),
+            users=found["users"],
+            cohorts=tuple(found["cohorts"]),
             delta=1.57e-4,
             printed=found["q=10/30"],
         )
@@ -125,6 +125,11 @@ class Published:
     def best_epsilon(self, experiment: str) -> float:
         """At which ε the largest K is reached."""
         return float(self.values["best_epsilon_for_largest_k"][experiment])
+
+    @property
+    def most_lost(self) -> float:
+        """Points that UserDP-FedAvg loses under an attack, at most, as the text says."""
+        return float(self.values["largest_loss_under_attack"]["user-cifar"])
 
     def cohort(self, experiment: str) -> tuple[int, int]:
         """How many users there are, and how many of them a round draws."""

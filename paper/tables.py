@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from paper.figures import label_of, measured_views
-from paper.inefficacy import PRINTED, View, saturated
+from paper.inefficacy import FULL, PRINTED, View, saturated
 from paper.results import AS_PRINTED, AttackCell, Attacked, Clean, Needed
 from paper.rows import MeasuredRow, Rows, of_kind
 from paper.sizes import Size, clipping_sizes, size_of
@@ -129,6 +129,6 @@ def needed_table(panel: Panel, found: Sequence[MeasuredRow]) -> Iterator[str]:
     for row, result in needed:
         pairs = zip(result.tight, result.paper, strict=True)
         cells = [f"{'> 200' if tight is None else f'{tight:g}'} / {paper:.1f}" for tight, paper in pairs]
-        full = " = C̄" if bound is not None and result.cost >= bound else ""
+        full = " = C̄" if bound is not None and result.cost >= FULL * bound else ""
         yield f"| {label_of(row)} | {result.cost:.4f}{full} | {' | '.join(cells)} |"
     yield ""

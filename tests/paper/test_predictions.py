@@ -6,7 +6,7 @@ import pytest
 
 from paper import Rows, load_studies, predictions
 from paper.published import Published
-from paper.results import CertifiedCurve
+from paper.results import CertifiedCurve, Clean
 from paper.rows import line_of
 from paper.sizes import INSTANCES, PANELS
 
@@ -120,6 +120,42 @@ def test_clippings_that_train_the_same_models_do_not_differ(verdicts):
     assert clippings(verdicts, flat=HIGH, per_layer=HIGH, **rest) == ["open", "no", "yes"]
     assert clippings(verdicts, flat=HIGH, per_layer=MIXED, **rest) == ["open", "open", "yes"]
     assert clippings(verdicts, flat=LOW, per_layer=HIGH, **rest) == ["no", "yes", "yes"]
+
+
+def none_is_best(verdicts, *data):
+    """Of parts by clipping, on MNIST and then on CIFAR."""
+    points = [
+        (f"certified-clipping/{name}", {"mechanism.clip": clip}, 0.5, size, 0.5, (1.0,))
+        for name, parts in zip(("mnist", "cifar"), data, strict=True)
+        for clip, size in zip(("flat", "per-layer", "median", "per-layer-median"), parts, strict=True)
+    ]
+    found = verdicts(predictions._clippings, *points)
+    return found["no clipping certifies most on all data sets (at the printed ε)"]
+
+
+def test_no_clipping_is_best_only_if_each_is_beaten_somewhere(verdicts):
+    found = none_is_best(verdicts, (HIGH, LOW, LOW, LOW), (LOW, LOW, HIGH, HIGH))
+    assert found.verdict == "yes"
+    assert "; median: less than flat;" in found.evidence
+    found = none_is_best(verdicts, (HIGH, LOW, LOW, LOW), (HIGH, LOW, LOW, LOW))
+    assert found.verdict == "open"
+    assert "flat: less than none;" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "verdict"), [((0.9, 0.8, 0.7), "yes"), ((0.9, 0.8, 0.85), "no"), ((0.7, 0.8, 0.9), "no")]
+)
+def test_users_who_differ_cost_accuracy_only_if_the_rows_say_so(measured_row, tmp_path, accuracies, verdict):
+    def row(name, accuracy):
+        result = Clean(accuracy=accuracy, accuracy_std=0.0, ensemble_accuracy=1.0, epsilon={"paper": 0.5})
+        return measured_row(result, f"{PANELS[name][1]}/0", {"mechanism.noise_multiplier": "2"})
+
+    names = ("user-mnist", "user-mnist-dir1", "user-mnist-dir0.5")
+    lines = [line_of(row(name, accuracy)) for name, accuracy in zip(names, accuracies, strict=True)]
+    (tmp_path / "rows.jsonl").write_text("".join(lines))
+    [found] = predictions._less_accurate(Rows(tmp_path / "rows.jsonl"))
+    assert found.verdict == verdict
+    assert found.evidence.endswith("of 2 steps on MNIST and CIFAR")
 
 
 AS_THERE = (
