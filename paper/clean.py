@@ -1,10 +1,11 @@
 """Published clean accuracies beside ours."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from paper.published import Budget, Published
-from paper.results import Trained
+from paper.results import Clean, Trained
 from paper.rows import MeasuredRow, Rows, of_kind
 from paper.study import Panel, Study, rows_key
 
@@ -24,6 +25,7 @@ class Comparison:
         substitute: what stands in for the paper's data, empty if they are the same.
         shown: the same of the models that are certified or attacked, which may be trained otherwise; None:
             none are.
+        spread: standard deviation between the replicas; None where a row does not hold it.
     """
 
     published: Budget
@@ -31,6 +33,19 @@ class Comparison:
     replicas: int
     substitute: str
     shown: float | None = None
+    spread: float | None = None
+
+    @property
+    def chance(self) -> str:
+        """How far chance alone may move our mean; empty where that is not known."""
+        if not self.spread:
+            return ""
+        error = self.spread / math.sqrt(self.replicas)
+        away = abs(self.measured - self.published.accuracy) / error if self.published.accuracy else 0.0
+        return (
+            f"our mean is {away:.1f} standard errors away: {self.replicas} replicas that differ by "
+            f"{self.spread:.1f} points"
+        )
 
     @property
     def close(self) -> bool:
@@ -102,6 +117,7 @@ def _comparison(entry: Budget, found: list[_Found]) -> Comparison:
         replicas=sum(one.replicas for one in used),
         substitute=used[0].panel.substitute or "",
         shown=_percent(_largest(others)) if others else None,
+        spread=_spread(used),
     )
 
 
@@ -113,6 +129,12 @@ def _largest(found: list[_Found]) -> list[_Found]:
 
 def _percent(found: list[_Found]) -> float:
     return 100 * sum(one.accuracy for one in found) / len(found)
+
+
+def _spread(found: list[_Found]) -> float | None:
+    """In points; that of all rows is the root of their mean variance, each of as many replicas."""
+    known = [one.row.result.accuracy_std for one in found if isinstance(one.row.result, Clean)]
+    return 100 * math.hypot(*known) / math.sqrt(len(known)) if len(known) == len(found) else None
 
 
 def _rows(studies: Sequence[Study], rows: Rows) -> Iterator[_Found]:

@@ -7,10 +7,11 @@ from fedproof.config import Config
 from paper import captions
 from paper.clean import CLOSE
 from paper.defences import certified_share, defended, no_attack
+from paper.predictions import trained_as_there
 from paper.printed import Place, Printed, Sources, setting_of, settings
 from paper.published import Published
 from paper.results import Budgets, Clean, Dopamine, RunTime, Trained
-from paper.rows import of_kind
+from paper.rows import Rows, of_kind
 from paper.sizes import INSTANCES, PANELS, Size, best, nearest, size_of, sizes_of
 
 
@@ -67,7 +68,8 @@ def _training(sources: Sources) -> Iterator[Printed]:
             elif name == "accuracy":
                 found, table = clean.get(key), f"Clean accuracy, {entry.experiment}"
                 ours, within = found.measured if found else None, CLOSE
-                why = _NOT_THEIR_DATA if found and found.substitute else ""
+                if found is not None:
+                    why = _NOT_THEIR_DATA if found.substitute else found.chance
             yield Printed(
                 table=table, what=what, place=place, published=value, ours=ours, within=within, why=why
             )
@@ -85,10 +87,17 @@ def _training(sources: Sources) -> Iterator[Printed]:
 
 # --- K ------------------------------------------------------------------------------------------------------
 
-_ELSEWHERE = {
-    "instance-mnist": "certificates are of Poisson batches, whose models stay accurate under more noise",
-    "user-sent140": "not the paper's data",
-}
+
+def _elsewhere(rows: Rows, published: Published, name: str) -> str:
+    """Why another ε is the best of ours."""
+    if name == "user-sent140":
+        return _NOT_THEIR_DATA
+    if name != "instance-mnist":
+        return ""
+    why = "certificates are of Poisson batches, whose models stay accurate under more noise"
+    return "; ".join(
+        [why, *(f"trained as there, {one.evidence}" for one in trained_as_there(rows, published))]
+    )
 
 
 def _best_epsilon(sources: Sources) -> Iterator[Printed]:
@@ -105,7 +114,7 @@ def _best_epsilon(sources: Sources) -> Iterator[Printed]:
                 published=value,
                 ours=top.epsilon if top else None,
                 within=abs(top.epsilon - value) if top and same else 0.0,  # no other ε of ours is nearer
-                why=_contradicted(published, name) or _ELSEWHERE.get(name, ""),
+                why=_contradicted(published, name) or _elsewhere(rows, published, name),
             )
     for name, value in published.best_epsilon_at_two.items():
         curves = [
@@ -121,7 +130,7 @@ def _best_epsilon(sources: Sources) -> Iterator[Printed]:
             published=value,
             ours=at if share[0] or at is None else math.nan,
             within=1e-4,
-            why=_ELSEWHERE.get(name, "") if not share[0] else "",
+            why=_NOT_THEIR_DATA if name == "user-sent140" and not share[0] else "",
         )
 
 
@@ -333,10 +342,22 @@ def _robust(sources: Sources) -> Iterator[Printed]:
                     published=value,
                     ours=ours,
                     within=CLOSE,
-                    why=_why(name),
+                    why=_as_there(rows, server, k) if name == "certified" else _why(name),
                 )
 
 
 def _why(attack: str) -> str:
     optimised = attack in ("min-max", "min-sum")
     return "see what differs, in the section on robust accuracy" if optimised else ""
+
+
+def _as_there(rows: Rows, server: str, size: int) -> str:
+    """What is certified of models trained in two ways as there: neither explains what is printed."""
+    ways = {"heads and cohorts": "user-dp-heads", "crops": "user-dp-crops"}
+    found = {name: certified_share(rows, f"deviations/{panel}") for name, panel in ways.items()}
+    told = [
+        f"{shares[server, size]:.4g} with {name} as there"
+        for name, shares in found.items()
+        if (server, size) in shares
+    ]
+    return f"unexplained: {' and '.join(told)}" if told else ""

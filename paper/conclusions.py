@@ -32,10 +32,11 @@ def statements(
 def _budgets(rows: Rows) -> Iterator[Statement]:
     for _, found in of_kind(rows.under("privacy-budgets"), Budgets):
         yield Statement(
-            claim="every published ε is reproduced to four decimals",
+            claim="every ε published for a training is reproduced to four decimals",
             holds=found.equal == len(found.rows),
             evidence=f"{found.equal} of {len(found.rows)}",
             own=True,
+            agreement=True,
         )
     for _, measured in of_kind(rows.under("fedsgd-dopamine"), Dopamine):
         last = [(one.own[-1], one.dopamine[-1]) for one in measured.curves]
@@ -59,6 +60,7 @@ def _clean(clean: Sequence[Comparison]) -> Iterator[Statement]:
             evidence=f"{near} of {len(own)}, trained as the paper's code does where that matters; of the "
             f"models that are certified or attacked here {these} of {len(shown)}",
             own=True,
+            agreement=True,
         )
 
 

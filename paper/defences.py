@@ -3,7 +3,6 @@
 A defence is judged by one model, on average over the replicas; UserDP-FedAvg by its certified ensemble.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.report.chart import new_figure, save_figure
-from paper.figures import colours, label_of
+from paper.figures import colours
+from paper.names import display_name, label_of, own_name
 from paper.published import Published
 from paper.results import AttackCell, Clean
 from paper.rows import MeasuredRow, Rows, of_kind
@@ -51,12 +51,12 @@ def defended(rows: Sequence[MeasuredRow], published: Published) -> list[Defended
     return [
         Defended(
             server=label_of(row),
-            name=_server(row),
+            name=server_of(row),
             rule=rule_of(row) is not None,
             attack=one.attack,
             size=one.adversaries,
             ours=100 * _judged(row, one),
-            theirs=published.robust_accuracy(_server(row), one.attack, one.adversaries),
+            theirs=published.robust_accuracy(server_of(row), one.attack, one.adversaries),
             certified=one.certified_accuracy,
         )
         for row in rows
@@ -92,7 +92,7 @@ def lines_of(rows: Sequence[MeasuredRow], published: Published) -> list[Line]:
         for one in row.attacks:
             if rule_of(row) is not None and one.replica_accuracy is not None:
                 printed = [
-                    published.robust_accuracy(_server(row), name, one.adversaries)
+                    published.robust_accuracy(server_of(row), name, one.adversaries)
                     for name in ("no attack", one.attack)
                 ]
                 ours = (100 * one.clean_replica_accuracy, 100 * one.replica_accuracy)
@@ -123,16 +123,18 @@ def no_attack(rows: Rows) -> dict[str, float]:
     """By server: its accuracy in percent without attack, judged as under attack."""
     found = ((row, row.attacks[0]) for row in rows.under(_STUDY) if row.attacks)
     return {
-        _server(row): 100 * (one.clean_accuracy if rule_of(row) is None else one.clean_replica_accuracy)
+        server_of(row): 100 * (one.clean_accuracy if rule_of(row) is None else one.clean_replica_accuracy)
         for row, one in found
     }
 
 
-def certified_share(rows: Rows) -> dict[tuple[str, int], float]:
+def certified_share(
+    rows: Rows, panel: str = "robust-accuracy/user-dp-certified"
+) -> dict[tuple[str, int], float]:
     """By server and k: certified accuracy in percent, by the paper's formula without confidence."""
     return {
-        (_server(row), size): 100 * at(one.curve("paper", None, False), size)
-        for row, one in of_kind(rows.under(f"{_STUDY}/user-dp-certified"), Clean)
+        (server_of(row), size): 100 * at(one.curve("paper", None, False), size)
+        for row, one in of_kind(rows.under(panel), Clean)
         for size in _SIZES
     }
 
@@ -266,7 +268,7 @@ def draw_defences(title: str, found: Sequence[Defended], path: Path) -> None:
                 # Where the paper prints nothing the line has a gap.
                 theirs = [float("nan") if one.theirs is None else one.theirs for one in cells]
                 axes.plot(sizes, theirs, ":", **look)
-            axes.set(xlabel="k (dotted: published)", title=attack)
+            axes.set(xlabel="k (dotted: published)", title=display_name(attack))
             axes.title.set_fontsize(9)
         pictures[0].set_ylabel("accuracy under attack, %")
         figure.legend(loc="outside lower center", ncols=4, fontsize=7, frameon=False)
@@ -285,20 +287,10 @@ def rule_of(row: MeasuredRow) -> str | None:
     return row.values.get("aggregation.rule")
 
 
-def _server(row: MeasuredRow) -> str:
+def server_of(row: MeasuredRow) -> str:
     """What the row's server is called in the paper's table."""
     called = rule_of(row)
     if called is not None:
         rule = own_name(called)
         return {"mean": "fedavg", "geometric-median": "rfa"}.get(rule, rule)
     return f"user-dp eps {row.paper_epsilon or 0:.4g}"
-
-
-def own_name(called: str) -> str:
-    """Our name for a rule, an attack or a value, whether it stands in a module of its own or not.
-
-    >>> own_name("paper.theirs:geometric_median"), own_name("paper.theirs:DistributedBackdoor")
-    ('geometric-median', 'distributed-backdoor')
-    """
-    name = called.rpartition(":")[2]
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).replace("_", "-").lower()

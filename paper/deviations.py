@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, median
 
-from paper.defences import own_name, rule_of
+from paper.defences import rule_of
+from paper.names import own_name
 from paper.results import WIDE, AttackCell, Attacked, Clean, CostCell, Trained
 from paper.rows import MeasuredRow, Rows, of_kind
 from paper.sizes import size_of

@@ -7,21 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from fedproof.report.chart import new_figure, save_figure
+from fedproof.threat import Relation
 from paper.inefficacy import VIEWS, View
+from paper.names import display_name, label_of
 from paper.results import AS_PRINTED, Clean, CostCell, Dopamine, Needed, Renyi
 from paper.rows import MeasuredRow, of_kind
+from paper.shown import RELATIONS, Shown
 
 WAYS = (
     ("the paper's formula", "paper", None),
-    ("tight, adversaries join", "mean", "join"),
-    ("tight, adversaries replace", "mean", "replace"),
+    ("tight, adversaries join", "mean", Relation.JOIN),
+    ("tight, adversaries replace", "mean", Relation.REPLACE),
 )
+MARK = "†"  # of certificates that are no proof
 DEFAULT = "margin"  # the certificate of fedproof where nothing else is asked for, always with confidence
 
 
-def draw_panel(measure: str, title: str, rows: Sequence[MeasuredRow], path: Path) -> bool:
+def draw_panel(shown: Shown, path: Path) -> bool:
     """Draw a panel's rows into `path`; False where there is nothing to draw."""
-    drawers: dict[str, Callable[[Any, Sequence[MeasuredRow]], None]] = {
+    drawers: dict[str, Callable[[Any, Shown], None]] = {
         "certified": _certified,
         "attacked": _attacked,
         "costs": _attacked,
@@ -29,52 +33,39 @@ def draw_panel(measure: str, title: str, rows: Sequence[MeasuredRow], path: Path
         "dopamine": _dopamine,
         "renyi": _renyi,
     }
-    if measure not in drawers or not rows:
+    measure = shown.panel.measure
+    if measure not in drawers or not shown.rows:
         return False
-    several = measure == "costs" and len(measured_views(rows)) > 1
+    several = measure == "costs" and len(measured_views(shown.rows)) > 1
     wide = several or measure in ("certified", "dopamine", "renyi")
     with new_figure((9.0 if wide else 6.0, 6.4 if several else 3.6)) as figure:
-        figure.suptitle(title, fontsize=11)
-        drawers[measure](figure, rows)
+        figure.suptitle(shown.title, fontsize=11)
+        drawers[measure](figure, shown)
         if any(axes.get_legend_handles_labels()[0] for axes in figure.axes):
             figure.legend(loc="outside lower center", ncols=4 if wide else 2, fontsize=7, frameon=False)
         save_figure(figure, path)
     return True
 
 
-def label_of(row: MeasuredRow) -> str:
-    """What tells a row from its neighbours: ε where the noise varies, else the varied values."""
-    if set(row.values) == {"mechanism.noise_multiplier"} and row.paper_epsilon is not None:
-        return f"ε = {row.paper_epsilon:.4g}"
-    names = {"poison_fraction": "α", "scale": "γ", "noise_multiplier": "σ"}
-    parts = {key.rpartition(".")[2]: value for key, value in row.values.items()}
-    if "clip" in parts and row.paper_epsilon is not None:  # some clippings spend more than others
-        parts["ε"] = f"{row.paper_epsilon:.4g}"
-    return ", ".join(f"{names.get(key, key)} = {value}" for key, value in parts.items())
-
-
-def titled(title: str, rows: Sequence[MeasuredRow]) -> str:
-    """The title of a panel, with the ε that was really spent where it is one."""
-    spent = {f"{row.paper_epsilon:.4g}" for row in rows if row.paper_epsilon is not None}
-    return f"{title}, ε = {spent.pop()}" if len(spent) == 1 else title
-
-
-def _certified(figure: Any, rows: Sequence[MeasuredRow]) -> None:
+def _certified(figure: Any, shown: Shown) -> None:
     """One picture for each way to certify the same scores; dotted: with confidence, dashed: our default."""
-    shown = [(row, result) for row, result in of_kind(rows, Clean) if result.curves]
-    printed = any(result.curve(AS_PRINTED, None, False) for _, result in shown)
+    found = [(row, result) for row, result in of_kind(shown.rows, Clean) if result.curves]
+    printed = any(result.curve(AS_PRINTED, None, False) for _, result in found)
     ways = (*WAYS, ("the paper's, at its printed ε", AS_PRINTED, None)) if printed else WAYS
     pictures = figure.subplots(1, len(ways), sharey=True)
     for axes, (title, method, relation) in zip(pictures, ways, strict=True):
-        for (row, result), colour in zip(shown, colours(len(shown)), strict=True):
+        unproved = [relation is not None and bool(shown.unproved(row, relation)) for row, _ in found]
+        for (row, result), colour in zip(found, colours(len(found)), strict=True):
             drawn = [(method, False, "-"), (method, True, ":")]
             if relation is not None:
                 drawn.append((DEFAULT, True, "--"))
             for way, sure, style in drawn:
                 ys = result.curve(way, relation, sure)
-                label = label_of(row) if axes is pictures[0] and not sure else None
+                mark = MARK if all(shown.unproved(row, one) for one in RELATIONS) else ""
+                label = label_of(row) + mark if axes is pictures[0] and not sure else None
                 axes.plot(range(len(ys)), ys, style, color=colour, linewidth=1.4, label=label)
-        axes.set(xlabel="k", title=title, ylim=(0, 1))
+        heuristic = ", heuristic" if all(unproved) else f", {MARK} heuristic" if any(unproved) else ""
+        axes.set(xlabel=f"k ({shown.units})", title=f"{title}{heuristic}", ylim=(0, 1))
         axes.title.set_fontsize(9)
     for style, name in ((":", "with confidence"), ("--", "fedproof's default, with confidence")):
         pictures[0].plot([], [], style, color="0.3", linewidth=1.4, label=name)
@@ -106,13 +97,14 @@ def _known(values: Sequence[float | None]) -> list[float] | None:
     return None if None in values else [round(value, 4) for value in values if value is not None]
 
 
-def _attacked(figure: Any, rows: Sequence[MeasuredRow]) -> None:
+def _attacked(figure: Any, shown: Shown) -> None:
     """The attacker's cost over k, or over ε where one k was attacked, above its bounds; a picture a cost."""
+    rows = shown.rows
     views = measured_views(rows)
     pictures = figure.subplots(*((2, 2) if len(views) > 2 else (1, len(views))), squeeze=False).ravel()
     for axes, view in zip(pictures, views, strict=True):
         series = _over_epsilon(rows, view) or _over_size(rows, view)
-        axes.set_xlabel("ε (paper)" if _one_size(rows) else "k")
+        axes.set_xlabel("ε (paper)" if _one_size(rows) else f"k ({shown.units})")
         if not _one_size(rows):
             axes.xaxis.get_major_locator().set_params(integer=True)
         first = axes is pictures[0]
@@ -152,7 +144,7 @@ def _over_size(rows: Sequence[MeasuredRow], view: View) -> list[_Series]:
     found = [(row, name) for row in rows for name in dict.fromkeys(one.attack for one in row.attacks)]
     return [
         _Series(
-            label=f"{name}, {label_of(row)}".rstrip(", "),
+            label=f"{display_name(name)}, {label_of(row)}".rstrip(", "),
             colour=colour,
             xs=[one.adversaries for one in row.attacks if one.attack == name],
             found=_costs(row, name, view),
@@ -168,7 +160,7 @@ def _over_epsilon(rows: Sequence[MeasuredRow], view: View) -> list[_Series]:
     names = dict.fromkeys(one.attack for row in rows for one in row.attacks)
     return [
         _Series(
-            label=name,
+            label=display_name(name),
             colour=colour,
             xs=[row.paper_epsilon or 0.0 for row in rows if _costs(row, name, view)],
             found=[one for row in rows for one in _costs(row, name, view)],
@@ -208,17 +200,17 @@ def _bounds(axes: Any, series: Sequence[_Series], named: bool) -> None:
             axes.plot([], [], style, color="#555555", linewidth=1.8, label=label)
 
 
-def _needed(figure: Any, rows: Sequence[MeasuredRow]) -> None:
+def _needed(figure: Any, shown: Shown) -> None:
     axes = figure.subplots()
-    for (row, result), colour in zip(of_kind(rows, Needed), colours(len(rows)), strict=True):
+    for (row, result), colour in zip(of_kind(shown.rows, Needed), colours(len(shown.rows)), strict=True):
         for units, style, label in ((result.tight, "-", label_of(row)), (result.paper, ":", None)):
             pairs = [(tau, k) for tau, k in zip(result.taus, units, strict=True) if k is not None]
             axes.plot(*zip(*pairs, strict=True), style, color=colour, linewidth=1.4, label=label)
-    axes.set(xlabel="τ (dotted: the paper's bound)", ylabel="units needed", ylim=(0, None))
+    axes.set(xlabel="τ (dotted: the paper's bound)", ylabel=f"{shown.units} needed", ylim=(0, None))
 
 
-def _dopamine(figure: Any, rows: Sequence[MeasuredRow]) -> None:
-    curves = next(result for _, result in of_kind(rows, Dopamine)).curves
+def _dopamine(figure: Any, shown: Shown) -> None:
+    curves = next(result for _, result in of_kind(shown.rows, Dopamine)).curves
     for axes, one in zip(figure.subplots(1, len(curves), sharey=True), curves, strict=True):
         for (name, values), colour in zip(one.named.items(), ("#0072B2", "#D55E00"), strict=True):
             axes.plot(one.rounds, values, color=colour, label=name if one is curves[0] else None)
@@ -226,8 +218,8 @@ def _dopamine(figure: Any, rows: Sequence[MeasuredRow]) -> None:
     figure.axes[0].set_ylabel("ε (paper)")
 
 
-def _renyi(figure: Any, rows: Sequence[MeasuredRow]) -> None:
-    found = next(result for _, result in of_kind(rows, Renyi))
+def _renyi(figure: Any, shown: Shown) -> None:
+    found = next(result for _, result in of_kind(shown.rows, Renyi))
     for axes, one in zip(figure.subplots(1, len(found.curves)), found.curves, strict=True):
         for (name, sizes), colour in zip(one.sizes.items(), colours(len(one.sizes)), strict=True):
             label = name if one is found.curves[0] else None

@@ -1,7 +1,6 @@
 """The page: every figure and table of the paper, published beside measured, made from the rows alone."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from fedproof.files import replace_file
@@ -11,37 +10,19 @@ from paper.compared import printed
 from paper.conclusions import statements
 from paper.defences import DEFENCES, Defended, Line, defended, draw_defences, lines_of
 from paper.deviations import deviation_table
-from paper.figures import draw_panel, titled
+from paper.figures import draw_panel
+from paper.front import INTRODUCTION, READING, conclusions, how_made, in_short, missing, rehearsed, where
+from paper.names import display_name
 from paper.printed import Sources
 from paper.provenance import Provenance, remark_of
 from paper.published import Published
-from paper.results import Attacked, Budgets, Dopamine, Renyi, RunTime
-from paper.rows import MeasuredRow, Rows, device_seconds, of_kind, shared_seconds
-from paper.statements import Statement
-from paper.study import REHEARSAL, Panel, Point, Study, points_of, rows_key
+from paper.results import Budgets, Dopamine, Renyi, RunTime
+from paper.rows import MeasuredRow, Rows, of_kind, shared_seconds
+from paper.shown import Shown
+from paper.study import SEEDS, Study
 from paper.tables import attacked_table, certified_table, needed_table, number
 
 PAGE = "reproduction.md"
-IMAGES = "images/reproduction"
-
-_INTRODUCTION = """\
-# The paper, reproduced
-
-Figures and tables of Xie et al., *Unraveling the connections between privacy and certified robustness in
-federated learning against poisoning attacks* (CCS 2023), from our own trainings, with the published number
-beside ours where the paper prints one.
-"""
-
-_HOW_MADE = """
-`fedproof reproduce all --device cuda` makes the rows, `python docs/build.py` this page from them. Every
-number of ours is computed from the rows, every published one is in `experiments/paper_values.json`; what the
-paper shows, what differs and the deviations are told in our own words. Rows hold their commit and hashes of
-settings, defaults and the code that trains, attacks, certifies and measures, newer ones of data, too; PyTorch
-and hardware are named. `fedproof reproduce all --check 5 --device cuda --out experiments/results` trains five
-of them again (on a CPU `--scale 0.1`, and one small panel, as `certified-user-epsilon/mnist`): the same code
-on the same device must give every number, else those are compared whose Monte-Carlo error is known.
-O is the number of replicas, K the paper's real-valued certified size.
-"""
 
 _LINES = """\
 What an optimised attack leaves of the differences between the rules: accuracies under attack as a line over
@@ -72,24 +53,23 @@ def write_page(
     studies: Sequence[Study], experiments: Path, rows: Rows, folder: Path, scale: float = 1.0
 ) -> Path:
     """Write the page and its figures into `folder`, of rows measured at a scale; return the page."""
-    published = Published.read(experiments)
-    asked = rows.of_points({point.key for study in studies for point in points_of(study, experiments, scale)})
+    published, origin = Published.read(experiments), Provenance.of(studies, experiments, scale)
+    asked = rows.of_points(origin.points)
     for study in studies:
         for panel in study.panel:
-            drawn_panel(study, panel, asked, published, folder)
+            draw(Shown.of(study, panel, asked, origin.points), published, folder)
     path = folder / PAGE
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(path, page(studies, experiments, rows, scale).encode())
     return path
 
 
-def drawn_panel(study: Study, panel: Panel, rows: Rows, published: Published, folder: Path) -> bool:
+def draw(shown: Shown, published: Published, folder: Path) -> bool:
     """Draw one panel; False where there is nothing to draw."""
-    found, path = shown(study, panel, rows), folder / _image(study, panel)
-    if panel.published == DEFENCES and found:
-        draw_defences(panel.title, defended(found, published), path)
+    if _judges_defences(shown) and shown.rows:
+        draw_defences(shown.panel.title, defended(shown.rows, published), folder / shown.image)
         return True
-    return draw_panel(panel.measure, titled(panel.title, found), found, path)
+    return draw_panel(shown, folder / shown.image)
 
 
 def page(studies: Sequence[Study], experiments: Path, rows: Rows, scale: float = 1.0) -> str:
@@ -99,155 +79,82 @@ def page(studies: Sequence[Study], experiments: Path, rows: Rows, scale: float =
     clean = compare_clean(studies, rows, published)
     found = statements(studies, rows, clean, published)
     points = list(origin.points.values())
-    parts = [_INTRODUCTION, *_rehearsed(scale), *_in_short(found, studies, points, rows)]
-    parts += [*origin.summary(every), _HOW_MADE]
-    parts += [*_missing(points, rows), *_summary(found)]
+    parts = [INTRODUCTION, *rehearsed(scale), *in_short(found), *missing(points, rows)]
+    parts += [*where(studies), READING, *conclusions(found)]
     for study in studies:
         parts += _section(study, rows, published, clean, origin)
     numbers = printed(Sources(points, rows, published, clean))
     parts += [*_clean_table(clean), *printed_section(numbers), *deviation_table(rows), _DATA]
+    parts += how_made(studies, origin, every, rows)
     return "\n".join(parts).rstrip() + "\n"
-
-
-def _rehearsed(scale: float) -> Iterator[str]:
-    if scale < 1:
-        few = ", cut down to what takes minutes: its numbers mean nothing" if scale < REHEARSAL else ""
-        yield f"**Measured at scale {scale:g}{few}.**\n"
-
-
-def shown(study: Study, panel: Panel, rows: Rows) -> list[MeasuredRow]:
-    """The rows of a panel, with only its attacks where it shows rows of another."""
-    found = rows.under(rows_key(study, panel))
-    if panel.rows_of is None or not panel.attacks:
-        return found
-    return [replace(row, result=result.only(panel.attacks)) for row, result in of_kind(found, Attacked)]
-
-
-def _missing(points: Sequence[Point], rows: Rows) -> Iterator[str]:
-    """What is not trained with these settings, so that nobody takes the page for whole."""
-    counts: dict[str, list[bool]] = {}
-    for point in points:
-        counts.setdefault(point.study, []).append(rows.find(point) is None)
-    names = [f"`{name}` {sum(found)} of {len(found)}" for name, found in counts.items() if any(found)]
-    if names:
-        yield (
-            "Points that are **not trained yet** with the settings of today; where rows of before are there, "
-            f"they are shown: {', '.join(names)}.\n"
-        )
-
-
-def _effort(studies: Sequence[Study], points: Sequence[Point], rows: Rows) -> Iterator[str]:
-    """How much was trained and how long it took, and which part of it shows nothing of the paper."""
-    beside = {study.name for study in studies if study.own}
-    trained = [point for point in points if point.config]
-    whole = [(point, row) for point in trained if (row := rows.find(point))]
-    for hardware in sorted({row.hardware for _, row in whole}):
-        found = [(point.study in beside, row) for point, row in whole if row.hardware == hardware]
-        minutes, own = (
-            device_seconds(row for apart, row in found if apart or not only) / 60 for only in (False, True)
-        )
-        part = f", {minutes - own:.1f} for the paper and {own:.1f} for studies of our own" if own else ""
-        shared = shared_seconds(row for _, row in found) / 60
-        yield (
-            f"* **{minutes:.1f} minutes** of one {hardware} for {len(found)} of {len(trained)} points{part}: "
-            "what was measured side by side counts its part of the clock, which is exact for commands none "
-            "of whose rows was measured again later. What the panels say, seconds over the processes that "
-            f"ran beside each other, comes to {shared:.1f} minutes: too many where two commands ran at once."
-        )
-
-
-def _in_short(
-    found: Sequence[Statement], studies: Sequence[Study], points: Sequence[Point], rows: Rows
-) -> Iterator[str]:
-    """One screen for whoever reads no further."""
-    yield "## In short\n"
-    theirs = [one for one in found if not one.beyond and not one.own]
-    if theirs:
-        held, failed, open_, untested = (
-            sum(one.verdict == said for one in theirs) for said in ("yes", "no", "open", "not tested")
-        )
-        apart = f", {untested} are about data that are not to be had" if untested else ""
-        yield (
-            f"* **{held} of {len(theirs)} conclusions of the paper hold** on our own trainings, {failed} do "
-            f"not, {open_} are open: what they compare differs by less than it varies, was measured of one "
-            f"ensemble alone, or is so in most pairs and not in nearly all{apart}."
-        )
-        yield from (f"    * not: {one.claim} ({one.evidence})" for one in theirs if one.verdict == "no")
-    for one in found:
-        if one.own and one.verdict == "no" and "published" not in one.claim:
-            yield f"    * nor, in our words: {one.claim} ({one.evidence})"
-    for one in found:
-        if one.own and "published" in one.claim:
-            yield f"* {one.claim[:1].upper()}{one.claim[1:]}: {one.evidence}."
-    beyond = [one for one in found if one.beyond]
-    if beyond:
-        yield "* **The same models prove more** with our certificates than with the paper's formula:"
-        yield from (f"    * {one.beyond}: {one.evidence}" for one in beyond)
-    yield from _effort(studies, points, rows)
-
-
-def _summary(found: Sequence[Statement]) -> Iterator[str]:
-    yield "\n## Conclusions, computed: the paper's, and some of ours\n"
-    yield (
-        "Where costs are compared, the one that is clipped at the panel's C̄ is shown and does not decide: a "
-        "claim holds if 95 % of the pairs do in each of the others, and does not if fewer than three in four "
-        "do in one of them. K is larger if it is at level 5 %, in pairs of the same seeds or the same "
-        "quarters of the replicas, else if the ranges are apart; an ε is the best if K is larger there than "
-        "at every other one. Seeds deal the data and draw the models anew, quarters do neither.\n"
-    )
-    yield "| conclusion | holds | from |\n|---|---|---|"
-    for one in found:
-        verdict = "yes" if one.verdict == "yes" else f"**{one.verdict}**"
-        evidence = f"{one.untested}: {one.evidence}" if one.untested else one.evidence
-        yield f"| {one.claim} | {verdict} | {evidence} |"
 
 
 def _section(
     study: Study, rows: Rows, published: Published, clean: Sequence[Comparison], origin: Provenance
 ) -> Iterator[str]:
-    yield f"\n## {study.title}\n"
-    yield f"{study.shows}\n" if study.own else f"*In the paper:* {study.shows}\n"
+    yield f'\n<a id="study-{study.name}"></a>\n\n## {study.title}\n'
+    yield f"{study.shows}\n" if study.own else f"*In the paper{_where(study)}:* {study.shows}\n"
     agreed = agreement(study, rows, published, clean)
     if agreed:
         yield f"*Agreement:* {agreed}.\n"
     if study.reason:
         yield f"*What differs:* {study.reason}\n"
     for panel in study.panel:
-        found = shown(study, panel, rows)
-        if found:
-            yield from _panel(study, panel, found, rows, published)
-            yield _provenance(found, origin)
-        else:
-            yield f"*{panel.title}:* not trained yet.\n"
+        shown = Shown.of(study, panel, rows, origin.points)
+        yield from _panel(shown, rows, published)
+        if shown.rows:
+            yield _provenance(shown.rows, origin)
 
 
-def _panel(
-    study: Study, panel: Panel, found: Sequence[MeasuredRow], rows: Rows, published: Published
-) -> Iterator[str]:
+def _where(study: Study) -> str:
+    return f" ({study.place})" if study.place else ""
+
+
+_EXPLAINED = {"certified": "certified", "attacked": "costs", "costs": "costs", "needed": "needed"}
+"""By what a panel measures, the place where its table is explained."""
+
+
+def _panel(shown: Shown, rows: Rows, published: Published) -> Iterator[str]:
+    panel = shown.panel
+    yield f'<a id="{shown.anchor}"></a>\n\n### {shown.title if shown.rows else panel.title}\n'
+    explained = "" if _judges_defences(shown) else _EXPLAINED.get(panel.measure, "")
+    yield f"`{shown.name}`{f' · [how to read it](#{explained})' if explained else ''}\n"
+    if not shown.rows:
+        yield "Not trained yet.\n"
+        return
     if panel.measure in ("certified", "attacked", "costs", "needed", "dopamine", "renyi"):
-        yield f"![{titled(panel.title, found)}]({_image(study, panel)})\n"
+        yield f"![{shown.title}]({shown.image})\n"
     if panel.substitute:
         yield f"*Data:* {panel.substitute}.\n"
+    if panel.beside:
+        yield f"*Compared with* {panel.beside}.\n"
     if panel.measure == "certified":
-        yield from certified_table(panel, found, rows)
+        yield from certified_table(shown, rows, published)
     elif panel.measure == "needed":
-        yield from needed_table(panel, found)
-    elif panel.measure == "costs" or (panel.measure == "attacked" and panel.published != DEFENCES):
-        yield from attacked_table(found)
-    elif panel.measure in ("accuracy", "sizes"):  # shown in the tables of accuracies and of K
-        yield f"*{panel.title}:*"
+        yield from needed_table(shown)
+    elif panel.measure == "accuracy":
+        yield "Accuracies alone: they are in the [table of clean accuracies](#clean-accuracies).\n"
+    elif panel.measure == "sizes":
+        above = panel.name.removesuffix(SEEDS)
+        yield f"K alone, for its range in the table of [`{above}`](#{shown.study.name}-{above}).\n"
+    elif panel.measure in ("attacked", "costs") and not _judges_defences(shown):
+        yield from attacked_table(shown.rows)
     else:
-        yield from _table(panel, found, published)
+        yield from _table(shown, published)
 
 
-def _table(panel: Panel, found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
+def _judges_defences(shown: Shown) -> bool:
+    return shown.panel.measure == "attacked" and shown.panel.published == DEFENCES
+
+
+def _table(shown: Shown, published: Published) -> Iterator[str]:
     yield from {
         "attacked": _defence_table,
         "run-time": _seconds,
         "budgets": _budgets,
         "dopamine": _dopamine,
         "renyi": _renyi,
-    }[panel.measure](found, published)
+    }[shown.panel.measure](shown.rows, published)
 
 
 def _defence_table(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
@@ -255,7 +162,7 @@ def _defence_table(found: Sequence[MeasuredRow], published: Published) -> Iterat
     servers: dict[str, list[Defended]] = {}
     for one in defended(found, published):
         servers.setdefault(one.server, []).append(one)
-    heads = [f"{one.attack}, k = {one.size}" for one in next(iter(servers.values()))]
+    heads = [f"{display_name(one.attack)}, k = {one.size}" for one in next(iter(servers.values()))]
     yield f"| ours / published, in percent | {' | '.join(heads)} |"
     yield "|---" * (len(heads) + 1) + "|"
     for server, cells in servers.items():
@@ -276,9 +183,18 @@ def _line_table(lines: Sequence[Line]) -> Iterator[str]:
     yield "| attack | k | honest cohorts | published slope | off it | our slope | largest loss |"
     yield "|---|---|---|---|---|---|---|"
     for one in lines:
-        cells = [f"{one.honest:.3f}", f"{one.theirs:.3f}", f"{one.away:.2f}", f"{one.ours:.3f}"]
+        cells = [f"{one.honest:.3f}", _slope(one.theirs), f"{one.away:.2f}", _slope(one.ours)]
         yield f"| {one.attack} | {one.size} | {' | '.join(cells)} | {one.fall:.2f} |"
     yield ""
+
+
+def _slope(value: float) -> str:
+    """To three digits; what rounds to zero has no sign.
+
+    >>> _slope(-0.0001), _slope(0.5)
+    ('0.000', '0.500')
+    """
+    return f"{round(value, 3) + 0.0:.3f}"
 
 
 def _in_parentheses(share: float | None) -> str:
@@ -332,7 +248,11 @@ def _renyi(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
 
 def _clean_table(clean: Sequence[Comparison]) -> Iterator[str]:
     yield "\n## Clean accuracies\n"
-    yield "Mean over the replicas, in percent.\n"
+    yield (
+        "Mean over the replicas, in percent, of models trained as the authors' code trains them where that "
+        "matters: CIFAR with a random head for every seed, instances from shuffled batches. Those that are "
+        "certified or attacked may be others.\n"
+    )
     yield "| training | σ | rounds | published | ours | difference | replicas |"
     yield "|---|---|---|---|---|---|---|"
     for one in clean:
@@ -372,7 +292,3 @@ def _devices(found: Sequence[MeasuredRow]) -> str:
         part = "" if len(rows) == len(found) else f" ({len(rows)} of {len(found)} points)"
         parts.append(f"{hardware}, {shared_seconds(rows):.0f} s{part}")
     return "; ".join(parts)
-
-
-def _image(study: Study, panel: Panel) -> str:
-    return f"{IMAGES}/{study.name}-{panel.name}.svg"

@@ -21,7 +21,7 @@ def conclusions(rows: Rows, published: Published) -> Iterator[Statement]:
         if len(found) > 2:
             for one in _optimum(data, found, published.best_epsilon(name)):
                 yield _on(name, one)
-    yield from _trained_as_there(rows, published)
+    yield from trained_as_there(rows, published)
     yield from _utility(rows)
     yield from _fixed_k(rows, published)
     yield from _heterogeneity(rows)
@@ -77,7 +77,7 @@ def _optimum(data: str, found: Sequence[Size], printed: float) -> Iterator[State
     )
 
 
-def _trained_as_there(rows: Rows, published: Published) -> Iterator[Statement]:
+def trained_as_there(rows: Rows, published: Published) -> Iterator[Statement]:
     """The best ε once more, where replicas are trained as the authors' code trains them."""
     found = sizes_of(rows, "deviations/instances-mnist")
     if len(found) > 1:

@@ -20,6 +20,7 @@ class Statement:
         evidence: numbers.
         beyond: names the models of a claim that is ours and not the paper's.
         own: whether it is about our bounds, or how far we agree, and no conclusion of the paper's.
+        agreement: whether it is about how far we agree.
         untested: why our rows can say nothing about it, whatever they say; empty: they can.
     """
 
@@ -28,7 +29,13 @@ class Statement:
     evidence: str
     beyond: str = ""
     own: bool = False
+    agreement: bool = False
     untested: str = ""
+
+    @property
+    def whose(self) -> str:
+        """`the paper's` or `ours`."""
+        return "ours" if self.own or self.beyond else "the paper's"
 
     @property
     def verdict(self) -> str:

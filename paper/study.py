@@ -47,6 +47,7 @@ class Panel(Section):
         rows_of: `study/panel` whose rows are shown again; nothing is trained.
         published: name of the paper's experiment, for its ε and accuracies.
         substitute: what stands in for data that are not to be had.
+        beside: what a panel of our own is compared with, and what tells the two apart.
         printed: certify also at the ε that the paper prints, where more is spent.
         looked: of a record, how settings were chosen and how often test inputs were looked at.
     """
@@ -76,6 +77,7 @@ class Panel(Section):
     rows_of: str | None = None
     published: str | None = None
     substitute: str | None = None
+    beside: str = ""
     printed: bool = False
     looked: str = ""
 
@@ -114,6 +116,7 @@ class Study(Section):
         title: of the figure or table.
         order: its place on the page.
         shows: what the paper shows with it.
+        place: its figures and tables there; empty: nowhere.
         reason: why our numbers differ from the published ones, where they do.
         own: whether it shows nothing of the paper, at a scale of its own.
         public: of a record, what belongs to nobody: nothing, some images without labels, or an encoder.
@@ -123,6 +126,7 @@ class Study(Section):
     title: str
     order: int
     shows: str
+    place: str = ""
     reason: str = ""
     own: bool = False
     public: Literal["nothing", "images", "encoder"] = "nothing"

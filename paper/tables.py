@@ -1,53 +1,83 @@
 """Tables of what was certified and of what attacks cost, from rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from paper.figures import label_of, measured_views
+from fedproof.threat import Relation
+from paper.defences import DEFENCES, server_of
+from paper.figures import MARK, measured_views
 from paper.inefficacy import FULL, PRINTED, View, saturated
+from paper.names import display_name, label_of
+from paper.published import Published
 from paper.results import AS_PRINTED, AttackCell, Attacked, Clean, Needed
 from paper.rows import MeasuredRow, Rows, of_kind
+from paper.shown import RELATIONS, Shown
 from paper.sizes import Size, clipping_sizes, size_of
 from paper.statements import at
-from paper.study import Panel
 
-_CERTIFIED = """
-Paper: its formula with the means as they are, K as the median of several seeds with their range, or of one
-ensemble with half of what its quarters differ from their mean, and K with Hoeffding's bounds at the
-confidence of the row. Others: with the confidence of the row, 99 % unless said otherwise; the last column is
-fedproof's default certificate, for adversaries that join / replace. Accuracy is the mean of single replicas,
-certificates are about the ensemble.
-"""
-
-_COSTS = """
-Each cost as J(D) → J(D') ≥ the certified lower bound (the paper's bound), and the share of attacked replicas
-whose cost was clipped; nothing is certified about a cost without a bound. Accuracies are the ensemble's.
-The panel's C̄ is {bound}: the paper's, where it has these data.
-"""
+_KS = (10, 5, 2, 1)  # of certified accuracies, the largest at which there are any
 
 
-def certified_table(panel: Panel, found: Sequence[MeasuredRow], rows: Rows) -> Iterator[str]:
+def certified_table(shown: Shown, rows: Rows, published: Published) -> Iterator[str]:
     """Accuracy, the paper's K with its uncertainty, and certified accuracies."""
+    found = list(of_kind(shown.rows, Clean))
+    paper = _largest_k((one.curve("paper", None, False) for _, one in found), up_to=2)
+    ours = _largest_k(
+        one.curve(method, relation, True)
+        for _, one in found
+        for method in ("mean", "margin")
+        for relation in RELATIONS
+    )
     yield (
-        "| | accuracy | paper's K | K with confidence | paper, k = 2 | join, k = 10 | replace, k = 10 | "
-        "fedproof, k = 10 |"
+        "| | accuracy (published) | paper's K | K with confidence | "
+        f"paper's formula, k = {paper} (published) | join, k = {ours} | replace, k = {ours} | "
+        f"fedproof, k = {ours} |"
     )
     yield "|---" * 8 + "|"
-    for row, result in of_kind(found, Clean):
-        name = "without noise" if "baseline" in row.values else label_of(row)
-        cells = [f"{result.accuracy:.2%}"]
+    for row, result in found:
+        entry = shown.published(row, published)
+        cells = [f"{result.accuracy:.2%}{_beside(entry.accuracy if entry else None)}"]
         if result.curves:
-            ways = (("paper", None, False), ("mean", "join", True), ("mean", "replace", True))
-            paper, joined, replaced = (result.curve(*way) for way in ways)
-            best = (result.curve("margin", relation, True) for relation in ("join", "replace"))
-            cells += [_size(size_of(rows, row)), _size(size_of(rows, row, sure=True)), f"{at(paper, 2):.1%}"]
-            cells += [f"{at(joined, 10):.1%}" if joined else "-", f"{at(replaced, 10):.1%}"]
-            cells.append(" / ".join(f"{at(one, 10):.1%}" if one else "-" for one in best))
+            known = shown.panel.published == DEFENCES
+            theirs = published.robust_accuracy(server_of(row), "certified", paper) if known else None
+            cells += [_size(size_of(rows, row)), _size(size_of(rows, row, sure=True))]
+            cells.append(f"{at(result.curve('paper', None, False), paper):.1%}{_beside(theirs)}")
+            cells += [_share(shown, row, "mean", relation, ours) for relation in RELATIONS]
+            cells.append(" / ".join(_share(shown, row, "margin", relation, ours) for relation in RELATIONS))
         else:
             cells += ["-"] * 6
-        yield f"| {name} | {' | '.join(cells)} |"
-    yield _CERTIFIED
-    if panel.printed:
-        yield from _clippings(panel.name, rows)
+        yield f"| {label_of(row)} | {' | '.join(cells)} |"
+    yield ""
+    yield from _unproved(shown)
+    if shown.panel.printed:
+        yield from _clippings(shown.panel.name, rows)
+
+
+def _largest_k(curves: Iterable[Sequence[float]], up_to: int = _KS[0]) -> int:
+    """The largest k at which a curve certifies anything; where none does, the largest of all."""
+    found = list(curves)
+    wanted = [k for k in _KS if k <= up_to]
+    return next((k for k in wanted if any(at(one, k) for one in found)), wanted[0])
+
+
+def _beside(theirs: float | None) -> str:
+    """A published share, in percent, behind ours."""
+    return "" if theirs is None else f" ({theirs:.4g}%)"
+
+
+def _share(shown: Shown, row: MeasuredRow, method: str, relation: Relation, size: int) -> str:
+    """Certified accuracy with confidence, marked where it is no proof."""
+    assert isinstance(row.result, Clean)
+    curve = row.result.curve(method, relation, True)
+    if not curve:
+        return "-"
+    return f"{at(curve, size):.1%}{MARK if shown.unproved(row, relation) else ''}"
+
+
+def _unproved(shown: Shown) -> Iterator[str]:
+    """What the marks mean, in the mechanism's own words."""
+    for sentence, relations in shown.reasons.items():
+        which = "" if len(relations) == len(RELATIONS) else f" against units that {relations[0]}"
+        yield f"{MARK} Heuristic{which}, no proof: {sentence}.\n"
 
 
 def _size(size: Size | None) -> str:
@@ -77,14 +107,16 @@ def _clippings(data: str, rows: Rows) -> Iterator[str]:
 
 def attacked_table(found: Sequence[MeasuredRow]) -> Iterator[str]:
     """Accuracy under attack, and the attacker's cost by every cost that was measured."""
+    bounds = (row.result.cost_bound for row in found if isinstance(row.result, Attacked))
+    yield f"The panel's C̄ is {' or '.join(f'{bound:g}' for bound in dict.fromkeys(bounds))}.\n"
     views = measured_views(found)
     cells = [(row, one) for row in found for one in row.attacks]
     full = sum(saturated(row, one) for row, one in cells)
     if full:
         yield (
-            f"*Saturated:* in {full} of {len(cells)} attacked ensembles J(D) = J(D') = C̄, the C̄ that the "
-            "paper prints being below the loss of a clean model: there it cannot show what an attack does, "
-            "and every bound holds trivially.\n"
+            f"*Saturated:* in {full} of {len(cells)} attacked ensembles J(D) = J(D') = C̄, the panel's C̄ "
+            "being below the loss of a clean model: there it cannot show what an attack does, and every "
+            "bound holds trivially.\n"
         )
     if full and views == [PRINTED]:
         yield "Costs that do not saturate are not trained yet.\n"
@@ -92,15 +124,14 @@ def attacked_table(found: Sequence[MeasuredRow]) -> Iterator[str]:
     yield "|---" * (5 + len(views)) + "|"
     for row, one in cells:
         shown = [
-            one.attack,
+            display_name(one.attack),
             str(one.adversaries),
             f"{one.accuracy:.2%}",
             number(one.certified_accuracy, ".1%"),
         ]
         shown += [_cost(view, row, one) for view in views]
         yield f"| {label_of(row)} | {' | '.join(shown)} |"
-    bounds = (row.result.cost_bound for row in found if isinstance(row.result, Attacked))
-    yield _COSTS.format(bound=" or ".join(f"{bound:g}" for bound in dict.fromkeys(bounds)))
+    yield ""
 
 
 def _cost(view: View, row: MeasuredRow, one: AttackCell) -> str:
@@ -118,13 +149,13 @@ def number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def needed_table(panel: Panel, found: Sequence[MeasuredRow]) -> Iterator[str]:
+def needed_table(shown: Shown) -> Iterator[str]:
     """Units for each τ, by our bound and the paper's."""
-    needed = list(of_kind(found, Needed))
+    needed = list(of_kind(shown.rows, Needed))
     taus = needed[0][1].taus
-    said = dict(text.split("=", 1) for text in panel.set)
+    said = dict(text.split("=", 1) for text in shown.panel.set)
     bound = float(said["attack.cost_bound"]) if "attack.cost_bound" in said else None
-    yield f"| units for τ (tight / paper) | J(D) | {' | '.join(f'{tau:g}' for tau in taus)} |"
+    yield f"| {shown.units} for τ (ours / paper) | J(D) | {' | '.join(f'{tau:g}' for tau in taus)} |"
     yield "|---" * (len(taus) + 2) + "|"
     for row, result in needed:
         pairs = zip(result.tight, result.paper, strict=True)

@@ -1,6 +1,7 @@
 """What a figure of attacks shows: every attack, and the bounds that hold for it."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from matplotlib.figure import Figure
@@ -25,9 +26,13 @@ def row(measured_row, attacked):
     return build
 
 
+def shown(rows):
+    return SimpleNamespace(rows=rows, units="users")
+
+
 def lines(rows):
     figure = Figure()
-    _attacked(figure, rows)
+    _attacked(figure, shown(rows))
     [axes] = figure.axes
     drawn = [line for line in axes.lines if len(line.get_xdata()) and line.get_gid() != "clean"]
     points = [line for line in drawn if line.get_marker() != "None"]
@@ -38,7 +43,7 @@ def test_bounds_that_are_the_same_for_all_are_drawn_once(row):
     points, bounds, axes = lines([row(1.0, 0.4, names=("backdoor", "label-flip"))])
     assert len(points) == 2
     assert [list(line.get_ydata()) for line in bounds] == [[0.4, 0.2], [0.1, 0.1]]
-    assert axes.get_xlabel() == "k"
+    assert axes.get_xlabel() == "k (users)"
 
 
 def test_bounds_that_differ_are_drawn_for_each_in_its_colour(row):
@@ -57,7 +62,7 @@ def test_one_size_is_shown_over_epsilon(row):
 def test_groupings_of_renyi_certificates_are_drawn_for_each_training(measured_row):
     found = renyi(Published.read(Path(__file__).parents[2] / "experiments"))
     figure = Figure()
-    _renyi(figure, [measured_row(found)])
+    _renyi(figure, shown([measured_row(found)]))
     for axes, one in zip(figure.axes, found.curves, strict=True):
         drawn = [list(line.get_ydata()) for line in axes.lines]
         assert drawn == [list(sizes) for sizes in one.sizes.values()]

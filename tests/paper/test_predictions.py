@@ -169,7 +169,7 @@ AS_THERE = (
 )
 def test_the_best_epsilon_of_models_trained_as_there_is_asked_of_them_alone(verdicts, theirs, rival, verdict):
     def make(rows):
-        return predictions._trained_as_there(rows, PUBLISHED)
+        return predictions.trained_as_there(rows, PUBLISHED)
 
     panel = "deviations/instances-mnist"
     points = [

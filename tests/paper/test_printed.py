@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -153,3 +154,25 @@ def test_a_file_without_published_numbers_is_named(text, tmp_path):
     (tmp_path / "paper_values.json").write_text(text)
     with pytest.raises(ValueError, match=r"paper_values\.json: (not a JSON|published numbers lack)"):
         Published.read(tmp_path)
+
+
+def test_a_miss_that_chance_may_make_says_how_far_it_is(compared):
+    found = {one.what: one for one in compared(Published.read(EXPERIMENTS)) if one.close is False}
+    why = found["user-mnist, σ = 2.5, 3 rounds"].why
+    away, replicas, spread = map(float, re.findall(r"(\d+\.?\d*) (?:standard|replicas|points)", why))
+    miss = abs(found["user-mnist, σ = 2.5, 3 rounds"].ours - 86.69)
+    assert away == pytest.approx(miss / (spread / math.sqrt(replicas)), abs=0.1)
+    assert spread > 1
+
+
+def test_certified_accuracies_of_models_trained_as_there_stand_beside_those_that_miss(compared):
+    missed = [
+        one for one in compared(Published.read(EXPERIMENTS))
+        if one.table == "Certified accuracy of UserDP-FedAvg, CIFAR" and one.close is False
+    ]  # fmt: skip
+    assert missed
+    for one in missed:
+        told = re.fullmatch(
+            r"unexplained: ([\d.]+) with heads and cohorts as there and ([\d.]+) with crops as there", one.why
+        )
+        assert all(value < one.published for value in map(float, told.groups()))  # part of it at most

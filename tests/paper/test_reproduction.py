@@ -287,7 +287,7 @@ def test_every_conclusion_is_on_the_page_with_its_verdict(committed):
     for one in found:
         verdict = "yes" if one.verdict == "yes" else f"**{one.verdict}**"
         evidence = f"{one.untested}: {one.evidence}" if one.untested else one.evidence
-        assert f"| {one.claim} | {verdict} | {evidence} |" in committed.text
+        assert f"| {one.claim} | {one.whose} | {verdict} | {evidence} |" in committed.text
     # What the paper's theorems say must hold whatever was trained; what they do not say need not.
     theorems = ("below our certified lower bound", "is below what every attack achieves", "bound falls as k")
     assert all(one.holds for one in found for said in theorems if said in one.claim)
