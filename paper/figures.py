@@ -6,6 +6,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedproof.report.chart import new_figure, save_figure
 from fedproof.threat import Relation
 from paper.inefficacy import VIEWS, View
@@ -19,6 +21,7 @@ WAYS = (
     ("tight, adversaries join", "mean", Relation.JOIN),
     ("tight, adversaries replace", "mean", Relation.REPLACE),
 )
+_SEEN = 0.01  # of the largest value: differences below it are not seen
 MARK = "†"  # of certificates that are no proof
 DEFAULT = "margin"  # the certificate of fedproof where nothing else is asked for, always with confidence
 
@@ -51,7 +54,9 @@ def _certified(figure: Any, shown: Shown) -> None:
     """One picture for each way to certify the same scores; dotted: with confidence, dashed: our default."""
     found = [(row, result) for row, result in of_kind(shown.rows, Clean) if result.curves]
     printed = any(result.curve(AS_PRINTED, None, False) for _, result in found)
-    ways = (*WAYS, ("the paper's, at its printed ε", AS_PRINTED, None)) if printed else WAYS
+    every = (*WAYS, ("the paper's formula,\nat its printed ε", AS_PRINTED, None)) if printed else WAYS
+    # Cohorts of a fixed size have no curve for adversaries that join.
+    ways = [way for way in every if any(result.curve(way[1], way[2], False) for _, result in found)]
     pictures = figure.subplots(1, len(ways), sharey=True)
     for axes, (title, method, relation) in zip(pictures, ways, strict=True):
         unproved = [relation is not None and bool(shown.unproved(row, relation)) for row, _ in found]
@@ -64,9 +69,10 @@ def _certified(figure: Any, shown: Shown) -> None:
                 mark = MARK if all(shown.unproved(row, one) for one in RELATIONS) else ""
                 label = label_of(row) + mark if axes is pictures[0] and not sure else None
                 axes.plot(range(len(ys)), ys, style, color=colour, linewidth=1.4, label=label)
-        heuristic = ", heuristic" if all(unproved) else f", {MARK} heuristic" if any(unproved) else ""
+        heuristic = "\nheuristic" if all(unproved) else f"\n{MARK} heuristic" if any(unproved) else ""
         axes.set(xlabel=f"k ({shown.units})", title=f"{title}{heuristic}", ylim=(0, 1))
         axes.title.set_fontsize(9)
+        axes.xaxis.get_major_locator().set_params(integer=True)
     for style, name in ((":", "with confidence"), ("--", "fedproof's default, with confidence")):
         pictures[0].plot([], [], style, color="0.3", linewidth=1.4, label=name)
     pictures[0].set_ylabel("certified accuracy")
@@ -102,8 +108,9 @@ def _attacked(figure: Any, shown: Shown) -> None:
     rows = shown.rows
     views = measured_views(rows)
     pictures = figure.subplots(*((2, 2) if len(views) > 2 else (1, len(views))), squeeze=False).ravel()
-    for axes, view in zip(pictures, views, strict=True):
-        series = _over_epsilon(rows, view) or _over_size(rows, view)
+    drawn = [_over_epsilon(rows, view) or _over_size(rows, view) for view in views]
+    alike = all(map(_alike, drawn))  # in every picture: they have one legend
+    for axes, view, series in zip(pictures, views, drawn, strict=True):
         axes.set_xlabel("ε (paper)" if _one_size(rows) else f"k ({shown.units})")
         if not _one_size(rows):
             axes.xaxis.get_major_locator().set_params(integer=True)
@@ -114,7 +121,7 @@ def _attacked(figure: Any, shown: Shown) -> None:
             look = {"color": one.colour, "markerfacecolor": "none", "markersize": 7}
             axes.plot(one.xs, costs, marker, label=f"J(D'), {one.label}" if first else None, **look)
         _clean(axes, series, named=first)
-        _bounds(axes, series, named=first)
+        _bounds(axes, series, alike=alike, named=first)
         axes.set(ylabel="attacker's cost", ylim=(0, None))
         if len(views) > 1:
             axes.set_title(view.name, fontsize=9)
@@ -180,9 +187,24 @@ def _clean(axes: Any, series: Sequence[_Series], named: bool) -> None:
         axes.plot([], [], ":", color="#555555", linewidth=1.2, label="J(D), without attack")
 
 
-def _bounds(axes: Any, series: Sequence[_Series], named: bool) -> None:
+def _alike(series: Sequence[_Series]) -> bool:
+    """Whether the bounds are the same for all, as far as a picture shows."""
+    same_places = all(one.xs == series[0].xs for one in series)
+    return (
+        same_places and _together([one.tight for one in series]) and _together([one.paper for one in series])
+    )
+
+
+def _together(every: Sequence[list[float] | None]) -> bool:
+    """Whether nobody sees a difference between the curves, which are over the same places."""
+    known = [values for values in every if values is not None]
+    if len(known) < len(every):
+        return not known
+    return float(np.ptp(known, axis=0).max()) <= _SEEN * float(np.max(known))
+
+
+def _bounds(axes: Any, series: Sequence[_Series], *, alike: bool, named: bool) -> None:
     """Both lower bounds: once where they are the same for all, else for each in its own colour."""
-    alike = all((one.tight, one.paper) == (series[0].tight, series[0].paper) for one in series)
     styles = (
         ("tight lower bound, 99 %", "-", "#0072B2"),
         ("the paper's lower bound", "-" if alike else "--", "#D55E00"),

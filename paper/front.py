@@ -25,9 +25,9 @@ trained anew; accuracies are means over single replicas, certificates are about 
 is the noise, *ε* what one model spends by the paper's accounting, unless another one is named. *Dir(1)*
 and *Dir(0.5)* deal the classes unevenly to users. *UserDP* protects a user, *InsDP* an instance. *α* is
 the poisoned share of an adversary's instances, *γ* what its update is multiplied by, *τ* what an attacker
-wants to divide its cost by. A *study* is a figure or table with its *panels*, whose names `fedproof
-reproduce` takes; a panel's *points* are single trainings, each a *row* of
-`experiments/results/rows.jsonl`. A † marks what is called certified and is no proof.
+wants to divide its cost by. A *study* is a figure or table with its *panels*, by whose names they are
+measured again; a panel's *points* are single trainings, each a *row* of `experiments/results/rows.jsonl`.
+A † marks what is called certified and is no proof.
 
 <a id="certified"></a>**Certified accuracy.** *Paper's K* is its formula with the means as they are: the
 median of several seeds with their range, or one ensemble with half of what its quarters differ from their
@@ -40,12 +40,12 @@ the paper; where it comes of trainings unlike those that are certified, the [tab
 accuracies](#clean-accuracies) has the like.
 
 <a id="costs"></a>**Costs of attacks.** Each is J(D) → J(D') ≥ our certified lower bound (the paper's
-bound), and the share of attacked replicas whose cost was clipped: J(D) is the attacker's cost without
-attack, J(D') under it, both clipped at C̄. The panel's C̄ is the paper's where it prints one, for two
-classes; a C̄ below the loss of a clean model shows nothing, so that the same replicas are also judged by
-a C̄ of 10, by the attack's success, and by the unclipped loss that the paper draws, for which nothing is
-certified. Accuracies are the ensemble's, *certified* is the share of inputs certified for as many
-adversaries.
+bound, of the means as they are), and the share of attacked replicas whose cost was clipped: J(D) is the
+attacker's cost without attack, J(D') under it, both clipped at C̄. The panel's C̄ is the paper's where it
+prints one, for two classes; a C̄ below the loss of a clean model shows nothing, so that the same replicas
+are also judged by a C̄ of 10, by the attack's success, and by the unclipped loss that the paper draws,
+for which nothing is certified. Accuracies are the ensemble's, *certified* is the share of inputs
+certified for as many adversaries.
 
 <a id="needed"></a>**Units needed.** How many an attack needs to divide its cost by τ, at least: by our
 bound, which holds with 99 % confidence, and by the paper's formula. J(D) = C̄ says that the cost is at

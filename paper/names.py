@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from paper.rows import MeasuredRow
 
+_IN_THE_PAPER = {"mean": "FedAvg", "geometric-median": "RFA"}
 _SYMBOLS = {"poison_fraction": "α", "scale": "γ", "noise_multiplier": "σ"}
 
 
@@ -34,13 +35,23 @@ def label_of(row: MeasuredRow) -> str:
     if set(row.values) == {"mechanism.noise_multiplier"} and row.paper_epsilon is not None:
         return f"ε = {row.paper_epsilon:.4g}"
     parts = {key.rpartition(".")[2]: value for key, value in row.values.items()}
-    rules = [display_name(parts.pop("rule"))] if "rule" in parts else []
+    rules = [_rule(parts.pop("rule"))] if "rule" in parts else []
     clips = [f"{parts.pop('clip')} clipping"] if "clip" in parts else []
     if clips and row.paper_epsilon is not None:  # some clippings spend more than others
         parts["ε"] = f"{row.paper_epsilon:.4g}"
     return ", ".join(
         [*rules, *clips, *(f"{_SYMBOLS.get(key, key)} = {value}" for key, value in parts.items())]
     )
+
+
+def _rule(called: str) -> str:
+    """A rule, and what it is called in the paper where that is something else.
+
+    >>> _rule("geometric-median"), _rule("paper.theirs:krum")
+    ('geometric-median (RFA)', 'krum as there')
+    """
+    theirs = _IN_THE_PAPER.get(own_name(called))
+    return display_name(called) + (f" ({theirs})" if theirs else "")
 
 
 def titled(title: str, rows: Sequence[MeasuredRow]) -> str:

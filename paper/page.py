@@ -40,11 +40,14 @@ what is not there.
 | in that folder | where from |
 |---|---|
 | `mnist`, `cifar-10-batches-bin` | `fedproof data fetch mnist`, `fedproof data fetch cifar10` |
-| `weights/cifar100_cnn.npz` | here the weights that the paper's authors publish, as arrays; of your own: \
-`fedproof data fetch cifar100`, `fedproof pretrain experiments/pretrain-cifar100.toml` |
-| `leaf/airline` | tweets about airlines by account, in LEAF's format |
-| `leaf/sent140-pseudo` | here tweets of Sentiment140 dealt at random to 805 users of 60 tweets each, in \
-LEAF's format; with the published file `sent140` has the accounts: `fedproof data fetch sent140` |
+| `weights/cifar100_cnn.npz` | the weights that the paper's authors publish beside their code \
+(`saved_models/cifar100_model_best.pt.tar`), as arrays; of your own: `fedproof data fetch cifar100`, \
+`fedproof pretrain experiments/pretrain-cifar100.toml` |
+| `leaf/airline` | *Twitter US Airline Sentiment* (CrowdFlower 2015, CC BY-NC-SA 4.0) in LEAF's format: \
+the 603 accounts with four tweets or more that are not neutral |
+| `leaf/sent140-pseudo` | tweets of Sentiment140 (Go, Bhayani and Huang 2009), half of them positive, dealt \
+at random to 805 users of 60, in LEAF's format; with the published file `sent140` has the accounts: \
+`fedproof data fetch sent140` |
 | `glove` | `fedproof data fetch glove`; here the vectors of 100 dimensions |
 """
 
@@ -183,18 +186,18 @@ def _line_table(lines: Sequence[Line]) -> Iterator[str]:
     yield "| attack | k | honest cohorts | published slope | off it | our slope | largest loss |"
     yield "|---|---|---|---|---|---|---|"
     for one in lines:
-        cells = [f"{one.honest:.3f}", _slope(one.theirs), f"{one.away:.2f}", _slope(one.ours)]
-        yield f"| {one.attack} | {one.size} | {' | '.join(cells)} | {one.fall:.2f} |"
+        cells = [f"{one.honest:.3f}", _rounded(one.theirs, 3), f"{one.away:.2f}", _rounded(one.ours, 3)]
+        yield f"| {one.attack} | {one.size} | {' | '.join(cells)} | {_rounded(one.fall, 2)} |"
     yield ""
 
 
-def _slope(value: float) -> str:
-    """To three digits; what rounds to zero has no sign.
+def _rounded(value: float, digits: int) -> str:
+    """What rounds to zero has no sign.
 
-    >>> _slope(-0.0001), _slope(0.5)
-    ('0.000', '0.500')
+    >>> _rounded(-0.001, 2), _rounded(0.5, 3)
+    ('0.00', '0.500')
     """
-    return f"{round(value, 3) + 0.0:.3f}"
+    return f"{round(value, digits) + 0.0:.{digits}f}"
 
 
 def _in_parentheses(share: float | None) -> str:

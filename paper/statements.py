@@ -34,8 +34,8 @@ class Statement:
 
     @property
     def whose(self) -> str:
-        """`the paper's` or `ours`."""
-        return "ours" if self.own or self.beyond else "the paper's"
+        """`paper` or `ours`."""
+        return "ours" if self.own or self.beyond else "paper"
 
     @property
     def verdict(self) -> str:

@@ -14,7 +14,8 @@ from paper.shown import RELATIONS, Shown
 from paper.sizes import Size, clipping_sizes, size_of
 from paper.statements import at
 
-_KS = (10, 5, 2, 1)  # of certified accuracies, the largest at which there are any
+_KS = (10, 5, 2, 1)  # of certified accuracies, the largest at which there is anything to be seen
+_SEEN = 0.001
 
 
 def certified_table(shown: Shown, rows: Rows, published: Published) -> Iterator[str]:
@@ -53,10 +54,10 @@ def certified_table(shown: Shown, rows: Rows, published: Published) -> Iterator[
 
 
 def _largest_k(curves: Iterable[Sequence[float]], up_to: int = _KS[0]) -> int:
-    """The largest k at which a curve certifies anything; where none does, the largest of all."""
+    """The largest k at which a curve certifies something; where none does, the largest of all."""
     found = list(curves)
     wanted = [k for k in _KS if k <= up_to]
-    return next((k for k in wanted if any(at(one, k) for one in found)), wanted[0])
+    return next((k for k in wanted if any(at(one, k) >= _SEEN for one in found)), wanted[0])
 
 
 def _beside(theirs: float | None) -> str:

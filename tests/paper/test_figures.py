@@ -52,6 +52,11 @@ def test_bounds_that_differ_are_drawn_for_each_in_its_colour(row):
     assert [list(line.get_ydata()) for line in bounds[::2]] == [[0.4, 0.2], [0.2, 0.1]]
 
 
+def test_bounds_whose_difference_nobody_sees_are_drawn_once(row):
+    _, bounds, _ = lines([row(1.0, 0.4), row(2.0, 0.4001)])
+    assert len(bounds) == 2
+
+
 def test_one_size_is_shown_over_epsilon(row):
     points, bounds, axes = lines([row(1.0, 0.4, sizes=(4,)), row(2.0, 0.2, sizes=(4,))])
     assert axes.get_xlabel() == "ε (paper)"

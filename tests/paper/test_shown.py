@@ -109,11 +109,18 @@ def test_a_figure_marks_what_is_no_proof(shown):
         _certified(figure, shown[name])
         titles[name] = [axes.get_title() for axes in figure.axes][1:3]
     assert titles["instances-mnist/certified"] == [
-        "tight, adversaries join, heuristic",
+        "tight, adversaries join\nheuristic",
         "tight, adversaries replace",
     ]
-    assert all(title.endswith(f", {MARK} heuristic") for title in titles["certified-clipping/mnist"])
+    assert all(title.endswith(f"\n{MARK} heuristic") for title in titles["certified-clipping/mnist"])
     assert not any("heuristic" in title for title in titles["certified-user-epsilon/mnist"])
+
+
+def test_a_figure_has_no_picture_of_what_was_not_certified(shown):
+    figure = Figure()
+    _certified(figure, shown["deviations/user-dp-heads"])  # cohorts of a fixed size: nobody joins
+    assert [axes.get_title() for axes in figure.axes] == ["the paper's formula", "tight, adversaries replace"]
+    assert all(axes.lines for axes in figure.axes)
 
 
 def test_printed_accuracies_and_certified_shares_stand_beside_ours(shown, committed):

@@ -349,7 +349,10 @@ def _print_checked(found: list[Any]) -> None:
                     for one in wrong[:_SHOWN]
                 ],
             )
-    say("Of chance alone this is NO for 1 % of all checks.")
+    if any(one.error for one in found):
+        say("Of chance alone this is NO for 1 % of all checks.")
+    else:
+        say("There is no chance in what was compared.")
 
 
 _SHOWN = 20
