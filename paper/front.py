@@ -11,8 +11,8 @@ INTRODUCTION = """\
 # The paper, reproduced
 
 Figures and tables of Xie et al., *Unraveling the connections between privacy and certified robustness in
-federated learning against poisoning attacks* (CCS 2023), from our own trainings, with the published number
-beside ours where the paper prints one.
+federated learning against poisoning attacks* (CCS 2023), from our own trainings. Each number that the paper
+prints stands beside ours, and each of its conclusions is computed, the ones that fail too.
 """
 
 READING = """
