@@ -69,12 +69,17 @@ def _defences(found: Sequence[tuple[Panel, list[MeasuredRow]]], published: Publi
 
 
 def _bounds(found: Sequence[tuple[Panel, list[MeasuredRow]]]) -> Iterator[str]:
-    attacked = [one for _, rows in found for row in rows for one in row.attacks]
-    bounded = [one for one in attacked if one.holds_on_cost is not None]
+    each = {
+        (row.settings_sha256, one.attack, one.adversaries): (row, one)
+        for _, rows in found
+        for row in rows
+        for one in row.attacks
+        if one.holds_on_cost is not None
+    }
+    bounded = list(each.values())  # some are shown in several panels
     if bounded:
-        held = sum(bool(one.holds_on_cost and one.holds_on_certified) for one in bounded)
-        every = [(row, one) for _, rows in found for row in rows for one in row.attacks]
-        full = sum(saturated(row, one) for row, one in every if one.holds_on_cost is not None)
+        held = sum(bool(one.holds_on_cost and one.holds_on_certified) for _, one in bounded)
+        full = sum(saturated(row, one) for row, one in bounded)
         trivial = f" ({full} of them trivially: J(D) = J(D') = C̄)" if full else ""
         yield f"{held} of {len(bounded)} attacked ensembles stay within what is certified{trivial}"
 

@@ -7,7 +7,7 @@ from fedproof.config import Config
 from paper import captions
 from paper.clean import CLOSE
 from paper.defences import certified_share, defended, no_attack
-from paper.predictions import trained_as_there
+from paper.predictions import contradicted, trained_as_there
 from paper.printed import Place, Printed, Sources, setting_of, settings
 from paper.published import Published
 from paper.results import Budgets, Clean, Dopamine, RunTime, Trained
@@ -114,7 +114,7 @@ def _best_epsilon(sources: Sources) -> Iterator[Printed]:
                 published=value,
                 ours=top.epsilon if top else None,
                 within=abs(top.epsilon - value) if top and same else 0.0,  # no other ε of ours is nearer
-                why=_contradicted(published, name) or _elsewhere(rows, published, name),
+                why=contradicted(published, name) or _elsewhere(rows, published, name),
             )
     for name, value in published.best_epsilon_at_two.items():
         curves = [
@@ -132,21 +132,6 @@ def _best_epsilon(sources: Sources) -> Iterator[Printed]:
             within=1e-4,
             why=_NOT_THEIR_DATA if name == "user-sent140" and not share[0] else "",
         )
-
-
-def _contradicted(published: Published, name: str) -> str:
-    """Where the paper itself prints a larger K at another ε."""
-    printed = {
-        float(key.partition(" eps ")[2].split()[0]): value
-        for key, value in published.values["largest_k"].items()
-        if key.startswith(f"{name} eps ") and key.count(" ") == 2
-    }
-    there = published.best_epsilon(name)
-    above = [epsilon for epsilon, size in printed.items() if size > printed.get(there, math.inf)]
-    return "".join(
-        f"the paper itself prints K ≈ {printed[epsilon]} at ε ≈ {epsilon:g} and {printed[there]} at {there:g}"
-        for epsilon in above
-    )
 
 
 def _largest(sources: Sources) -> Iterator[Printed]:
@@ -331,7 +316,10 @@ def _robust(sources: Sources) -> Iterator[Printed]:
                     continue
                 ours, kind = cells.get((server, name, k)), f"{UNDER} {name}, CIFAR"
                 if name == "no attack":
-                    ours, kind = clean.get(server), "Accuracy of servers without attack, CIFAR"
+                    ours, kind = (
+                        clean.get(server),
+                        "Accuracy of servers without attack, CIFAR (printed once for two k)",
+                    )
                 elif name == "certified":
                     ours, kind = shares.get((server, k)), "Certified accuracy of UserDP-FedAvg, CIFAR"
                     kind += "" if value else ", printed as 0"

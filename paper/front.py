@@ -19,25 +19,28 @@ READING = """
 ## How to read it
 
 **Words.** *k* users or instances are poisoned; those who *join* come to an honest federation, those who
-*replace* corrupt units of it. A model is certified for k if no k of them change its expected prediction;
-*K* is the largest such k, as the real number that the paper's formula gives. *O* models (replicas) are
-trained anew; accuracies are means over single replicas, certificates are about the ensemble of all. *σ*
-is the noise, *ε* what one model spends by the paper's accounting, unless another one is named. *Dir(1)*
-and *Dir(0.5)* deal the classes unevenly to users. *UserDP* protects a user, *InsDP* an instance. *α* is
-the poisoned share of an adversary's instances, *γ* what its update is multiplied by, *τ* what an attacker
-wants to divide its cost by. A *study* is a figure or table with its *panels*, by whose names they are
-measured again; a panel's *points* are single trainings, each a *row* of `experiments/results/rows.jsonl`.
-A † marks what is called certified and is no proof.
+*replace* corrupt units of it. An input is certified for k if no k of them change what a model is expected
+to answer. *O* models (replicas) are trained anew; accuracies are means over single replicas, certificates
+are about the ensemble of all. *σ* is the noise, *ε* what one model spends by the paper's accounting,
+unless another one is named. *Dir(1)* and *Dir(0.5)* deal the classes unevenly to users. *UserDP* protects
+a user, *InsDP* an instance. *α* is the poisoned share of an adversary's instances, *γ* what its update is
+multiplied by, *τ* what an attacker wants to divide its cost by. A *study* is a figure or table with its
+*panels*, by whose names they are measured again; a panel's *points* are single trainings, each a *row* of
+`experiments/results/rows.jsonl`.
 
-<a id="certified"></a>**Certified accuracy.** *Paper's K* is its formula with the means as they are: the
-median of several seeds with their range, or one ensemble with half of what its quarters differ from their
-mean. *K with confidence* has Hoeffding's bounds. Certified accuracies are the share of test inputs that
-are answered right and certified for k: by the paper's formula without confidence, for adversaries that
-*join* or *replace* by the curve of the mechanism, by *fedproof*'s default certificate for both, all three
-with the confidence of the row (99 % unless said otherwise). k is the largest of 1, 2, 5 and 10 for which
-a panel certifies anything, by the paper's formula at most 2. The accuracy in parentheses is printed in
-the paper; where it comes of trainings unlike those that are certified, the [table of clean
-accuracies](#clean-accuracies) has the like.
+ <a id="certified"></a>**Certified accuracy.** *Paper's K* is the largest k that its formula gives any
+test input, a real number: one input reaches it. It is the median of several seeds with their range, or of
+one ensemble with half of what its quarters differ from their mean. *K with confidence* has Hoeffding's
+bounds. Certified accuracies are the share of test inputs that are answered right and certified for k: by
+the paper's formula without confidence, for adversaries that *join* or *replace* by the curve of the
+mechanism, by *fedproof*'s default certificate for both, all three with the confidence of the row (99 %
+unless said otherwise). k is the largest of 1, 2, 5 and 10 at which a panel certifies an input in a
+thousand, by the paper's formula at most 2; 10 and 2 where there is none. A † marks what is no proof, with
+the reason below. The paper's own columns are heuristic throughout: without confidence its means count as
+exact, with it the choice of the rival among ten classes is not covered; its ε is of users who join, and
+against those who are replaced k would have to be halved; what a † says of a row it says of them, too. The
+accuracy in parentheses is printed in the paper; where it comes of trainings unlike those that are
+certified, the [table of clean accuracies](#clean-accuracies) has the like.
 
 <a id="costs"></a>**Costs of attacks.** Each is J(D) → J(D') ≥ our certified lower bound (the paper's
 bound, of the means as they are), and the share of attacked replicas whose cost was clipped: J(D) is the
@@ -78,16 +81,20 @@ def in_short(found: Sequence[Statement]) -> Iterator[str]:
         held, failed, open_, untested = (
             sum(one.verdict == said for one in theirs) for said in ("yes", "no", "open", "not tested")
         )
-        apart = f", {untested} cannot be tested without the paper's data" if untested else ""
+        sure = sum(one.follows and one.verdict == "yes" for one in theirs)
+        formula = f", {sure} of them by their formula alone" if sure else ""
+        apart = f", {untested} cannot be tested here" if untested else ""
         yield (
-            f"* **{held} of {len(theirs)} conclusions of the paper hold** on our own trainings, {failed} do "
-            f"not, {open_} are [open](#conclusions-computed){apart}. Those that do not:"
+            f"* **{held} of {len(theirs)} conclusions of the paper hold** on our own trainings{formula}, "
+            f"{failed} do not, {open_} are [open](#conclusions-computed){apart}."
+            + " Those that do not:"
+            * bool(failed)
         )
-        yield from (f"    * {one.claim}" for one in theirs if one.verdict == "no")
+        yield from (f"    * {_noted(one)}" for one in theirs if one.verdict == "no")
     failed_ours = [one for one in found if one.own and one.verdict == "no" and not one.agreement]
     if failed_ours:
         yield "* What one might expect besides, and what does not hold either:"
-        yield from (f"    * {one.claim}" for one in failed_ours)
+        yield from (f"    * {_noted(one)}" for one in failed_ours)
     for one in found:
         if one.agreement:
             yield f"* {one.claim[:1].upper()}{one.claim[1:]}: {one.evidence}."
@@ -101,10 +108,15 @@ def in_short(found: Sequence[Statement]) -> Iterator[str]:
     )
 
 
+def _noted(one: Statement) -> str:
+    return f"{one.claim} ({one.note})" if one.note else one.claim
+
+
 def where(studies: Sequence[Study]) -> Iterator[str]:
     """What of the paper is shown in which study."""
     yield "## Where to find it\n"
     yield "| in the paper | study | here |\n|---|---|---|"
+    yield "| Table 2 | | settings, among [every printed number](#every-printed-number) |"
     for study in studies:
         yield f"| {study.place or 'not there'} | `{study.name}` | [{study.title}](#study-{study.name}) |"
     yield ""
@@ -125,7 +137,7 @@ def conclusions(found: Sequence[Statement]) -> Iterator[str]:
     yield "| conclusion | whose | holds | from |\n|---|---|---|---|"
     for one in found:
         verdict = "yes" if one.verdict == "yes" else f"**{one.verdict}**"
-        evidence = f"{one.untested}: {one.evidence}" if one.untested else one.evidence
+        evidence = "; ".join(filter(None, (one.untested, one.evidence, one.note)))
         yield f"| {one.claim} | {one.whose} | {verdict} | {evidence} |"
 
 

@@ -64,6 +64,7 @@ VIEWS = (
 
 Attack = tuple[MeasuredRow, AttackCell]
 Pair = tuple[CostCell, CostCell]
+Step = tuple[MeasuredRow, AttackCell, AttackCell]
 
 
 def saturated(row: MeasuredRow, cell: AttackCell) -> bool:
@@ -87,6 +88,15 @@ def conclusions(rows: Rows, foreign: Collection[str]) -> Iterator[Statement]:
         if found:
             for one in _of_level(found):
                 yield replace(one, claim=f"{level}: {one.claim}")
+        beside = [row for study in studies for row in rows.under(study) if panel_of(row) in foreign]
+        count = sum(len(row.attacks) for row in beside)
+        if count:
+            yield Statement(
+                claim=f"{level}: the same of Sent140",
+                holds=None,
+                evidence=f"{count} attacked ensembles of other tweets are on the page",
+                untested="not the paper's data",
+            )
     for level, studies in NEEDED.items():
         yield from _needed(level, [row for study in studies for row in rows.under(study)], foreign)
 
@@ -99,9 +109,7 @@ def _of_level(found: Sequence[Attack]) -> Iterator[Statement]:
 
 
 def _bounds(found: Sequence[Attack]) -> Iterator[Statement]:
-    """Of each training once: some are shown in several panels."""
-    once = {(row.settings_sha256, one.attack, one.adversaries): (row, one) for row, one in found}
-    found = list(once.values())
+    found = _once(found)
     full = sum(saturated(*one) for one in found)
     trivial = f"; {full} of them trivially, the cost being clipped to C̄ before and after" if full else ""
     above = counted(found, lambda one: bool(one[1].holds_on_cost))
@@ -119,26 +127,34 @@ def _bounds(found: Sequence[Attack]) -> Iterator[Statement]:
     )
 
 
+def _once(found: Sequence[Attack]) -> list[Attack]:
+    """Each training once: some are shown in several panels."""
+    once = {(row.settings_sha256, one.attack, one.adversaries): (row, one) for row, one in found}
+    return list(once.values())
+
+
 def _over_k(found: Sequence[Attack]) -> Iterator[Statement]:
-    steps = [
-        (row, less, more)
+    each = {
+        (row.settings_sha256, less.attack, less.adversaries): (row, less, more)
         for (row, less), (other, more) in pairwise(found)
         if row is other and less.attack == more.attack and less.adversaries < more.adversaries
-    ]
+    }
+    steps = list(each.values())
     if not steps:
         return
     said = "pairs of neighbouring k"
     yield _by_view("J(D') falls as k grows", steps, lambda pair: pair[1].attacked < pair[0].attacked, said)
-    yield _by_view(
+    falls = _by_view(
         "the paper's lower bound falls as k grows", steps, lambda pair: _low(pair[1]) < _low(pair[0]), said
     )
+    yield replace(falls, follows=True)
     yield _by_view(
         "the larger k, the larger the gap: J(D') over the paper's bound",
         steps,
         lambda pair: _low(pair[1]) * pair[0].attacked < _low(pair[0]) * pair[1].attacked,
         said,
     )
-    yield from _tight(found)
+    yield from _tight(_once(found))
 
 
 _TIGHT = 2.0  # times the bound: what "tight" is taken to mean
@@ -166,7 +182,7 @@ def _over_options(found: Sequence[Attack]) -> Iterator[Statement]:
     """α makes attacks stronger, γ and the kind of attack hardly matter."""
     alpha = list(_varied(found, "attack.poison_fraction"))
     if alpha:
-        yield _by_view(
+        yield from _drawn_and_bounded(
             "given k, a larger α is a stronger attack: J(D') falls, closer to the bound",
             alpha,
             lambda pair: pair[1].attacked < pair[0].attacked,
@@ -209,22 +225,24 @@ def _over_epsilon(found: Sequence[Attack]) -> Iterator[Statement]:
         views=[view for view in VIEWS if not view.heuristic],
     )
     yield replace(ours, own=True)
-    drawn, others = [view for view in VIEWS if view.heuristic], [view for view in VIEWS if not view.heuristic]
-    for views, name, own in (
-        (drawn, "the loss, as the paper draws it", False),
-        (others, "what is bounded: the clipped loss, and the attack's success", True),
+    yield from _drawn_and_bounded(
+        "the stronger the privacy, the higher the attacker's cost J(D')",
+        steps,
+        lambda pair: pair[1].attacked > pair[0].attacked,
+        said,
+    )
+
+
+def _drawn_and_bounded(
+    claim: str, steps: Sequence[Step], holds: Callable[[Pair], bool], said: str
+) -> Iterator[Statement]:
+    """A claim about the cost that the paper draws, and about those that its theorem bounds."""
+    drawn, bounded = ([view for view in VIEWS if view.heuristic is one] for one in (True, False))
+    for views, name in (
+        (drawn, "the loss, as the paper draws it"),
+        (bounded, "what its theorem bounds: the clipped loss, and the attack's success"),
     ):
-        rises = _by_view(
-            f"the stronger the privacy, the higher the attacker's cost J(D') ({name})",
-            steps,
-            lambda pair: pair[1].attacked > pair[0].attacked,
-            said,
-            views=views,
-        )
-        yield replace(rises, own=own)
-
-
-Step = tuple[MeasuredRow, AttackCell, AttackCell]
+        yield _by_view(f"{claim} ({name})", steps, holds, said, views=views)
 
 
 def _varied(found: Sequence[Attack], key: str) -> Iterator[Step]:
@@ -301,6 +319,7 @@ def _needed(level: str, rows: Sequence[MeasuredRow], foreign: Collection[str]) -
         claim=f"{level}: the larger τ, the more of them an attack needs (the paper's bound)",
         holds=nearly_all(rising),
         evidence=f"{rising[0]} of {rising[1]} ensembles",
+        follows=True,
     )
     steps = [
         (one, other)

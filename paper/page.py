@@ -7,7 +7,7 @@ from fedproof.files import replace_file
 from paper.agreement import agreement, printed_section
 from paper.clean import Comparison, compare_clean
 from paper.compared import printed
-from paper.conclusions import statements
+from paper.conclusions import statements, wrong_budgets
 from paper.defences import DEFENCES, Defended, Line, defended, draw_defences, lines_of
 from paper.deviations import deviation_table
 from paper.figures import draw_panel
@@ -24,11 +24,19 @@ from paper.tables import attacked_table, certified_table, needed_table, number
 
 PAGE = "reproduction.md"
 
+_FIXED = """\
+The published ε, and its tight value by privacy-loss distributions, are of Poisson cohorts and one unit added
+or removed. The paper draws cohorts of a fixed size, and its theorems replace users: the last columns have the
+tight ε of that, and a δ that two federations, which differ in one user, exceed at the published ε (all users
+send one update, one of them its opposite). Where it is above the paper's δ, in bold, that ε is not met.
+"""
+
 _LINES = """\
 What an optimised attack leaves of the differences between the rules: accuracies under attack as a line over
 those without, its slope beside the chance that a cohort is honest. A slope like that chance means that rules
 differ in honest cohorts alone; a slope near one and a small loss (of the rule that loses most, in points)
-that the attack does little to any of them. *Off it* is how far a published accuracy lies from the line.
+that the attack does little to any of them. Krum's accuracy alone is far from the others: it decides the
+slope. *Off it* is how far a published accuracy lies from the line.
 """
 
 _DATA = """
@@ -113,6 +121,8 @@ def _where(study: Study) -> str:
     return f" ({study.place})" if study.place else ""
 
 
+_CLEAN = "[table of clean accuracies](#clean-accuracies)"
+_DIFFERENCES = "[table of differences](#where-we-differ-from-the-authors-code)"
 _EXPLAINED = {"certified": "certified", "attacked": "costs", "costs": "costs", "needed": "needed"}
 """By what a panel measures, the place where its table is explained."""
 
@@ -136,7 +146,7 @@ def _panel(shown: Shown, rows: Rows, published: Published) -> Iterator[str]:
     elif panel.measure == "needed":
         yield from needed_table(shown)
     elif panel.measure == "accuracy":
-        yield "Accuracies alone: they are in the [table of clean accuracies](#clean-accuracies).\n"
+        yield f"Accuracies alone: they are in the {_DIFFERENCES if panel.beside else _CLEAN}.\n"
     elif panel.measure == "sizes":
         above = panel.name.removesuffix(SEEDS)
         yield f"K alone, for its range in the table of [`{above}`](#{shown.study.name}-{above}).\n"
@@ -216,12 +226,16 @@ def _seconds(found: Sequence[MeasuredRow], published: Published) -> Iterator[str
 
 
 def _budgets(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
-    yield "| training | σ | rounds | published ε | ours | by privacy-loss distributions |"
-    yield "|---|---|---|---|---|---|"
+    yield _FIXED
+    yield "| training | σ | rounds | published ε | ours | tight | tight, fixed cohorts, replaced | δ there |"
+    yield "|---" * 8 + "|"
     [(_, budgets)] = of_kind(found, Budgets)
+    false = wrong_budgets(budgets, published)
     for one in budgets.rows:
         cells = [one.experiment, f"{one.sigma:g}", str(one.rounds)]
-        cells += [f"{one.published:g}", f"{one.paper:g}", f"{one.pld:g}"]
+        cells += [f"{one.published:g}", f"{one.paper:g}", f"{one.pld:g}", number(one.replaced, "g")]
+        shown = number(one.shown, ".3g")
+        cells.append(f"**{shown}**" if one in false else shown)
         yield f"| {' | '.join(cells)} |"
     yield ""
 
@@ -233,8 +247,13 @@ def _dopamine(found: Sequence[MeasuredRow], published: Published) -> Iterator[st
     for name, value in theirs.items():
         ours = (f"{one.named[name][-1]:.3f}" for one in measured.curves)
         yield f"| {name} | {value} | {' | '.join(ours)} |"
-    sound = (f"{one.pld[-1]:.3f}" for one in measured.curves)
-    yield f"| InsDP-FedSGD, sound | - | {' | '.join(sound)} |\n"
+    for name, values in (
+        ("InsDP-FedSGD", [one.pld for one in measured.curves]),
+        ("Dopamine", [one.dopamine_pld for one in measured.curves]),
+    ):
+        tight = (f"{value[-1]:.3f}" if value else "-" for value in values)
+        yield f"| {name}, tight and sound | - | {' | '.join(tight)} |"
+    yield ""
 
 
 def _renyi(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
@@ -252,9 +271,9 @@ def _renyi(found: Sequence[MeasuredRow], published: Published) -> Iterator[str]:
 def _clean_table(clean: Sequence[Comparison]) -> Iterator[str]:
     yield "\n## Clean accuracies\n"
     yield (
-        "Mean over the replicas, in percent, of models trained as the authors' code trains them where that "
-        "matters: CIFAR with a random head for every seed, instances from shuffled batches. Those that are "
-        "certified or attacked may be others.\n"
+        "Mean over the replicas, in percent. Where panels train as the authors' code does, theirs are shown: "
+        "CIFAR at user level after one round with a random head for every seed, instances over several "
+        "rounds from shuffled batches. All others are of the models that are certified or attacked.\n"
     )
     yield "| training | σ | rounds | published | ours | difference | replicas |"
     yield "|---|---|---|---|---|---|---|"

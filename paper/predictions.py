@@ -1,5 +1,6 @@
 """The paper's conclusions about certified predictions."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -16,12 +17,15 @@ _ALIKE = 0.1  # of the larger: what "nearly identical" is taken to mean
 
 def conclusions(rows: Rows, published: Published) -> Iterator[Statement]:
     """About certified predictions."""
+    there = list(trained_as_there(rows, published))
     for name, (data, panel) in PANELS.items():
         found = sizes_of(rows, panel)
         if len(found) > 2:
-            for one in _optimum(data, found, published.best_epsilon(name)):
-                yield _on(name, one)
-    yield from trained_as_there(rows, published)
+            exists, around = _optimum(data, found, published.best_epsilon(name))
+            yield _on(name, exists)
+            if name == _INSTANCES and there:
+                around = _as_there(around, there[0])
+            yield _on(name, replace(around, note=contradicted(published, name)))
     yield from _utility(rows)
     yield from _fixed_k(rows, published)
     yield from _heterogeneity(rows)
@@ -77,13 +81,35 @@ def _optimum(data: str, found: Sequence[Size], printed: float) -> Iterator[State
     )
 
 
+_INSTANCES = "instance-mnist"
+
+
 def trained_as_there(rows: Rows, published: Published) -> Iterator[Statement]:
     """The best ε once more, where replicas are trained as the authors' code trains them."""
     found = sizes_of(rows, "deviations/instances-mnist")
     if len(found) > 1:
-        data = "MNIST, instances, trained as the authors' code does,"
-        *_, around = _optimum(data, found, published.best_epsilon("instance-mnist"))
-        yield replace(around, own=True)
+        yield list(_optimum(PANELS[_INSTANCES][0], found, published.best_epsilon(_INSTANCES)))[1]
+
+
+def _as_there(ours: Statement, there: Statement) -> Statement:
+    """The paper speaks of its own training, which decides; what another one says stands beside it."""
+    evidence = f"trained as the authors' code does, {there.evidence}; from Poisson batches {ours.evidence}"
+    return replace(there, evidence=evidence)
+
+
+def contradicted(published: Published, name: str) -> str:
+    """Where the paper itself prints a larger K at another ε than at its best one."""
+    printed = {
+        float(key.partition(" eps ")[2].split()[0]): value
+        for key, value in published.values["largest_k"].items()
+        if key.startswith(f"{name} eps ") and key.count(" ") == 2
+    }
+    there = published.best_epsilon(name)
+    above = [epsilon for epsilon, size in printed.items() if size > printed.get(there, math.inf)]
+    return "".join(
+        f"the paper itself prints K ≈ {printed[epsilon]} at ε ≈ {epsilon:g} and {printed[there]} at {there:g}"
+        for epsilon in above
+    )
 
 
 def _utility(rows: Rows) -> Iterator[Statement]:
@@ -309,6 +335,16 @@ def _confidence(rows: Rows) -> Iterator[Statement]:
     found = [(data, exact, sure) for data, exact, sure in found if len(exact) > 2 and len(sure) > 2]
     if not found:
         return
+    fewer = counted(
+        [(one, less) for _, exact, sure in found for one, less in zip(exact, sure, strict=True)],
+        lambda pair: pair[1].middle < pair[0].middle,
+    )
+    yield Statement(
+        claim="with 99 % confidence fewer adversaries are certified",
+        holds=fewer[0] == fewer[1],
+        evidence=f"K is smaller at {fewer[0]} of {fewer[1]} ε",
+        follows=True,
+    )
     shapes = [[_one_top([one.middle for one in sizes]) for sizes in both] for _, *both in found]
     yield Statement(
         claim="with 99 % confidence the trend over ε is similar: K rises to one maximum and falls",

@@ -256,7 +256,16 @@ class RunTime:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetCell:
-    """One ε of the paper: `published`, ours by the same accounting, and ours by loss distributions."""
+    """One ε of the paper, and what it is by other accountings.
+
+    Attributes:
+        experiment, sigma, rounds: of the training.
+        published, paper: as printed, and ours by the same accounting.
+        pld: by privacy-loss distributions.
+        replaced: the same for cohorts of a fixed size and one user replaced, as the paper trains and
+            certifies; None at instance level.
+        shown: a δ that two federations, which differ in one user, exceed at the published ε then.
+    """
 
     __pydantic_config__ = _EXACT
 
@@ -266,6 +275,8 @@ class BudgetCell:
     published: float
     paper: float
     pld: float
+    replaced: float | None = None
+    shown: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +295,7 @@ class Budgets:
 
 @dataclass(frozen=True, kw_only=True)
 class DopamineCurve:
-    """ε after each of `rounds` by two accountings; `pld` is sound and known after the last round alone."""
+    """ε after each of `rounds` by two accountings; `pld`, of each, is sound and of the last round alone."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -293,6 +304,7 @@ class DopamineCurve:
     own: Annotated[tuple[float, ...], Field(alias="InsDP-FedSGD")]
     dopamine: Annotated[tuple[float, ...], Field(alias="Dopamine")]
     pld: tuple[float, ...]
+    dopamine_pld: tuple[float, ...] = ()
 
     @property
     def named(self) -> dict[str, tuple[float, ...]]:

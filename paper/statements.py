@@ -21,6 +21,8 @@ class Statement:
         beyond: names the models of a claim that is ours and not the paper's.
         own: whether it is about our bounds, or how far we agree, and no conclusion of the paper's.
         agreement: whether it is about how far we agree.
+        follows: whether it follows from a formula, whatever is trained.
+        note: what a reader of the verdict alone should know.
         untested: why our rows can say nothing about it, whatever they say; empty: they can.
     """
 
@@ -30,6 +32,8 @@ class Statement:
     beyond: str = ""
     own: bool = False
     agreement: bool = False
+    follows: bool = False
+    note: str = ""
     untested: str = ""
 
     @property
