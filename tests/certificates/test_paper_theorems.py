@@ -67,6 +67,13 @@ def test_huge_epsilon_does_not_overflow():
     assert real_size(0.9, 0.1, epsilon=1e4, delta=0.01) == pytest.approx(math.log(9) / 2e4)
 
 
+def test_a_quotient_that_rounds_to_zero_is_not_a_delta_of_zero():
+    # δ / (e^ε - 1) is zero as a float; K is (800 + log(0.9 / 0.1)) / 1600 and log(0.9 (e^5 - 1) / δ) / 10
+    assert 0.4 < real_size(0.9, 0.0, epsilon=800.0, delta=0.1) < 0.501
+    assert 60 < real_size(0.9, 0.0, epsilon=5.0, delta=5e-324) < 74.9
+    assert real_size(0.9, 0.0, epsilon=5.0, delta=0.0) == math.inf
+
+
 @given(top=tops, rival=rivals, epsilon=epsilons, delta=deltas)
 def test_agrees_with_fifty_digits(top, rival, epsilon, delta):
     mp.dps = 50

@@ -37,9 +37,10 @@ def real_size(top: ArrayLike, rival: ArrayLike, *, epsilon: float, delta: float)
         if epsilon == 0:
             size = (top - rival) / np.float64(2 * delta)
         else:
-            # log1p keeps the digits when δ dwarfs the gap; a tiny base is rounded up, so the size down
+            # log1p keeps the digits when δ dwarfs the gap; a tiny base is rounded up, so the size down, also
+            # where the quotient rounds to zero: only without δ does a rival at zero stay there
             base = rival + delta / np.expm1(epsilon)
-            base = np.where(base > 0, np.maximum(base, 1e-300), 0.0)
+            base = np.where((rival > 0) | (delta > 0), np.maximum(base, 1e-300), 0.0)
             size = np.log1p((top - rival) / base) / (2 * epsilon)
     return np.where(top > rival, size, 0.0)
 
