@@ -101,6 +101,15 @@ def test_needed_adversaries_are_the_first_size_that_may_suffice(method):
     assert tripled.needed > 0
 
 
+@pytest.mark.parametrize("negative", [False, True])
+def test_what_is_reached_without_anybody_takes_no_unit(negative):
+    # τ = 1 asks for the cost as it is; L_0(J) is J, but for the last digit
+    nothing = ApproximateDP(epsilon=0.0, delta=0.0, relation="replace")
+    for seed in range(40):
+        costs = np.random.default_rng(seed).uniform(0.2, 0.9, 60) * (-1 if negative else 1)
+        assert inefficacy(costs, cost_bound=1.0, privacy=nothing, tau=1.0, negative=negative).needed == 0
+
+
 def test_a_goal_out_of_reach_is_none():
     found = inefficacy(
         [0.5, 0.5],

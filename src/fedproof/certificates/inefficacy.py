@@ -29,7 +29,7 @@ from fedproof.certificates.privacy import (
 )
 from fedproof.certificates.scores import Array, check_costs, fingerprint, load
 from fedproof.certificates.soundness import cost_assumptions, cost_caveats
-from fedproof.certificates.tight import TradeoffBySize
+from fedproof.certificates.tight import SLACK, TradeoffBySize
 from fedproof.mechanisms import Releases
 from fedproof.mechanisms.caveats import sentences
 from fedproof.threat import ThreatModel
@@ -218,7 +218,8 @@ def _needed(settings: CostSettings, interval: Interval, low: float, high: float)
     """Units without which the goal τ is out of reach.
 
     More are needed the larger |J| is (L_k(x)/x increases in x, U_k(x)/x decreases), so methods that know the
-    mean only take its lower bound for both the start and the goal.
+    mean only take its lower bound for both the start and the goal. A goal that is missed by float error
+    alone is within reach.
     """
     tau, privacy = settings.tau, settings.privacy
     if tau is None:
@@ -235,10 +236,10 @@ def _needed(settings: CostSettings, interval: Interval, low: float, high: float)
         interval = mean_interval(low, low, curve_of_units(settings.mechanism, privacy, settings.threat))
     most = largest_size(settings.mechanism, settings.threat, settings.max_size)
     if settings.negative:
-        if tau * low > 1:  # no share of the bound is larger than all of it
+        if tau * low > 1 + SLACK:  # no share of the bound is larger than all of it
             return None
-        return needed_size(lambda size: interval(size)[1] >= tau * low, most)
-    return needed_size(lambda size: interval(size)[0] <= high / tau, most)
+        return needed_size(lambda size: interval(size)[1] >= tau * low - SLACK, most)
+    return needed_size(lambda size: interval(size)[0] <= high / tau + SLACK, most)
 
 
 # --- how far k units move an expected cost, a share of its bound C̄ in [0, 1] -------------------------------
