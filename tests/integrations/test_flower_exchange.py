@@ -154,6 +154,23 @@ def test_nobody_says_another_nodes_number(flower, make_grid):
         assert flower.ask_partitions(make_grid(order), timeout=1.0, unique=True) == want
 
 
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1])
+def test_a_number_that_no_user_has_is_no_claim(flower, make_grid, answers, record, number):
+    """Flower carries numbers of 64 bits; cohorts are drawn by those of 63."""
+    from flwr.app import ConfigRecord, Message, RecordDict
+
+    def claim(message):
+        content = RecordDict({"config": ConfigRecord({"partition-id": number})})
+        return [Message(content, reply_to=message)]
+
+    users = flower.ask_partitions(make_grid({101: claim}), timeout=1.0)
+    strategy = flower.RoundsStrategy(
+        ROUNDS["user-fedavg"], num_users=6, delta=0.01, seed=1, users=users, connect_timeout=0.0
+    )
+    strategy.start(make_grid(answers), record(weight=np.zeros(3)), timeout=1.0)  # one node could end it
+    assert users == {}
+
+
 # --- contents ---------------------------------------------------------------------------------------------
 
 

@@ -793,3 +793,35 @@ def test_an_app_that_fails_on_a_poisoned_model_fails_in_no_other_replica(
     assert 0 < drew.sum() < 30
     np.testing.assert_array_equal(clean._state.params[~drew], attacked._state.params[~drew])
     assert not np.array_equal(clean._state.params[drew], attacked._state.params[drew])
+
+
+@pytest.mark.parametrize("place", ["state", "settings"])
+def test_an_app_that_remembers_models_carries_none_into_another_replica(
+    flower, make_grid, reply_with, record, place
+):
+    from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+
+    def remembering(message, context):
+        """It adds what it was sent last, as an app with momentum or a personal model does."""
+        kept = context.state["kept"] if place == "state" else message.content["config"]
+        weight = message.content["arrays"]["weight"].numpy()
+        last = np.array(kept["last"])
+        kept["last"][:] = weight.tolist()
+        return reply_with(message, {"weight": weight + last})
+
+    def sent(first):
+        config = ConfigRecord({"fedproof-replicas": [4, 7], "last": [0.0] * 3})
+        content = RecordDict({"arrays": record(weight=np.stack([first, np.ones(3)])), "config": config})
+        context = Context(1, 1, {}, RecordDict({"kept": ConfigRecord({"last": [0.0] * 3})}), {})
+        replies = []
+
+        def node(message):
+            replies.append(flower.replicas_mod(message, context, remembering))
+            return replies
+
+        make_grid({1: node}).push_messages([Message(content, 1, MessageType.TRAIN)])
+        return replies[0].content["arrays"]["weight"].numpy()
+
+    clean, poisoned = sent(np.zeros(3)), sent(np.full(3, 1e9))
+    assert (clean[0] != poisoned[0]).all()
+    np.testing.assert_array_equal(clean[1], poisoned[1])

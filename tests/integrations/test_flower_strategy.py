@@ -571,8 +571,12 @@ def test_what_epsilon_does_not_cover_is_kept_apart(make_strategy, make_grid, nod
 
 def test_a_strategy_says_what_its_certificate_takes_for_granted(make_strategy):
     begun = "the model that training starts from is not poisoned: no user's data went into it"
-    assert make_strategy().assumptions == (seeds.KNOWN, begun)
-    assert make_strategy(seed=None).assumptions == (seeds.NO_SEED, begun)
+    apart = (
+        "what an honest node sends for one replica follows from that replica's models and the node's own data: "
+        "its app carries nothing over from another replica"
+    )
+    assert make_strategy().assumptions == (seeds.KNOWN, begun, apart)
+    assert make_strategy(seed=None).assumptions == (seeds.NO_SEED, begun, apart)
     scores = np.tile([[[0.9, 0.1]]], (100, 1, 1))
     stated = make_strategy().assumptions
     certificate = certify(scores, [0], mechanism=MECHANISM, assumptions=stated)

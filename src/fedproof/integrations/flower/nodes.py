@@ -5,6 +5,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ REPLICA = "replica"
 PARTITION = "partition-id"  # Flower's own name, in the node's configuration
 
 _LOG = logging.getLogger("flwr")
+_IDENTITIES = 2**63  # of users; Flower carries numbers up to twice as large
 _POLL = 0.5  # seconds between two looks at who is there
 _ROOM = 1024  # replies to a question that are held at once
 
@@ -34,9 +36,15 @@ def replicas_mod(message: Message, context: Context, call_next: ClientAppCallabl
     `ClientApp(mods=[replicas_mod])` is all that a node needs to take part in an ensemble; the app itself
     trains one model at a time, as ever. Its configuration tells it the `replica`.
 
-    Guarantee: what the app makes of one replica, or whether it fails there, changes nothing that is sent for
-    another. Where it fails numbers that are none are sent, which the server takes for no update: a poisoned
-    model, on which honest apps fail, would otherwise take them out of replicas that drew nobody poisoned.
+    Guarantee: what the app makes of one replica, whether it fails there, and what it writes into its context,
+    changes nothing that is sent for another. Where it fails numbers that are none are sent, which the server
+    takes for no update: a poisoned model, on which honest apps fail, would otherwise take them out of
+    replicas that drew nobody poisoned. Each replica has a copy of context and configuration, which is thrown
+    away: an app that keeps something of the models it has seen would carry what poisoned users did into
+    those that they were not in.
+
+    Assumes: the app keeps nothing from one replica to another by itself either, in variables of its module or
+    in files.
     """
     configs = list(message.content.config_records.items())
     if message.metadata.message_type != MessageType.TRAIN or not configs or REPLICAS not in configs[0][1]:
@@ -46,7 +54,7 @@ def replicas_mod(message: Message, context: Context, call_next: ClientAppCallabl
     models = {name: array.numpy() for name, array in stacked.items()}
     trained: list[ArrayRecord] = []
     for row, replica in enumerate(cast(list[int], config[REPLICAS])):
-        own: dict[str, Any] = {name: value for name, value in config.items() if name != REPLICAS}
+        own: dict[str, Any] = deepcopy({name: value for name, value in config.items() if name != REPLICAS})
         model = ArrayRecord({name: Array(np.array(rows[row])) for name, rows in models.items()})
         message.content = RecordDict({arrays_key: model, key: ConfigRecord(own | {REPLICA: replica})})
         trained.append(_trained(message, context, call_next, model))
@@ -59,7 +67,7 @@ def _trained(
 ) -> ArrayRecord:
     """What the app makes of one model; numbers that are none where it fails, or makes something else."""
     try:
-        reply = call_next(message, context)
+        reply = call_next(message, deepcopy(context))
         if not reply.has_error():
             found = next(iter(reply.content.array_records.values()))
             if {name: found[name].shape for name in found} == {name: model[name].shape for name in model}:
@@ -106,7 +114,7 @@ def ask_partitions(grid: Grid, *, timeout: float = 60.0, unique: bool = False) -
         if isinstance(reply, Fault):
             continue
         number = next((config.get(PARTITION) for config in records_in(reply.content, ConfigRecord)), None)
-        if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
+        if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < _IDENTITIES:
             claims[node] = number
         else:
             _LOG.warning("node %s names no %s: it has no identity", node, PARTITION)

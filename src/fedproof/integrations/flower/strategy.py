@@ -31,6 +31,10 @@ _NUMBERED = (
     "every node's number, which its group or its cohorts follow from, was its own and given out beforehand"
 )
 _BEGUN = "the model that training starts from is not poisoned: no user's data went into it"
+_APART = (
+    "what an honest node sends for one replica follows from that replica's models and the node's own data: its "
+    "app carries nothing over from another replica"
+)
 _ROOM = 1 << 20  # bytes of replies that are held at once, or one reply
 
 
@@ -115,11 +119,11 @@ class RoundsStrategy(FederationStrategy):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What a certificate takes for granted about secrets and numbers of users: give it to `certify`."""
+        """What a certificate takes for granted about secrets, users and their apps: give it to `certify`."""
         given = (_BEGUN, *[_NUMBERED] * (self.mechanism.once and self._named))
         if not self._drawn_apart:
             return given
-        return (NO_SEED if self.plan.seed is None else FRESH if self._fresh else KNOWN, *given)
+        return (NO_SEED if self.plan.seed is None else FRESH if self._fresh else KNOWN, *given, _APART)
 
     def caveats(self, bound: str | None = None) -> tuple[Caveat, ...]:
         """Why a certificate of the replicas by this `bound` is only heuristic, see `attended_caveats`."""
