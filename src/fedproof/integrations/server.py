@@ -1,8 +1,8 @@
 """The server's half of what trains in rounds, in NumPy, for any framework that delivers updates.
 
 It draws the same cohorts, groups and noise as `fedproof.ensemble` does for the same seed and replica (see
-`rounds.randomness`), so the two can be compared replica by replica. Sums, norms and scales are float64; noise
-is drawn in the precision of the model.
+`rounds.randomness`), so the two can be compared replica by replica. Norms and scales are float64, sums exact;
+noise is drawn in the precision of the model.
 """
 
 from collections.abc import Sequence
@@ -21,6 +21,8 @@ from fedproof.threat import Unit
 Params = NDArray[np.floating]
 
 _HUGE = 1e100  # beyond, squares may overflow
+_FREE = 2.0**32  # an update that is not clipped holds no larger number
+_STEP = 2.0**-36  # of what is added up, over the largest number that it may hold
 _PIECE = 8192  # too short for BLAS to share among threads, which on busy cores wait for each other
 
 
@@ -156,19 +158,22 @@ def bound(plan: Plan, updates: Floats, clip_norms: Floats, layers: tuple[int, ..
     """One user's `updates` (replicas, dim), scaled in place to at most `clip_norms` (replicas,).
 
     Guarantee: whatever is handed in, a row has at most its clip norm (times √layers where each layer is
-    clipped); a row that is not finite counts as zero. Where no noise is added nothing is clipped.
+    clipped); a row that is not finite counts as zero. Where no noise is added nothing is clipped, and a row
+    with a number beyond 2^32 counts as zero, too: exact sums have no room for it.
     """
     sizes = layers if plan.mechanism.clipping.num_layers is not None else (updates.shape[1],)
     parts = np.split(updates, np.cumsum(sizes)[:-1], axis=1)  # views
     norms = np.stack([_norms(part) for part in parts], axis=1)
     finite: NDArray[np.bool_] = np.all(np.isfinite(norms), axis=1)
+    if not plan.mechanism.noise_multiplier:
+        finite &= np.abs(updates).max(axis=1, initial=0.0) <= _FREE
     if not finite.all():
         norms[~finite] = updates[~finite] = 0.0
     if not plan.mechanism.noise_multiplier:
         return Bounded(updates=updates, norms=norms, finite=finite, clipped=np.zeros_like(finite))
     bounds = clip_norms[:, None]
     clipped: NDArray[np.bool_] = np.any(norms > bounds, axis=1)
-    # Quotient, product and sum may each round up: leave them room.
+    # Quotient, product and norm may each round up: leave them room.
     scales = bounds * (1 - (8 + updates.shape[1]) * np.finfo(np.float64).eps)
     longest = np.maximum(norms, bounds)
     for part, own in zip(parts, longest.T[:, :, None], strict=True):
@@ -178,6 +183,32 @@ def bound(plan: Plan, updates: Floats, clip_norms: Floats, layers: tuple[int, ..
         else:
             part *= scales / own
     return Bounded(updates=updates, norms=norms, finite=finite, clipped=clipped)
+
+
+def addends(plan: Plan, updates: Floats, clip_norms: Floats) -> tuple[Floats, ...]:
+    """Bounded `updates` (replicas, dim), which are overwritten, as what is added up, each by itself.
+
+    Of a clipped update that is one vector, of another two: its numbers may differ more in size.
+
+    Guarantee: sums of up to 2^16 are exact, so the order in which nodes reply changes no bit of a model.
+    Who sends what cannot be read, or nothing for long, decides about that order, also where it was not drawn.
+    Proof: no number has more than 2^36 whole steps of a power of two. All are rounded towards zero, which
+    makes no update longer.
+    """
+    if plan.mechanism.noise_multiplier:
+        largest = np.ldexp(1.0, np.frexp(clip_norms)[1])[:, None]  # no number is larger than the whole
+        return (_rounded(updates, largest * _STEP),)
+    coarse = _rounded(updates.copy(), np.float64(_FREE * _STEP))
+    updates -= coarse
+    return coarse, _rounded(updates, np.float64(_FREE * _STEP * _STEP))
+
+
+def _rounded(numbers: Floats, step: Floats | np.float64) -> Floats:
+    """The numbers as whole multiples of a power of two, in place."""
+    numbers *= 1 / step  # as exact as a quotient, and sooner done
+    np.trunc(numbers, out=numbers)
+    numbers *= step
+    return numbers
 
 
 def release(

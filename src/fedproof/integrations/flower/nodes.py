@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedproof.arrays import Floats
 from fedproof.integrations.flower.arrays import Layout, decode, records_in
 from fedproof.integrations.flower.exchange import Fault, exchange, judged, named
-from fedproof.integrations.server import Bounded, Plan, State, bound
+from fedproof.integrations.server import Bounded, Plan, State, addends, bound
 
 REPLICAS = "fedproof-replicas"  # key of the ConfigRecord: which replicas a message holds the models of
 REPLICA = "replica"
@@ -189,10 +189,11 @@ def receive(
 ) -> Received:
     """The sum of what the invited nodes sent, each update bounded; `stacked`: as several models in one.
 
-    Guarantee: a node moves the sum of a replica by at most one bounded update, and only if it was drawn.
+    Guarantee: a node moves the sum of a replica by at most one bounded update, and only if it was drawn: the
+    order of replies changes no bit, see `addends`.
     """
     state = replace(state, params=state.params.astype(np.float64))  # once, not for every reply
-    total = np.zeros(state.params.shape)
+    total = np.zeros((1 if plan.mechanism.noise_multiplier else 2, *state.params.shape))
     replied, below, clipped = (np.zeros(len(state.params), dtype=np.int64) for _ in range(3))
     faults: list[tuple[int, Fault]] = []
     size = 0
@@ -208,15 +209,21 @@ def receive(
         size += sum(len(array.data) for array in records_in(reply.content, ArrayRecord)[0].values())
         if not found.finite.all():
             faults.append((node, Fault.NOT_FINITE))
-        if len(rows) == len(total):
-            total += found.updates  # without the copies that an index makes
-        else:
-            total[rows] += found.updates
+        for whole, part in zip(total, addends(plan, found.updates, state.clip_norms[rows]), strict=True):
+            if len(rows) == len(whole):
+                whole += part  # without the copies that an index makes
+            else:
+                whole[rows] += part
         replied[rows] += found.finite
         clipped[rows] += found.clipped
         below[rows] += found.finite & ~found.clipped
     return Received(
-        total=total, replied=replied, below=below, clipped=clipped, bytes=size, faults=tuple(faults)
+        total=total.sum(axis=0),
+        replied=replied,
+        below=below,
+        clipped=clipped,
+        bytes=size,
+        faults=tuple(faults),
     )
 
 

@@ -32,8 +32,8 @@ _NUMBERED = (
 )
 _BEGUN = "the model that training starts from is not poisoned: no user's data went into it"
 _APART = (
-    "what an honest node sends for one replica follows from that replica's models and the node's own data: its "
-    "app carries nothing over from another replica"
+    "what an honest node sends for one replica follows from that replica's models and the node's own data: "
+    "its app carries nothing over from another replica"
 )
 _ROOM = 1 << 20  # bytes of replies that are held at once, or one reply
 
@@ -123,7 +123,7 @@ class RoundsStrategy(FederationStrategy):
         given = (_BEGUN, *[_NUMBERED] * (self.mechanism.once and self._named))
         if not self._drawn_apart:
             return given
-        return (NO_SEED if self.plan.seed is None else FRESH if self._fresh else KNOWN, *given, _APART)
+        return (NO_SEED if self.plan.seed is None else FRESH if self._fresh else KNOWN, _APART, *given)
 
     def caveats(self, bound: str | None = None) -> tuple[Caveat, ...]:
         """Why a certificate of the replicas by this `bound` is only heuristic, see `attended_caveats`."""
