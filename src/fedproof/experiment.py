@@ -34,7 +34,8 @@ from fedproof.ensemble import (
     train_ensemble,
 )
 from fedproof.ensemble.engines import Ensemble, check_all_there, check_engine
-from fedproof.ensemble.task import caveats_of, engine_version, fingerprint, update_bytes, uploads
+from fedproof.ensemble.fingerprints import engine_version, fingerprint
+from fedproof.ensemble.task import caveats_of, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows
 from fedproof.folder import LEDGER, MADE_OF, NOTICE, OBSERVED, RELEASE, ROUNDS, RunFolder, notice, secret_of

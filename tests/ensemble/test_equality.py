@@ -9,7 +9,8 @@ from torch import nn
 
 from benchmarks.naive import score_one, train_one
 from fedproof.ensemble import Sizes, Task, train_replicas
-from fedproof.ensemble.task import fingerprint, shares_first_round, start_of
+from fedproof.ensemble.fingerprints import fingerprint
+from fedproof.ensemble.task import shares_first_round, start_of
 from fedproof.federation import Federation
 from fedproof.mechanisms import (
     Bagging,

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fedproof.aggregation import build_rule
+from fedproof.aggregation.rule import Rule
 from fedproof.ensemble import fingerprint, store, train_replicas
 from fedproof.models.module import from_module
 
@@ -123,6 +124,43 @@ def test_the_fingerprint_tells_lambdas_of_one_line_apart(task):
     assert len({fingerprint(replace(task, attack=attack)) for attack in attacks}) == 2
 
 
+def test_the_fingerprint_tells_what_a_rule_has_captured(task):
+    """A folder of one rule must not be gone on with by another, made by the same function."""
+
+    def make(limit):
+        def own(updates, num_adversaries):
+            return updates.clamp(-limit, limit).mean(1)
+
+        return Rule(name="own", num_adversaries=0, function=own, least=lambda f: 1)
+
+    described = replace(task, mechanism=replace(task.mechanism, rule="own"), aggregation=make(1.0))
+    long = np.zeros(5000), np.r_[np.zeros(2000), 1.0, np.zeros(2999)]  # alike where arrays are shortened
+    limits = [1.0, 2.0, 2.0, *map(torch.tensor, long)]
+    marks = [fingerprint(replace(described, aggregation=make(limit))) for limit in limits]
+    assert len(set(marks)) == 4
+    assert marks[1] == marks[2]
+
+
+class Scaled(nn.Module):
+    """Its code, its parameters and its `repr` do not tell the scale."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.scale, self.layer = scale, nn.Linear(4, 2)
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, inputs):
+        return self.layer(inputs * self.scale)
+
+
+def test_the_fingerprint_tells_what_a_module_holds_beside_its_parameters(task):
+    scales = [1.0, 2.0, 2.0, torch.ones(4), torch.zeros(4)]
+    marks = [fingerprint(replace(task, model=from_module(Scaled(scale), 2))) for scale in scales]
+    assert len(set(marks)) == 4
+    assert marks[1] == marks[2]
+
+
 OWN = """
 from torch import nn
 
@@ -189,10 +227,10 @@ def test_code_typed_at_a_prompt_is_known_to_its_own_process_only(task):
     work = replace(task, attack=names["typed"])
     assert fingerprint(work) == fingerprint(work) != fingerprint(task)
     script = (
-        "from fedproof.ensemble import task\n"
+        "from fedproof.ensemble import fingerprints\n"
         "names = {'__name__': '__nowhere__'}\n"
         "exec('def typed(contributions, state): return contributions', names)\n"
-        "print(task._source(names['typed']))"
+        "print(fingerprints._source(names['typed']))"
     )
     run = [subprocess.run([sys.executable, "-c", script], capture_output=True, text=True) for _ in range(2)]
     assert run[0].stdout != run[1].stdout

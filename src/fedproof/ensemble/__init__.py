@@ -1,8 +1,9 @@
 """Many replicas at once, in parts that survive a crash."""
 
 from fedproof.ensemble.engines import Ensemble, train_ensemble
+from fedproof.ensemble.fingerprints import fingerprint
 from fedproof.ensemble.memory import Sizes, sizes_for
-from fedproof.ensemble.task import Task, fingerprint, shares_first_round
+from fedproof.ensemble.task import Task, shares_first_round
 from fedproof.ensemble.train import (
     Replicas,
     drawn_users,

@@ -24,8 +24,9 @@ from torch import Tensor
 
 from fedproof import check
 from fedproof.ensemble import store
+from fedproof.ensemble.fingerprints import engine_version, fingerprint
 from fedproof.ensemble.memory import part_size_for
-from fedproof.ensemble.task import Task, engine_version, fingerprint
+from fedproof.ensemble.task import Task
 from fedproof.ensemble.train import shared_by_replicas, train_replicas
 from fedproof.progress import Tally
 

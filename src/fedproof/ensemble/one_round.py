@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from fedproof.aggregation import Contributions
 from fedproof.arrays import Floats, Integers
 from fedproof.ensemble.engines import on_engine
-from fedproof.ensemble.task import Task, fingerprint
+from fedproof.ensemble.fingerprints import fingerprint
+from fedproof.ensemble.task import Task
 from fedproof.ensemble.train import released, train_replicas
 from fedproof.files import replace_file
 from fedproof.mechanisms import Partition, UploadedOnce

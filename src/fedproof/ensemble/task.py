@@ -1,21 +1,11 @@
 """What is trained: one value that decides every replica."""
 
-import hashlib
-import inspect
 import re
-import secrets
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field, is_dataclass
-from functools import cache
-from pathlib import Path
-from types import FunctionType
+from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
-import fedproof
 from fedproof.aggregation import Aggregation, mean
 from fedproof.aggregation.rule import rule_of
 from fedproof.federation import Federation
@@ -278,112 +268,3 @@ def _uploads_of_one(task: Task) -> float:
 def update_bytes(task: Task) -> int:
     """Size of one upload: an update, a gradient, or what the mechanism says."""
     return task.mechanism.upload_bytes(task.model.layout.dim, torch.finfo(task.dtype).bits // 8)
-
-
-@cache
-def engine_version() -> str:
-    """SHA-256 over the code that decides the bits of a replica, and versions of what computes for it.
-
-    Finished parts of another version are not mixed with new ones: a certificate assumes that all replicas
-    were made alike.
-    """
-    digest = hashlib.sha256(repr((torch.__version__, np.__version__)).encode())
-    package = Path(fedproof.__file__).parent
-    rooms = ("aggregation", "rounds", "models", "mechanisms", "seeds.py", "release.py", "ensemble/train.py")
-    for room in rooms:
-        path = package / room
-        for file in [path] if path.suffix else sorted(path.rglob("*.py")):
-            digest.update(file.read_bytes())
-    return digest.hexdigest()[:32]
-
-
-def fingerprint(task: Task) -> str:
-    """SHA-256 over all of a task that decides the results: a stored part is used only if it matches."""
-    digest = hashlib.sha256()
-    parts = (task.mechanism, task.local, task.seed, task.dtype, torch.device(task.device).type)
-    digest.update(
-        repr(
-            (*parts, task.model.layout, task.model.module(), _name(task.aggregation), _name(task.attack))
-        ).encode()
-    )
-    # Said only where they are there: parts that were stored without them stay valid.
-    if code := _own_code(task):
-        digest.update(repr(sorted(code.items())).encode())
-    if task.secure_noise:
-        digest.update(b"secure noise")
-    if task.own_start:
-        digest.update(b"own start")
-    federation = task.federation
-    arrays = (
-        federation.features,
-        federation.labels,
-        federation.offsets,
-        federation.test_features,
-        federation.who,
-        federation.which,
-        np.array(federation.most_instances or 0),
-    )
-    start = task.model.initial(initial_seed(task.seed)).numpy()
-    # Of a user's own module: what is not trained decides the results as much as what is.
-    frozen = getattr(task.model, "frozen", {})
-    still = [frozen[name].cpu().reshape(-1).view(torch.uint8).numpy() for name in sorted(frozen)]
-    for array in (*arrays, start, federation.vectors, federation.public_features, *still):
-        if array is not None:
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
-
-
-def _name(rule: object) -> str:
-    """What tells one rule from another: name and captured values of a function, `repr` of anything else."""
-    if not isinstance(rule, FunctionType):
-        return repr(rule)
-    captured = [cell.cell_contents for cell in rule.__closure__ or ()]
-    # Lambdas of one function share its name; their places in the file differ.
-    place = list(rule.__code__.co_positions()) if _is_own(rule) else ""
-    return f"{rule.__module__}.{rule.__qualname__} {place} {captured!r}"
-
-
-def _own_code(task: Task) -> dict[str, str]:
-    """The source of what the user wrote herself, by name: of rule, attack, and every part of the model.
-
-    `engine_version` speaks of this package's code, and of the version of torch.
-    """
-    parts = (task.aggregation, task.attack, *task.model.module().modules())
-    found = {thing for part in parts for thing in _written(part) if _is_own(thing)}
-    return {f"{thing.__module__}.{thing.__qualname__}": _source(thing) for thing in found}
-
-
-def _written(part: object) -> Iterator[type | FunctionType]:
-    """The code that a part may call: a function, or the classes of a value and the functions it holds."""
-    if isinstance(part, FunctionType):
-        yield part
-        return
-    yield from type(part).__mro__
-    for value in getattr(part, "__dict__", {}).values():
-        if isinstance(value, FunctionType) or is_dataclass(value):
-            yield from _written(value)
-
-
-def _is_own(thing: type | FunctionType) -> bool:
-    return (thing.__module__ or "").partition(".")[0] not in (
-        "abc",
-        "builtins",
-        "fedproof",
-        "torch",
-        "typing",
-    )
-
-
-def _source(thing: type | FunctionType) -> str:
-    """The file that a function or class stands in: a function that it calls may stand there too."""
-    for place in (sys.modules.get(thing.__module__), thing):  # a notebook is no file, but has cells
-        try:
-            return inspect.getsource(place)  # type: ignore[arg-type]
-        except (OSError, TypeError):
-            continue
-    return f"{_PROCESS} {id(thing)}"
-
-
-_PROCESS = secrets.token_hex()
-"""Stands for code that was typed at a prompt: another process cannot know whether it has the same."""
