@@ -84,6 +84,7 @@ def check_rows(
         progress: called with what is trained next, how many rows are done and how many there are.
     """
     check.count(check=count)
+    check.device(device)
     if not REHEARSAL <= scale <= 1:
         raise ValueError(f"scale = {scale} must be at least {REHEARSAL} and at most 1 to check rows")
     rows = Rows(out / ROWS[FOLDER])

@@ -63,6 +63,7 @@ def reproduce(
     if not 0 < scale <= 1:
         raise ValueError(f"scale = {scale} must be above 0 and at most 1")
     check.count(jobs=jobs)
+    check.device(device)
     rows, every = Rows(out / ROWS[folder]), load_studies(experiments, folder)
     order = [point.key for study in every for point in points_of(study, experiments, scale)]
     rows.arrange(order)  # a half-written line of an interrupted reproduction goes

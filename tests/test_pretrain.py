@@ -50,6 +50,11 @@ def test_weights_of_public_classes_start_a_two_class_model(config, tmp_path):
     assert not start[names[-1]].any()  # the head has other classes: it starts at zero
 
 
+def test_a_device_that_is_not_there_is_refused_before_data_are_read(config, tmp_path):
+    with pytest.raises(ValueError, match="device = 'gpu' must be cpu, cuda or cuda:N"):
+        pretrain(config, tmp_path / "weights.npz", device="gpu")
+
+
 def test_the_same_seed_gives_the_same_weights(config, tmp_path):
     first, second = (pretrain(config, tmp_path / f"{name}.npz").path for name in "ab")
     with np.load(first) as one, np.load(second) as two:

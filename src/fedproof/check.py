@@ -2,6 +2,7 @@
 
 import math
 import numbers
+import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -52,6 +53,27 @@ def member(kind: type[Named], **values: str) -> Named:
     _need(values, lambda value: value in list(kind), f"one of {', '.join(kind)}")
     (value,) = values.values()
     return kind(value)
+
+
+def device(device: str) -> None:
+    """Raise ValueError unless torch can compute on the device of this name, here and now.
+
+    >>> device("cpu")
+    >>> device("gpu")
+    Traceback (most recent call last):
+    ValueError: device = 'gpu' must be cpu, cuda or cuda:N
+    """
+    if device == "cpu":
+        return
+    if not re.fullmatch(r"cuda(:[0-9]{1,4})?", device):
+        raise ValueError(f"device = {device!r} must be cpu, cuda or cuda:N")
+    from torch import cuda  # only now: what proves works without torch
+
+    if not cuda.is_available():
+        raise ValueError(f"device = {device!r}: torch sees no CUDA device; use device = 'cpu'")
+    number, there = int(device.partition(":")[2] or 0), cuda.device_count()
+    if number >= there:
+        raise ValueError(f"device = {device!r}: torch sees {there} CUDA devices, numbered from 0")
 
 
 def plain(description: Any) -> None:

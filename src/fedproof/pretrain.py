@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedproof import data, encoders
+from fedproof import check, data, encoders
 from fedproof.config import PretrainConfig, validated
 from fedproof.config.sections import PretrainSection
 from fedproof.federation import Federation
@@ -48,6 +48,7 @@ def pretrain(
 
     The data are taken as public: nothing here protects them. Leave out every class of the private task.
     """
+    check.device(device)
     if config.model.copies != 1:
         raise ValueError(f"model.copies = {config.model.copies} must be 1: weights of one model are written")
     public = data.load(users=1, partition="iid", seed=config.pretrain.seed, **config.data.model_dump())
@@ -80,6 +81,7 @@ def distil(
     Raises:
         ValueError: the run released no votes on anchors, or its public inputs are not those of the release.
     """
+    check.device(device)
     config = read_config(folder)
     if config.mechanism.described.releases is not Releases.MODEL or config.mechanism.upload != Anchors.kind:
         raise ValueError(f"{folder}: released no votes on anchors, by which public inputs could be labelled")

@@ -139,6 +139,55 @@ def test_a_mistake_is_answered_by_one_line_and_claims_nothing(line, answer, tmp_
     assert not (tmp_path / "run").exists()
 
 
+COMMANDS_WITH_A_DEVICE = {
+    "demo": "demo --out run",
+    "run": "run x.toml --out run",
+    "sweep": "sweep x.toml --out run --vary mechanism.rounds=1,2",
+    "compare": "compare x.toml --out run",
+    "attack": "attack x.toml --attack backdoor --out run",
+    "predict": "predict run --inputs new.npy",
+    "plan": "plan --find mechanism --pilot x.toml --size 3",
+    "reproduce": "reproduce privacy-budgets --out run",
+    "records": "records users-mnist --out run",
+    "pretrain": "pretrain x.toml --out run/w.npz",
+    "distil": "distil run --out run/w.npz",
+    "bench": "bench",
+    "data encode": "data encode x.toml",
+}
+DEVICES = {
+    "gpu": "device = 'gpu' must be cpu, cuda or cuda:N",
+    "cuda:x": "device = 'cuda:x' must be cpu, cuda or cuda:N",
+    "": "device = '' must be cpu, cuda or cuda:N",
+    "cuda": "device = 'cuda': torch sees no CUDA device; use device = 'cpu'",
+    "cuda:1": "device = 'cuda:1': torch sees no CUDA device; use device = 'cpu'",
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("command", COMMANDS_WITH_A_DEVICE)
+def test_a_device_that_is_not_there_is_refused_before_anything_is_read(
+    command, device, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    there = sorted(tmp_path.iterdir())
+    (tmp_path / "x.toml").write_text("[nonsense")  # said first if it were read
+    done = CliRunner().invoke(MAIN, [*shlex.split(COMMANDS_WITH_A_DEVICE[command]), "--device", device])
+    assert isinstance(done.exception, ValueError), repr(done.exception)
+    assert str(done.exception) == DEVICES[device]
+    assert (done.stdout, sorted(tmp_path.iterdir())) == ("", there)
+
+
+def test_every_command_with_a_device_is_asked_for_one_that_is_not_there():
+    groups = {"": MAIN, "data ": MAIN.commands["data"]}
+    asked = {
+        f"{group}{name}"
+        for group, commands in groups.items()
+        for name, command in commands.commands.items()
+        if any(option.name == "device" for option in command.params)
+    }
+    assert asked == COMMANDS_WITH_A_DEVICE.keys()
+
+
 def test_what_was_there_before_stays(tmp_path):
     (tmp_path / "run").mkdir()
     said("--device gpu")

@@ -11,6 +11,7 @@ import pytest
 from fedproof.accounting.epsilon import dopamine_epsilon, paper_epsilon
 from fedproof.mechanisms import FixedSize, InstanceFedSGD
 from paper import Rows, load_studies, reproduce, run, write_page
+from paper.again import check_rows
 from paper.clean import compare_clean
 from paper.conclusions import statements
 from paper.page import page
@@ -87,6 +88,17 @@ def test_points_that_share_first_updates_are_neighbours_and_long_ones_begin():
 def test_jobs_below_one_are_refused(experiments, tmp_path):
     with pytest.raises(ValueError, match="jobs = 0 must be"):
         reproduce(load_studies(experiments), experiments, tmp_path, jobs=0)
+
+
+@pytest.mark.parametrize(
+    "again",
+    [reproduce, lambda *names, device: check_rows(*names, count=1, device=device)],
+    ids=["new", "check"],
+)
+def test_a_device_that_is_not_there_is_refused_before_a_row_is_looked_at(experiments, tmp_path, again):
+    with pytest.raises(ValueError, match="device = 'gpu' must be cpu, cuda or cuda:N"):
+        again(load_studies(experiments), experiments, tmp_path / "new", device="gpu")
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("wrong", ["not json", '{"key": "a"}'])

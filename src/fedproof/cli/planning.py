@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import typer
 
 from fedproof import check
 from fedproof.accounting.epsilon import replaced_epsilon
@@ -22,7 +24,7 @@ from fedproof.cli.mechanism import (
     sampling_of,
     unfolded,
 )
-from fedproof.cli.training import training
+from fedproof.cli.training import training, usable
 from fedproof.config import load_config
 from fedproof.mechanisms import Everyone, OneRound, Releases, SamplingKind
 from fedproof.mechanisms.codec import describe
@@ -34,6 +36,11 @@ _MOST = {"size": 100_000, "replicas": 1_000_000}  # more take minutes, and all m
 _SHOWN = 8  # options of a ranking
 
 Answer = tuple[dict[str, Any], str]
+
+PilotDevice = Annotated[
+    str,
+    typer.Option(help="--find mechanism with --pilot: cpu or cuda, where the pilot trains.", callback=usable),
+]
 
 
 class Find(StrEnum):
@@ -61,7 +68,7 @@ def plan(
     pilot: Path | None = None,
     replicas: int = 500,
     classes: int = 10,
-    device: str = "cpu",
+    device: PilotDevice = "cpu",
     json: Json = False,
 ) -> None:
     """Find noise, rounds, cohort or mechanism for k units or an ε.
@@ -81,7 +88,6 @@ def plan(
         pilot: --find mechanism: an experiment (TOML) to measure those accuracies on, instead.
         replicas: --find mechanism: models in an ensemble whose cohorts are drawn.
         classes: --find mechanism with --accuracy, or --upload anchors: number of classes.
-        device: --find mechanism with --pilot: cpu or cuda, where the pilot trains.
     """
     kinds = _question(options, given, find)
     check_options("plan", given, kinds)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import numpy as np
 import typer
 
+from fedproof import check
 from fedproof.cli.common import (
     Json,
     answer,
@@ -35,10 +36,19 @@ if TYPE_CHECKING:
 
 _LARGE = 1000  # beyond any pixel, standardised number or feature of an encoder
 
+
+def usable(device: str) -> str:
+    """The device of a command; one that is not there is refused before anything is read."""
+    if device != "cpu":
+        training()
+        check.device(device)
+    return device
+
+
 Out = Annotated[Path, typer.Option(help="Directory of the run.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")]
 Engine = Annotated[str, typer.Option(help="local, or ray for a cluster.")]
-Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.", callback=usable)]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change the configuration: section.key=value.")]
 Experiment = Annotated[Path, typer.Argument(help="The experiment, a TOML file.")]
 Weights = Annotated[Path, typer.Option(help="The weights, an .npz file.")]
