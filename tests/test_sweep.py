@@ -83,6 +83,14 @@ def test_a_sweep_goes_on_where_it_stopped(config, tmp_path):
     assert json.loads((tmp_path / "sweep.json").read_text()) == {"rows": [row.document() for row in rows]}
 
 
+def test_a_summary_that_is_not_what_was_certified_is_written_again(config, tmp_path):
+    honest = sweep(points(config, VARY)[:1], tmp_path)
+    (path,) = tmp_path.glob("*/summary.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"certified_accuracy": {"0": 1.0, "99": 1.0}}))
+    (again,) = sweep(points(config, VARY)[:1], tmp_path)
+    assert again.certified_accuracy == honest[0].certified_accuracy
+
+
 def test_more_noise_costs_less_privacy(config, tmp_path):
     low, high = sweep(points(config, ["mechanism.noise_multiplier=1,8"]), tmp_path)
     assert low.epsilon > high.epsilon

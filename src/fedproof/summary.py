@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedproof import check
 from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.epsilon import natural_relation, replaced_epsilon, sum_epsilon
+from fedproof.certificates import Certificate
 from fedproof.certificates.soundness import unproved
 from fedproof.files import replace_file
 from fedproof.mechanisms import Caveat, Mechanism, Releases
@@ -145,11 +146,44 @@ def read_summary(folder: Path) -> RunSummary:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON: {check.one_line(error)}") from error
     try:
-        return _ADAPTER.validate_python(document)
+        summary = _ADAPTER.validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise ValueError(f"{path}: {key}: {check.one_line(first['msg'])}") from error
+    if summary.epsilon is not None:
+        for name, stated in (("epsilon", summary.epsilon), ("ensemble_epsilon", summary.ensemble_epsilon)):
+            if stated is None or not {"paper", "pld"} <= stated.keys():
+                raise ValueError(f"{path}: {name} must be stated by paper and by pld")
+        if summary.delta is None:
+            raise ValueError(f"{path}: delta is missing, without which epsilon says nothing")
+    return summary
+
+
+def check_agrees(summary: RunSummary, certificate: Certificate | None, folder: Path) -> None:
+    """Raise ValueError unless a run's summary claims what its certificate says, and nothing without one.
+
+    A summary has no checksums and no scores: whoever shows its claims asks the certificate beside it first.
+    """
+    said: dict[str, Any] = dict.fromkeys(_CERTIFIED) | {"sound": False}
+    if certificate is not None:
+        threat = certificate.threat
+        said |= certificate.headline | {
+            "inputs": certificate.num_inputs,
+            "replicas": certificate.num_replicas,
+            "threat": {"unit": threat.unit.value, "relation": threat.relation.value},
+        }
+    claimed = _ADAPTER.dump_python(summary, mode="json")
+    wrong = [name for name, value in said.items() if claimed[name] != value]
+    if wrong:
+        whose = "there is no certificate.json" if certificate is None else "certificate.json says otherwise"
+        raise ValueError(f"{folder / FILE}: {', '.join(wrong)}: {whose}; fedproof run --resume writes both")
+
+
+_CERTIFIED = (
+    *("certified_accuracy", "certified_size", "failure_probability", "served", "method", "bound", "rule"),
+    *("simultaneous", "threat"),
+)
 
 
 # --- runs beside each other --------------------------------------------------------------------------------

@@ -11,16 +11,16 @@ import numpy as np
 
 from fedproof import encoders
 from fedproof.arrays import Floats
-from fedproof.certificates import Method
+from fedproof.certificates import Method, loads
 from fedproof.config import Config, DataSection, parse_config, validated
 from fedproof.ensemble import train_replicas
 from fedproof.experiment import SharedWork, make_task, run
 from fedproof.federation import Federation
 from fedproof.files import replace_file
-from fedproof.folder import common_seed, read_config
+from fedproof.folder import CERTIFICATE, common_seed, read_config
 from fedproof.progress import Progress, silent
 from fedproof.seeds import derived_seed, fresh_seed
-from fedproof.summary import ComparedRun, RunSummary, SweptRun, read_summary
+from fedproof.summary import ComparedRun, RunSummary, SweptRun, check_agrees, read_summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,8 @@ def _finished(folder: Path, config: Config) -> RunSummary | None:
     try:
         if read_config(folder) != config:
             return None  # `run` says what is different
-        summary = read_summary(folder)
+        summary, path = read_summary(folder), folder / CERTIFICATE
+        check_agrees(summary, loads(path.read_bytes()) if path.is_file() else None, folder)
     except (OSError, ValueError):
         return None
     return summary if summary.communication is not None else None  # an earlier release did not count it

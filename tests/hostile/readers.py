@@ -239,31 +239,32 @@ _STORED = {"npz": _FILES.scores, "safetensors": _FILES.models, "json": _FILES.re
 
 def _read_run(name):
     def read(folder, content):
-        for file, data in {"config.toml": CONFIG, "summary.json": SUMMARY, name: content}.items():
+        files = {"config.toml": CONFIG, "summary.json": SUMMARY, "certificate.json": CERTIFICATE}
+        for file, data in (files | {name: content}).items():
             _write(folder / file, data)
         return read_run(folder, pictures=False)
 
     return read
 
 
+CERTIFICATE = _certificates()[0]
 SUMMARY = json.dumps(
     {
         "data": "digits",
         "users": 4,
-        "inputs": 9,
-        "replicas": 2,
+        "inputs": loads(CERTIFICATE).num_inputs,
+        "replicas": loads(CERTIFICATE).num_replicas,
         "accuracy": 0.9,
         "replica_accuracy": 0.8,
         "class_names": ["a", "b"],
         "seconds": {"train": 1.5},
-        "certified_accuracy": {"0": 0.9, "1": 0.5},
-        "certified_size": {"median": 1, "max": 2, "abstained": 0},
-        "failure_probability": 0.01,
-        "sound": True,
-        "reasons": [],
-        "threat": {"unit": "user", "relation": "join"},
+        "threat": {"unit": "user", "relation": loads(CERTIFICATE).threat.relation.value},
+        **loads(CERTIFICATE).headline,
     }
 ).encode()
+METRICS = (
+    b"method,relation,failure_probability,size,certified_accuracy\nmean,join,0.01,0,0.5\npaper,,,1,0.0\n"
+)
 CONFIG = b"""
 [data]
 name = "digits"
@@ -367,7 +368,7 @@ def all_readers(folder):
             valid=(SUMMARY,),
             mutations=(mutate, mutate_json),
         ),
-        "metrics": Reader(read=_read_run("metrics.csv"), valid=(b"method,size,accuracy\nmean,0,0.5\n",)),
+        "metrics": Reader(read=_read_run("metrics.csv"), valid=(METRICS,)),
         "zip": Reader(read=_unpack("archive.zip"), valid=(_zip(),)),
         "tar": Reader(read=_unpack("archive.tar.gz"), valid=(_tar(),), mutations=(mutate, _inside_gzip)),
     }

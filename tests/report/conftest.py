@@ -267,7 +267,6 @@ def made_certificate(config: Any, labels: list[int], predictions: list[Any], siz
 def write_companions(folder: Path, certificate: Certificate, config: Any) -> None:
     """The other files of a run directory, agreeing with a certificate."""
     curve = certificate.certified_accuracy(range(LARGEST + 2))
-    known = [size for size in certificate.certified_size if size is not None]
     summary = {
         "data": "mnist",
         "users": 96,
@@ -276,17 +275,11 @@ def write_companions(folder: Path, certificate: Certificate, config: Any) -> Non
         "accuracy": 0.95,
         "replica_accuracy": 0.8,
         "seconds": {"load": 1.0, "train": 100.0, "certify": 2.0},
-        "certified_accuracy": {str(size): share for size, share in enumerate(curve)},
-        "certified_size": {"median": 30, "max": 60, "abstained": certificate.num_inputs - len(known)},
         "epsilon": {"paper": 0.63, "rdp": 0.4, "pld": 0.21},
         "ensemble_epsilon": {"paper": 629.8, "pld": 13.7},
         "delta": config.mechanism.delta,
-        "failure_probability": 0.01,
-        "method": "mean",
-        "bound": "betting",
         "threat": {"unit": "user", "relation": "replace"},
-        "sound": True,
-        "reasons": [],
+        **certificate.headline,
     }
     (folder / "summary.json").write_text(json.dumps(summary))
     keys = [("paper", ""), ("mean", "join"), ("mean", "replace")]

@@ -1,6 +1,9 @@
 """The page of a run: its numbers are those of its files, whatever is missing."""
 
+import csv
+import json
 import re
+import shutil
 import time
 from dataclasses import replace
 
@@ -8,6 +11,7 @@ import numpy as np
 import pytest
 
 from fedproof.certificates import loads
+from fedproof.files import replace_rows
 from fedproof.report.planner import improvements
 from fedproof.report.run_data import accuracy_chart, class_rows, read_run, sizes_chart
 from fedproof.report.run_page import body, write_report
@@ -152,6 +156,106 @@ def test_a_users_function_is_not_called(make_run, tmp_path):
 def test_what_is_no_finished_run_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"summary\.json"):
         write_report(tmp_path)
+
+
+FORGED = {
+    "sound": {"sound": True},
+    "reasons": {"reasons": []},
+    "certified_accuracy": {"certified_accuracy": {"0": 0.99, "30": 0.99}},
+    "certified_size": {"certified_size": {"median": 29, "max": 29, "abstained": 0}},
+    "failure_probability": {"failure_probability": 1e-9},
+    "method": {"method": "exact"},
+    "bound": {"bound": None},
+    "simultaneous": {"simultaneous": True},
+    "threat": {"threat": {"unit": "instance", "relation": "replace"}},
+    "inputs": {"inputs": 10_000},
+    "replicas": {"replicas": 100_000},
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_summary_that_claims_more_than_its_certificate_is_no_page(make_run, tmp_path, name):
+    folder = shutil.copytree(make_run("mechanism.clip=median"), tmp_path / "run")
+    document = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(document | FORGED[name]))
+    with pytest.raises(ValueError, match=rf"summary\.json: {name}: certificate\.json says otherwise"):
+        write_report(folder)
+
+
+def test_nothing_is_certified_without_a_certificate(make_run, tmp_path):
+    folder = shutil.copytree(make_run(), tmp_path / "run")
+    (folder / "certificate.json").unlink()
+    with pytest.raises(ValueError, match=r"certified_accuracy.*sound: there is no certificate\.json"):
+        write_report(folder)
+
+
+DAMAGED = [
+    (
+        "metrics.csv",
+        "a,b\n1,2\n",
+        "row 1 must have method, relation, failure_probability, size and certified",
+    ),
+    ("metrics.csv", "a,b\n1\n", "row 1 must have as many columns as the first line names"),
+    ("metrics.csv", "a,b\n1,2,3\n", "row 1 must have as many columns as the first line names"),
+    ("metrics.csv", f"a,b\n1,{'2' * 200_000}\n", "not a CSV file: field larger than field limit"),
+    ("private/rounds.csv", "round,norm\n1,x\n", "row 1: norm = 'x' must be a number"),
+    ("private/rounds.csv", "round,norm\n1\n", "row 1 must have as many columns as the first line names"),
+]
+CELLS = [
+    {"method": "best"},
+    {"relation": "-1"},
+    {"failure_probability": "nan"},
+    {"failure_probability": "1e400"},
+    {"size": "-1"},
+    {"size": ""},
+    {"certified_accuracy": "nan"},
+    {"certified_accuracy": "1.5"},
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), DAMAGED)
+def test_a_damaged_table_is_named_in_one_line(make_run, tmp_path, name, content, message):
+    folder = shutil.copytree(make_run(), tmp_path / "run")
+    (folder / name).write_text(content)
+    with pytest.raises(ValueError, match=rf"{name}: {message}"):
+        write_report(folder, private=True)
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_a_curve_of_numbers_that_there_are_not_is_refused(make_run, tmp_path, cell):
+    folder = shutil.copytree(make_run(), tmp_path / "run")
+    with (folder / "metrics.csv").open(newline="") as file:
+        first, *others = csv.DictReader(file)
+    replace_rows(folder / "metrics.csv", [first, others[0] | cell, *others[1:]])
+    with pytest.raises(ValueError, match=r"metrics\.csv: row 2 must have method"):
+        write_report(folder)
+
+
+@pytest.mark.parametrize(
+    "change", [np.ravel, lambda a: a[None], lambda a: a[..., :-1], lambda a: a.astype("S4")]
+)
+def test_scores_of_another_shape_are_refused(make_run, tmp_path, change):
+    folder = shutil.copytree(make_run("certificate.method=margin"), tmp_path / "run")
+    np.save(folder / "scores.npy", change(np.load(folder / "scores.npy")))
+    with pytest.raises(
+        ValueError, match=r"scores\.npy: holds .* must hold confidences \(replicas, inputs, 2\)"
+    ):
+        write_report(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epsilon": {}}, "epsilon must be stated by paper and by pld"),
+        ({"ensemble_epsilon": None}, "ensemble_epsilon must be stated by paper and by pld"),
+        ({"delta": None}, "delta is missing, without which epsilon says nothing"),
+    ],
+)
+def test_a_summary_states_privacy_whole_or_not_at_all(make_run, tmp_path, change, message):
+    document = json.loads((make_run() / "summary.json").read_text())
+    (tmp_path / "summary.json").write_text(json.dumps(document | change))
+    with pytest.raises(ValueError, match=rf"summary\.json: {message}"):
+        read_summary(tmp_path)
 
 
 @pytest.mark.parametrize(

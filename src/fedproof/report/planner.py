@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from fedproof.certificates import Certificate, Method
 from fedproof.certificates.planning import certifies
 from fedproof.mechanisms import Mechanism, Query
 from fedproof.report.page import Markup, bullets, data_block, details, join, section, table, tag, void
-from fedproof.report.run_data import RunData
+from fedproof.report.run_data import RunData, scores_in
 from fedproof.report.words import chosen_size, number, percent, plural
 from fedproof.threat import Relation, ThreatModel
 
@@ -94,7 +95,10 @@ def typical_confidences(run: RunData, certificate: Certificate) -> tuple[float, 
     if certificate.top_lower is not None and certificate.rival_upper is not None:
         tops, rivals = np.array(certificate.top_lower), np.array(certificate.rival_upper)
     else:
-        tops, rivals = _means(run)
+        scores = scores_in(run.folder, certificate)
+        if scores is None:
+            return 0.0, 0.0
+        tops, rivals = _means(scores)
     gaps = tops - rivals
     decided = np.flatnonzero(gaps > 0)
     if not decided.size:
@@ -103,9 +107,8 @@ def typical_confidences(run: RunData, certificate: Certificate) -> tuple[float, 
     return math.floor(tops[middle] * 1e4) / 1e4, math.ceil(rivals[middle] * 1e4) / 1e4
 
 
-def _means(run: RunData) -> tuple[Any, Any]:
+def _means(scores: NDArray[np.floating]) -> tuple[Any, Any]:
     """The two highest mean confidences of some inputs, read from the scores in blocks."""
-    scores = np.load(run.folder / "scores.npy", mmap_mode="r", allow_pickle=False)
     starts = np.unique(np.linspace(0, max(0, scores.shape[1] - _BLOCK), _BLOCKS).astype(int))
     blocks = [scores[:, begin : begin + _BLOCK].mean(axis=0, dtype=np.float64) for begin in starts]
     ranked = np.sort(np.concatenate(blocks), axis=1)

@@ -15,7 +15,7 @@ from fedproof.certificates.soundness import unproved
 from fedproof.federation import Federation
 from fedproof.mechanisms import Mechanism, Releases
 from fedproof.report.page import Markup, join, note, section, table, tag, void
-from fedproof.report.run_data import RunData, rounds_chart
+from fedproof.report.run_data import RunData, rounds_chart, scores_in
 from fedproof.report.svg import figure
 from fedproof.report.words import percent, plural, rounded_up
 from fedproof.summary import LEFT_OUT, RunSummary
@@ -81,10 +81,10 @@ def _votes(run: RunData) -> Iterator[str]:
     assert run.certificate is not None
     if run.certificate.settings.method not in (Method.MARGIN, Method.MEAN):
         return
-    path = run.folder / "scores.npy"
-    if not path.is_file():
+    scores = scores_in(run.folder, run.certificate)
+    if scores is None:
         return
-    scores = np.load(path, mmap_mode="r", allow_pickle=False)[:, :_INPUTS]
+    scores = scores[:, :_INPUTS]
     votes, confidence = (_lead(part) for part in (votes_of(scores), scores))
     if votes > 2 * confidence and votes > 0.1:
         yield (
