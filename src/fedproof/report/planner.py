@@ -17,7 +17,8 @@ from fedproof.certificates import Certificate, Method
 from fedproof.certificates.planning import certifies
 from fedproof.mechanisms import Mechanism, Query
 from fedproof.report.page import Markup, bullets, data_block, details, join, section, table, tag, void
-from fedproof.report.run_data import RunData, scores_in
+from fedproof.report.run_data import RunData
+from fedproof.report.run_files import scores_in
 from fedproof.report.words import chosen_size, number, percent, plural
 from fedproof.threat import Relation, ThreatModel
 

@@ -1,29 +1,23 @@
 """What a report is made from: the files of a run directory, read once, and the figures of their rows."""
 
-import csv
 import statistics
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedproof import check, data
+from fedproof import data
 from fedproof.accounting import account
 from fedproof.certificates import Certificate, Method, loads
-from fedproof.certificates.scores import read_array
 from fedproof.config import Config
 from fedproof.federation import Federation
 from fedproof.folder import ROUNDS, read_config
 from fedproof.mechanisms import Mechanism, Releases, is_private
 from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, write_charts
+from fedproof.report.run_files import Row, metrics_in, rounds_in
 from fedproof.report.words import chosen_size, covered, how_sure, percent, plural
 from fedproof.summary import RunSummary, check_agrees, read_summary
 from fedproof.threat import Relation
-
-Row = dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +80,9 @@ def read_run(folder: Path, federation: Federation | None = None, *, pictures: bo
         config=config,
         summary=summary,
         certificate=certificate,
-        metrics=_metrics(folder / "metrics.csv"),
-        rounds=_rounds(folder / ROUNDS) or _rounds(folder / "rounds.csv"),  # where earlier releases put it
+        metrics=metrics_in(folder / "metrics.csv"),
+        rounds=rounds_in(folder / ROUNDS)
+        or rounds_in(folder / "rounds.csv"),  # where earlier releases put it
         federation=_matching(federation, certificate),
     )
 
@@ -98,64 +93,6 @@ def read_certificate(path: Path) -> Certificate:
         return loads(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def _rows(path: Path) -> tuple[Row, ...]:
-    if not path.is_file():
-        return ()
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = tuple(csv.DictReader(file))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path}: not a CSV file: {check.one_line(error)}") from error
-    for number, row in enumerate(rows, start=1):
-        if None in row or None in row.values():
-            raise ValueError(f"{path}: row {number} must have as many columns as the first line names")
-    return rows
-
-
-def _rounds(path: Path) -> tuple[Row, ...]:
-    """Rows of numbers, round by round."""
-    rows = _rows(path)
-    for number, row in enumerate(rows, start=1):
-        for name, value in row.items():
-            try:
-                float(value)
-            except ValueError as error:
-                raise ValueError(f"{path}: row {number}: {name} = {value!r} must be a number") from error
-    return rows
-
-
-def _metrics(path: Path) -> tuple[Row, ...]:
-    """The rows of the certified-accuracy curves; ValueError names the file and the first that is none."""
-    rows = _rows(path)
-    for number, row in enumerate(rows, start=1):
-        try:
-            chance, share = row["failure_probability"], float(row["certified_accuracy"])
-            named = row["method"] in list(Method) and row["relation"] in ("", *Relation)
-            if not (named and row["size"].isdecimal() and 0 <= share <= 1 and 0 <= float(chance or 0) < 1):
-                raise ValueError("outside what there is")
-        except (KeyError, ValueError) as error:
-            raise ValueError(
-                f"{path}: row {number} must have method, relation, failure_probability, size and "
-                "certified_accuracy, as fedproof run writes them"
-            ) from error
-    return rows
-
-
-def scores_in(folder: Path, certificate: Certificate) -> NDArray[np.floating] | None:
-    """The scores beside a certificate, which must be of its classes; None if they are not there."""
-    path = folder / "scores.npy"
-    if not path.is_file():
-        return None
-    scores = read_array(path)
-    classes = certificate.num_classes
-    if scores.dtype.kind != "f" or scores.ndim != 3 or not scores.size or scores.shape[2] != classes:
-        raise ValueError(
-            f"{path}: holds {scores.dtype} {scores.shape}, must hold confidences "
-            f"(replicas, inputs, {classes})"
-        )
-    return scores
 
 
 def _load(config: Config) -> Federation | None:

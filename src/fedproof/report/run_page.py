@@ -24,7 +24,6 @@ from fedproof.report.page import (
 )
 from fedproof.report.planner import make_plan, planner_section
 from fedproof.report.run_data import (
-    Row,
     RunData,
     accuracy_chart,
     class_rows,
@@ -32,6 +31,7 @@ from fedproof.report.run_data import (
     sizes_chart,
     spent_after,
 )
+from fedproof.report.run_files import Row
 from fedproof.report.sections import advice, gallery, moved, privacy
 from fedproof.report.svg import figure
 from fedproof.report.words import duration, number, percent, plural, rounded_up

@@ -15,7 +15,8 @@ from fedproof.certificates.soundness import unproved
 from fedproof.federation import Federation
 from fedproof.mechanisms import Mechanism, Releases
 from fedproof.report.page import Markup, join, note, section, table, tag, void
-from fedproof.report.run_data import RunData, rounds_chart, scores_in
+from fedproof.report.run_data import RunData, rounds_chart
+from fedproof.report.run_files import scores_in
 from fedproof.report.svg import figure
 from fedproof.report.words import percent, plural, rounded_up
 from fedproof.summary import LEFT_OUT, RunSummary
