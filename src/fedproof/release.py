@@ -52,6 +52,11 @@ class Release:
             raise ValueError(f"total has shape {self.total.shape}, must be int64 {upload.shape}")
         if (self.anchors is not None) != upload.bumps:
             raise ValueError(f"upload = '{upload.kind}' {'needs' if upload.bumps else 'has no'} anchors")
+        if self.anchors is not None and not _finite_rows(self.anchors):
+            raise ValueError(
+                f"anchors are {self.anchors.dtype} {self.anchors.shape}, must be finite numbers "
+                "(anchors, features)"
+            )
 
     def scores(self, features: NDArray[np.generic]) -> Floats:
         """Scores `(inputs, classes)` in units.
@@ -101,6 +106,10 @@ class Release:
         """Write the release, whole or not at all."""
         anchors = {} if self.anchors is None else {"anchors": self.anchors}
         _save(path, self.mechanism, total=self.total, **anchors)
+
+
+def _finite_rows(array: NDArray[np.generic]) -> bool:
+    return array.ndim == 2 and array.dtype.kind == "f" and bool(np.isfinite(array).all())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -188,6 +188,11 @@ def test_a_release_is_read_as_it_was_written_and_nothing_else_is(tmp_path):
         ({"total": np.zeros((ANCHORS, CLASSES))}, "must be int64"),
         ({"total": np.zeros((ANCHORS, CLASSES + 1), dtype=np.int64)}, "must be int64"),
         ({"anchors": None}, "upload = 'anchors' needs anchors"),
+        ({"anchors": places().ravel()}, r"anchors are float64 \(.*\), must be finite numbers"),
+        ({"anchors": places() * np.nan}, "must be finite numbers"),
+        ({"anchors": np.full((ANCHORS, FEATURES), np.inf)}, "must be finite numbers"),
+        ({"anchors": places().astype(complex)}, "anchors are complex128"),
+        ({"anchors": places().astype("M8[s]")}, "anchors are datetime64"),
         (
             {"mechanism": OneRound(upload=Rows(features=ANCHORS, classes=3), noise_multiplier=1)},
             "has no anch",
