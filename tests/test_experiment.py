@@ -1,5 +1,6 @@
 """From data to certificate: repeatable to the byte, resumable after kill -9, never in another's directory."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,6 +12,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load, save
 
 from fedproof.accounting import account
 from fedproof.certificates import loads, verify
@@ -262,6 +265,69 @@ def test_an_altered_part_is_done_again(finished, tmp_path):
     part.write_bytes(bytes(content))
     run(tiny(), folder, resume=True)
     assert outputs(folder) == outputs(finished.folder)
+
+
+def forged(finished, folder, ending, content):
+    """A copy of the run in which one file of a part is another, and the part's record agrees with it."""
+    shutil.copytree(finished.folder, folder)
+    part = folder / "parts" / f"part-00001.{ending}"
+    part.write_bytes(content(part))
+    record = part.with_suffix(".json")
+    of = {"npz": "scores_sha256", "safetensors": "models_sha256"}[ending]
+    known = json.loads(record.read_text()) | {of: hashlib.sha256(part.read_bytes()).hexdigest()}
+    record.write_text(json.dumps(known))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda scores: scores[:3],
+        lambda scores: np.concatenate([scores, scores]),
+        lambda scores: np.concatenate([scores, scores], axis=1),
+        lambda scores: (scores > 0.5).astype(int),
+        lambda scores: scores.astype(complex),
+        np.ravel,
+        lambda scores: np.float32(1),
+    ],
+    ids=["fewer", "more", "inputs", "whole", "complex", "flat", "one"],
+)
+def test_a_part_with_other_scores_than_its_record_says_is_not_certified(finished, tmp_path, change):
+    def content(part):
+        with np.load(part) as file:
+            arrays = dict(file)
+        np.savez(part, **arrays | {"scores": change(arrays["scores"])})
+        return part.read_bytes()
+
+    folder = forged(finished, tmp_path / "copy", "npz", content)
+    before = outputs(finished.folder)
+    with pytest.raises(ValueError, match=r"parts: scores are .*, must be \(40, 72, 2\) over all parts"):
+        run(tiny(), folder, resume=True)
+    assert outputs(folder)["scores.npy"] == before["scores.npy"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda name, values: {name: torch.cat([values, values])},
+        lambda name, values: {name: values[:3]},
+        lambda name, values: {name: values[:3]} if name.endswith("bias") else {name: values},
+        lambda name, values: {} if name.endswith("bias") else {name: values},
+        lambda name, values: {name: values.flatten()},
+        lambda name, values: {name: values.to(torch.int32)},
+        lambda name, values: {name: values, f"{name}2": values.clone()},
+    ],
+    ids=["more", "fewer", "one fewer", "missing", "flat", "whole", "another"],
+)
+def test_a_part_with_other_models_than_its_record_says_predicts_nothing(finished, tmp_path, change):
+    def content(part):
+        return save(
+            dict(item for named in load(part.read_bytes()).items() for item in change(*named).items())
+        )
+
+    folder = forged(finished, tmp_path / "copy", "safetensors", content)
+    with pytest.raises(ValueError, match=r"parts: part 1 must hold 4 models of floats: fc0\.weight \(4, "):
+        predict(folder, np.zeros((1, 64), dtype=np.float32))
 
 
 # --- kill -9 ------------------------------------------------------------------------------------------------

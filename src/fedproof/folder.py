@@ -121,18 +121,29 @@ class RunFolder:
     def write_scores(
         self, parts: Iterable[NDArray[np.floating]], shape: tuple[int, int, int], kind: str = "<f4"
     ) -> NDArray[np.floating]:
-        """All parts' scores in `scores.npy`, memory-mapped: the ensemble never has to fit into memory."""
+        """All parts' scores in `scores.npy`, memory-mapped: the ensemble never has to fit into memory.
+
+        Raises:
+            ValueError: the parts hold something else than `shape`, which a resumed run would certify.
+        """
         header = {"descr": kind, "fortran_order": False, "shape": shape}
         begin = 0
         # Written, not mapped: on a full disk a mapping ends the process without a word.
         with replacing(self.path / "scores.npy") as file:
             npy.write_array_header_1_0(file, header)
             for part in parts:
+                if part.dtype.kind != "f" or part.ndim != 3 or part.shape[1:] != shape[1:]:
+                    raise ValueError(_no_scores(self.parts, f"{part.dtype} {part.shape}", shape))
                 file.write(np.ascontiguousarray(part, dtype=kind).data)
                 begin += len(part)
-            assert begin == shape[0]
+            if begin != shape[0]:
+                raise ValueError(_no_scores(self.parts, f"{begin} replicas", shape))
         scores: NDArray[np.floating] = np.load(self.path / "scores.npy", mmap_mode="r")
         return scores
+
+
+def _no_scores(parts: Path, found: str, shape: tuple[int, ...]) -> str:
+    return f"{parts}: scores are {found}, must be {shape} over all parts; remove what is wrong, and --resume"
 
 
 def read_config(folder: Path) -> Config:

@@ -1,10 +1,12 @@
 """New inputs for the ensemble of a finished run."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedproof.certificates import Certificate, loads
 from fedproof.certificates.api import certificate_of_scores
@@ -16,7 +18,7 @@ from fedproof.experiment import certify_scores, ensemble_size, make_task
 from fedproof.files import read_npz
 from fedproof.folder import CERTIFICATE, CONFIG, MODELS, RELEASE, read_config, seed_of
 from fedproof.mechanisms import Mechanism, Releases, is_certified
-from fedproof.models.model import as_inputs
+from fedproof.models.model import Layout, as_inputs
 from fedproof.release import load_release
 
 
@@ -111,6 +113,19 @@ def _linear_scores(path: Path, inputs: NDArray[np.generic]) -> NDArray[np.floati
     return torch.softmax(logits + torch.from_numpy(np.array(bias))[..., None, :], dim=2).numpy()
 
 
+def _check_models(named: Mapping[str, Tensor], part: store.Part, layout: Layout, folder: Path) -> None:
+    """Raise ValueError unless these are the models of the part, of this layout: each counts as one."""
+    wanted = {
+        name: (len(part.replicas), *shape) for name, shape in zip(layout.names, layout.shapes, strict=True)
+    }
+    found = {name: tuple(values.shape) for name, values in named.items() if values.is_floating_point()}
+    if found != wanted or found.keys() != named.keys():
+        raise ValueError(
+            f"{folder}: part {part.index} must hold {len(part.replicas)} models of floats: "
+            f"{', '.join(f'{name} {shape}' for name, shape in wanted.items())}"
+        )
+
+
 def _scores_on(
     inputs: NDArray[np.generic], task: Task, folder: Path, num_replicas: int
 ) -> NDArray[np.floating]:
@@ -125,6 +140,7 @@ def _scores_on(
     scores = []
     for part in parts:
         named = store.read_models(folder / "parts", part)
+        _check_models(named, part, task.model.layout, folder / "parts")
         params = torch.cat([named[name].flatten(1) for name in task.model.layout.names], dim=1)
         # Each by itself where whoever joins moves the others by a place, which would change their last bits.
         for some in torch.split(params, 1 if task.mechanism.apart else len(params)):
