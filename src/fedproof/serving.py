@@ -86,6 +86,10 @@ def _answered(folder: Path, inputs: NDArray[np.generic]) -> Certificate:
         scores = _linear_scores(folder / MODELS, inputs)
     if len(scores) != known.num_replicas:
         raise ValueError(f"{folder}: holds {len(scores)} models, the certificate is of {known.num_replicas}")
+    if scores.shape[2] != known.num_classes:
+        raise ValueError(
+            f"{folder}: models know {scores.shape[2]} classes, the certificate is of {known.num_classes}"
+        )
     return certificate_of_scores(known.settings, scores, None)
 
 
@@ -102,15 +106,24 @@ def _linear_scores(path: Path, inputs: NDArray[np.generic]) -> NDArray[np.floati
     if not path.exists():
         raise ValueError(f"{path.parent}: holds neither {RELEASE} nor {MODELS}, which answer new inputs")
     arrays = {name.rpartition(".")[2]: array for name, array in read_npz(path).items()}
-    weight, bias = arrays.pop("weight", None), arrays.pop("bias", np.zeros(1))
+    weight, bias = arrays.pop("weight", None), arrays.pop("bias", None)
     if arrays or weight is None or weight.ndim != 3 or inputs.shape[1] != weight.shape[2]:
         raise ValueError(
             f"{path}: must hold a weight (models, classes, {inputs.shape[1]}) and at most a bias"
         )
+    bias = np.zeros(weight.shape[:2]) if bias is None else bias
+    if bias.shape != weight.shape[:2] or not all(
+        each.dtype.kind == "f" and np.isfinite(each).all() for each in (weight, bias)
+    ):
+        raise ValueError(f"{path}: weight and bias must be finite floats, one bias for each model and class")
+    weight, bias = weight.astype(np.float64), bias.astype(np.float64)
     layers = torch.tensor(weight, dtype=torch.float64).mT
     ready = torch.tensor(inputs, dtype=torch.float64)
     logits = torch.stack([ready @ layer.clone() for layer in layers])  # each by itself, as in `_scores_on`
-    return torch.softmax(logits + torch.from_numpy(np.array(bias))[..., None, :], dim=2).numpy()
+    found = torch.softmax(logits + torch.from_numpy(bias)[:, None, :], dim=2)
+    if not found.isfinite().all():
+        raise ValueError(f"{path}: numbers are too large to compute with")
+    return found.numpy()
 
 
 def _check_models(named: Mapping[str, Tensor], part: store.Part, layout: Layout, folder: Path) -> None:

@@ -755,6 +755,18 @@ def test_a_folder_without_a_configuration_serves_new_inputs(
         np.savez(votes / "models.npz", **{f"fc0.{name}": change(models[f"fc0.{name}"])})
         with pytest.raises(ValueError, match=message):
             predict(votes, inputs)
+    for change, message in (
+        (lambda array: array * np.nan, "must be finite floats"),
+        (lambda array: array.astype(complex), "must be finite floats"),
+        (lambda array: array.astype("S4"), "must be finite floats"),
+        (lambda array: array[:, :1], "models know 1 classes, the certificate is of"),
+        (lambda array: array if array.ndim == 3 else array[:, :1], "one bias for each model and class"),
+        (lambda array: array if array.ndim == 3 else array[0], "one bias for each model and class"),
+        (lambda array: array.astype(np.float64) * 1e308, "numbers are too large to compute with"),
+    ):
+        np.savez(votes / "models.npz", **{name: change(array) for name, array in models.items()})
+        with pytest.raises(ValueError, match=message):
+            predict(votes, inputs)
     (votes / "models.npz").unlink()
     with pytest.raises(ValueError, match=r"holds neither release\.npz nor models\.npz"):
         predict(votes, inputs)
