@@ -55,6 +55,18 @@ def test_a_device_that_is_not_there_is_refused_before_data_are_read(config, tmp_
         pretrain(config, tmp_path / "weights.npz", device="gpu")
 
 
+def test_a_full_disk_leaves_the_weights_that_were_there(config, tmp_path, monkeypatch):
+    def full(file, **arrays):
+        file.write(b"PK half of a file")
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "weights.npz").write_bytes(b"old")
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="cannot be written"):
+        pretrain(config, tmp_path / "weights.npz")
+    assert (tmp_path / "weights.npz").read_bytes() == b"old"
+
+
 def test_the_same_seed_gives_the_same_weights(config, tmp_path):
     first, second = (pretrain(config, tmp_path / f"{name}.npz").path for name in "ab")
     with np.load(first) as one, np.load(second) as two:
@@ -107,6 +119,9 @@ def test_a_release_teaches_a_model_of_another_shape_and_it_claims_nothing(tmp_pa
     assert set(np.load(out)) == set(build("mlp", result.federation).layout.names)
     linear = distil(tmp_path / "run", "linear", out)
     assert linear.accuracy > result.summary.accuracy - 0.1
+    release = tmp_path / "run" / "release.npz"
+    said = fedproof("distil", tmp_path / "run", "--out", release, status=1).stderr
+    assert f"--out {release} is a file of the run, must be a new one" in said.replace("\n", "")
     assert before == {path: path.read_bytes() for path in before}
 
 

@@ -14,6 +14,7 @@ from fedproof import check, data, encoders
 from fedproof.config import PretrainConfig, validated
 from fedproof.config.sections import PretrainSection
 from fedproof.federation import Federation
+from fedproof.files import replacing
 from fedproof.folder import RELEASE, read_config
 from fedproof.mechanisms import Releases
 from fedproof.mechanisms.uploads import Anchors
@@ -103,7 +104,8 @@ def _finished(module: nn.Module, public: Federation, out: Path, section: Pretrai
     """The weights in a file, judged by the test inputs."""
     arrays = {name: value.detach().cpu().numpy() for name, value in module.named_parameters()}
     out.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(out, **arrays)  # type: ignore[arg-type]
+    with replacing(out) as file:
+        np.savez(file, allow_pickle=False, **arrays)
     return Pretrained(path=out, accuracy=_accuracy(module, public), epochs=section.epochs)
 
 

@@ -125,6 +125,14 @@ MISTAKES = [
     ),
     (f"{CERTIFY} {TENTH} --out nowhere/c.json", "--out nowhere/c.json: there is no folder nowhere"),
     (f"{CERTIFY} {TENTH} --out .", "--out . is a folder, must be a file"),
+    (f"{CERTIFY} {TENTH} --out scores.npy", "--out scores.npy is the file of --scores, must be another one"),
+    (
+        f"{CERTIFY} {TENTH} --labels labels.npy --page ./labels.npy",
+        "--page labels.npy is the file of --labels",
+    ),
+    (f"{CERTIFY} {TENTH} --out c.json --page c.json", "--page c.json is the file of --out, must be another"),
+    (f"{CERTIFY} {TENTH} --out /dev/null", "--out /dev/null is no regular file, must be one or a new name"),
+    (f"{COST} --out costs.npy", "--out costs.npy is the file of --costs, must be another one"),
     (f"{COST} --page .", "--page . is a folder, must be a file"),
     (f"{CERTIFY} {TENTH} --page nowhere/p.html", "--page nowhere/p.html: there is no folder nowhere"),
     ("report note.txt", "note.txt: certificate is not a JSON document"),
@@ -190,13 +198,13 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize(("line", "answer"), MISTAKES, ids=[line for line, _ in MISTAKES])
 def test_a_mistake_is_answered_by_one_line(line, answer, folder):
-    before = sorted(path.name for path in folder.iterdir())
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
     done = CliRunner().invoke(MAIN, shlex.split(line))
     assert isinstance(done.exception, ValueError), repr(done.exception)
     assert answer in str(done.exception)
     assert "\n" not in str(done.exception)
     assert done.stdout == ""
-    assert sorted(path.name for path in folder.iterdir()) == before
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 @pytest.mark.parametrize(

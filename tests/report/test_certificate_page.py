@@ -148,6 +148,14 @@ def test_a_run_keeps_its_own_report(tmp_path):
     assert write_certificate_report(file) == tmp_path / "certificate.html"
 
 
+def test_a_page_does_not_take_the_place_of_its_certificate(tmp_path):
+    file = tmp_path / "certificate.html"
+    file.write_text(dumps(certificate()))
+    with pytest.raises(ValueError, match=r"a certificate may not be called \.html, its page is"):
+        write_certificate_report(file)
+    assert file.read_text() == dumps(certificate())
+
+
 def test_what_is_no_certificate_is_named(tmp_path):
     (tmp_path / "certificate.json").write_text(
         dumps(certificate()).replace('"max_size": 100', '"max_size": 101')

@@ -129,7 +129,7 @@ def certify(
         kinds.append(Kind.UNBOUNDED if bound is Bound.NONE else Kind.BOUNDED)
     check_options("certify", given, kinds)
     check_relation(relation, kinds)
-    check_written(out=out, page=page)
+    check_written({"scores": scores, "labels": labels}, out=out, page=page)
     check.open_probability(**{"--failure-probability": failure_probability})
     check.open_probability(**({} if served is None else {"--served": served}))
     threat = ThreatModel(unit=options.unit, relation=relation)
@@ -299,7 +299,7 @@ def inefficacy(
     kinds = _guarantee_kinds(options, given, chosen)
     check_options("inefficacy", given, kinds)
     check_relation(relation, kinds)
-    check_written(out=out, page=page)
+    check_written({"costs": costs}, out=out, page=page)
     threat = ThreatModel(unit=options.unit, relation=relation)
     source = _source_of_guarantee(options, kinds, epsilon, delta, epsilon_relation)
     result = certify_costs(

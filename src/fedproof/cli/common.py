@@ -135,13 +135,24 @@ def need_checkout(package: str, command: str) -> None:
     raise ValueError(f"fedproof {command} needs a checkout of the repository: run it in its root folder")
 
 
-def check_written(**paths: Path | None) -> None:
-    """Refuse files, by their options, that could not be written, before anything is computed for them."""
+def check_written(read: Mapping[str, Path | None], **paths: Path | None) -> None:
+    """Refuse files, by their options, that could not be written, before anything is computed for them.
+
+    Nor may one take the place of what is `read`, of another one, or of what is no file: a device, a pipe.
+    """
+    taken = {path.resolve(): option for option, path in read.items() if path is not None}
     for option, path in paths.items():
-        if path is not None and path.is_dir():
+        if path is None:
+            continue
+        if path.is_dir():
             raise ValueError(f"--{option} {path} is a folder, must be a file")
-        if path is not None and not path.parent.is_dir():
+        if not path.parent.is_dir():
             raise ValueError(f"--{option} {path}: there is no folder {path.parent}")
+        if path.exists() and not path.is_file():
+            raise ValueError(f"--{option} {path} is no regular file, must be one or a new name")
+        same = taken.setdefault(path.resolve(), option)
+        if same != option:
+            raise ValueError(f"--{option} {path} is the file of --{same}, must be another one")
 
 
 def looked_at(curve: Mapping[str, float], max_size: int) -> list[tuple[int, float]]:

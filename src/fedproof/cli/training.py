@@ -12,6 +12,7 @@ from fedproof import check
 from fedproof.cli.common import (
     Json,
     answer,
+    check_written,
     doubt_delta,
     looked_at,
     median_and_largest,
@@ -25,6 +26,7 @@ from fedproof.cli.common import (
     thinned,
 )
 from fedproof.config import Config, load_config, parse_config, validated
+from fedproof.files import replace_file
 from fedproof.folder import NOTICE, OBSERVED, read_config
 from fedproof.summary import RunSummary
 from fedproof.threat import changed_in_words
@@ -251,6 +253,8 @@ def distil(
     from fedproof.pretrain import distil as train
 
     _check_npz(out)
+    if out.exists() and out.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"--out {out} is a file of the run, must be a new one")
     with progress_bars() as progress:
         result = train(folder, model, out, hidden=tuple(hidden or ()), device=device, progress=progress)
     _show_weights(result, "the test inputs", DISTILLED, json=json)
@@ -265,6 +269,8 @@ def _show_weights(result: "Pretrained", judged_by: str, *more: str, json: bool) 
 def _check_npz(out: Path) -> None:
     if out.suffix != ".npz":
         raise ValueError(f"--out {out}: must end in .npz")
+    if out.exists() and not out.is_file():
+        raise ValueError(f"--out {out} is no file, must be one or a new name")
 
 
 def predict(
@@ -316,11 +322,12 @@ def bench(
     training()
     from benchmarks.engine import bench as measure
 
+    check_written({}, out=out)
     rows = [dict(row) for row in measure(device=device)]
     if out is not None:
         import json as json_module
 
-        out.write_text(json_module.dumps({"rows": rows}, indent=2) + "\n")
+        replace_file(out, (json_module.dumps({"rows": rows}, indent=2) + "\n").encode())
     if json:
         print_json({"rows": rows})
         return

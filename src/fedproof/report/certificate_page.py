@@ -37,6 +37,8 @@ def write_certificate_report(path: Path) -> Path:
     """
     file = path / _FILE if path.is_dir() else path
     page = path / "report.html" if path.is_dir() else path.with_suffix(".html")
+    if page == file:
+        raise ValueError(f"{file}: a certificate may not be called .html, its page is; call it .json")
     ledger = file.parent / _LEDGER
     spent = load_ledger(ledger) if ledger.is_file() else None
     labels = " --labels labels.npy" if file.with_name("labels.npy").is_file() else ""
