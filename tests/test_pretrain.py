@@ -67,6 +67,15 @@ def test_a_full_disk_leaves_the_weights_that_were_there(config, tmp_path, monkey
     assert (tmp_path / "weights.npz").read_bytes() == b"old"
 
 
+def test_where_no_file_can_be_is_said_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedproof.pretrain.pretrain", lambda *told, **how: pytest.fail("was trained"))
+    (tmp_path / "pretrain.toml").write_text(CONFIG)
+    (tmp_path / "w.npz").mkdir()
+    for out, message in (("pretrain.toml/w.npz", "is a file, must be a folder"), ("w.npz", "is no file")):
+        said = fedproof("pretrain", tmp_path / "pretrain.toml", "--out", tmp_path / out, status=1).stderr
+        assert message in said.replace("\n", "")
+
+
 def test_the_same_seed_gives_the_same_weights(config, tmp_path):
     first, second = (pretrain(config, tmp_path / f"{name}.npz").path for name in "ab")
     with np.load(first) as one, np.load(second) as two:

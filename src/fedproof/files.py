@@ -16,7 +16,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -65,7 +65,8 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
         partial.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing can be written nothing can be taken away
+            partial.unlink(missing_ok=True)
         raise OSError(error.errno, f"cannot be written ({error.strerror or error})", str(path)) from error
     except BaseException:
         partial.unlink(missing_ok=True)

@@ -138,6 +138,14 @@ def changed(*pairs):
     return [part for pair in pairs for part in ("--set", pair)]
 
 
+def test_where_no_folder_can_be_is_said_before_training(config, monkeypatch):
+    monkeypatch.setattr(
+        "fedproof.robustness.evaluate.attack", lambda *told, **how: pytest.fail("was trained")
+    )
+    said = fedproof("attack", config, "--attack", "hostile", "--out", config, status=1).stderr
+    assert "is a file, must be a folder" in said.replace("\n", "")
+
+
 def test_users_who_join_and_leave(config):
     kinds = ("--attack", "hostile", "--attack", "worst-case", "--attack", "leave")
     relation = changed("threat.relation=join", "attack.user_instances=1")

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from fedproof import cli
 from fedproof.cli import app
+from fedproof.files import replace_file
 
 MAIN = typer.main.get_command(app)
 
@@ -256,9 +257,10 @@ def test_who_interrupts_a_command_is_told_what_it_kept(words, answer, monkeypatc
         ),
         (PermissionError(13, "Permission denied", "x.npy"), "x.npy: Permission denied"),
         (OSError("no such device"), "no such device"),
+        (OSError(28, "No space left on device"), "No space left on device"),
         (MemoryError("Unable to allocate 93 GiB"), "out of memory: Unable to allocate 93 GiB"),
     ],
-    ids=["full disk", "forbidden", "other", "memory"],
+    ids=["full disk", "forbidden", "other", "full pipe", "memory"],
 )
 def test_what_the_machine_refuses_is_one_line_without_numbers_of_errors(error, answer, monkeypatch, capsys):
     def stopped():
@@ -271,3 +273,23 @@ def test_what_the_machine_refuses_is_one_line_without_numbers_of_errors(error, a
     assert told.startswith(f"error: {answer}")
     assert "Errno" not in told
     assert told.count("\n") == 1
+
+
+def test_a_disk_that_takes_nothing_back_is_named_by_the_file_that_was_asked_for(tmp_path, monkeypatch):
+    def refuse(*told, **how):
+        raise OSError(30, "Read-only file system", "elsewhere")
+
+    monkeypatch.setattr("fedproof.files.os.open", refuse)
+    monkeypatch.setattr("pathlib.Path.unlink", refuse)
+    with pytest.raises(OSError, match="cannot be written") as told:
+        replace_file(tmp_path / "c.json", b"{}")
+    assert (told.value.filename, told.value.strerror) == (
+        str(tmp_path / "c.json"),
+        "cannot be written (Read-only file system)",
+    )
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_before_anything_is_computed(folder, monkeypatch):
+    monkeypatch.setattr("fedproof.cli.common.os.access", lambda path, mode: str(path) != ".")
+    done = CliRunner().invoke(MAIN, shlex.split(f"{CERTIFY} {TENTH} --out c.json"))
+    assert str(done.exception) == "--out c.json: the folder . cannot be written to"

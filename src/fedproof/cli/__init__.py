@@ -85,8 +85,8 @@ def main() -> None:
 
 
 def _in_words(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror is not None:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return f"out of memory: {error}" if isinstance(error, MemoryError) else str(error)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -148,11 +149,25 @@ def check_written(read: Mapping[str, Path | None], **paths: Path | None) -> None
             raise ValueError(f"--{option} {path} is a folder, must be a file")
         if not path.parent.is_dir():
             raise ValueError(f"--{option} {path}: there is no folder {path.parent}")
+        if not os.access(path.parent, os.W_OK):
+            raise ValueError(f"--{option} {path}: the folder {path.parent} cannot be written to")
         if path.exists() and not path.is_file():
             raise ValueError(f"--{option} {path} is no regular file, must be one or a new name")
         same = taken.setdefault(path.resolve(), option)
         if same != option:
             raise ValueError(f"--{option} {path} is the file of --{same}, must be another one")
+
+
+def check_folder(**paths: Path | None) -> None:
+    """Refuse folders, by their options, that could not be made or written to, before anything is computed."""
+    for option, path in paths.items():
+        if path is None:
+            continue
+        nearest = next(one for one in (path, *path.absolute().parents) if one.exists())
+        if not nearest.is_dir():
+            raise ValueError(f"--{option} {path}: {nearest} is a file, must be a folder")
+        if not os.access(nearest, os.W_OK):
+            raise ValueError(f"--{option} {path}: {nearest} cannot be written to")
 
 
 def looked_at(curve: Mapping[str, float], max_size: int) -> list[tuple[int, float]]:

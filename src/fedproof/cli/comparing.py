@@ -8,6 +8,7 @@ import typer
 from fedproof.cli.common import (
     Json,
     answer,
+    check_folder,
     need_checkout,
     print_json,
     print_table,
@@ -193,6 +194,7 @@ def attack(
     if not chosen:
         raise ValueError("--attack is missing: name an attack, or set attack.kind in the configuration")
     sizes = [loaded.attack.adversaries] if adversaries is None else sizes_of(adversaries, "--adversaries")
+    check_folder(out=out)
     with progress_bars() as progress:
         rows = run_attacks(loaded, chosen, sizes, device=device, progress=progress)
     if out is not None:

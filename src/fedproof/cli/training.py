@@ -12,6 +12,7 @@ from fedproof import check
 from fedproof.cli.common import (
     Json,
     answer,
+    check_folder,
     check_written,
     doubt_delta,
     looked_at,
@@ -271,6 +272,7 @@ def _check_npz(out: Path) -> None:
         raise ValueError(f"--out {out}: must end in .npz")
     if out.exists() and not out.is_file():
         raise ValueError(f"--out {out} is no file, must be one or a new name")
+    check_folder(out=out.parent)
 
 
 def predict(
