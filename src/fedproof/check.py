@@ -25,6 +25,14 @@ def not_negative(**values: float) -> None:
     _need(values, lambda value: _is_number(value) and 0 <= value < math.inf, "zero or a positive number")
 
 
+def in_float32(**values: float) -> None:
+    """Raise ValueError unless every value may be a factor in the precision that models are trained in."""
+    _need(values, lambda value: value <= _IN_FLOAT32, f"at most {_IN_FLOAT32:g}: float32 holds little more")
+
+
+_IN_FLOAT32 = 1e30
+
+
 def count(**values: int) -> None:
     """Raise ValueError unless every value is a whole number of at least one that 64 bits can hold."""
     _need(values, lambda value: _is_whole(value) and value >= 1, "a whole number of at least 1")

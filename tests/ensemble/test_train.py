@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedproof import check
 from fedproof.ensemble import (
     Sizes,
     drawn_users,
@@ -263,15 +262,11 @@ def test_a_task_that_cannot_be_trained_is_refused_at_once(task, change, message)
 
 
 @pytest.mark.parametrize("device", ["gpu", "", "cuda", "cuda:1", "cuda:x"])
-def test_a_task_and_a_command_say_the_same_of_a_device(task, device, monkeypatch):
+def test_a_task_on_a_device_that_is_not_there_is_refused(task, device, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: device == "cuda:1")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    said = []
-    for asked in (check.device, lambda name: replace(task, device=name)):
-        with pytest.raises(ValueError, match=f"device = '{device}'") as error:
-            asked(device)
-        said.append(str(error.value))
-    assert said[0] == said[1]
+    with pytest.raises(ValueError, match=f"device = '{device}'"):
+        replace(task, device=device)
 
 
 def test_products_have_all_digits_whatever_the_process_asked_for(task):

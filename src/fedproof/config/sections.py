@@ -292,7 +292,7 @@ class PretrainSection(Section):
 
     epochs: Count = 20  # passes over the data
     batch_size: Count = 128  # instances of a step
-    learning_rate: Positive = 0.05  # at the start
+    learning_rate: Annotated[Positive, Field(le=1e30)] = 0.05  # at the start
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of the steps
     weight_decay: NotNegative = 5e-4  # of the steps
     flip: bool = False  # whether images are mirrored at random

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from fedproof import check
 from fedproof.encoders.encoder import Function
 from fedproof.functions import called, load_function
 from fedproof.models.precision import all_digits, seeded
@@ -41,8 +42,7 @@ def weights_of(found: Any) -> str | None:
 
 def function_of(module: nn.Module, name: str, device: str) -> Function:
     """The module as a function of arrays; it computes on `device`."""
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device = {device!r}: torch sees no CUDA device; use device = 'cpu'")
+    check.device(device)
     ready = module.to(device)
 
     @all_digits()

@@ -1,11 +1,11 @@
 """What is trained: one value that decides every replica."""
 
-import re
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from fedproof import check
 from fedproof.aggregation import Aggregation, mean
 from fedproof.aggregation.rule import rule_of
 from fedproof.federation import Federation
@@ -58,25 +58,13 @@ class Task:
                 f"but {self.federation.name} has {self.federation.num_classes}"
             )
         _check_rule(self.mechanism, self.aggregation)
-        _check_device(self.device)
+        check.device(self.device)
         _check_mechanism(self)
 
     @property
     def units(self) -> Federation:
         """The federation by what is drawn: where that is instances, each is a user of its own."""
         return self.federation.by_instance() if self.mechanism.draws is Unit.INSTANCE else self.federation
-
-
-def _check_device(device: str) -> None:
-    if device == "cpu":
-        return
-    if not re.fullmatch(r"cuda(:\d+)?", device):
-        raise ValueError(f"device = {device!r} must be cpu, cuda or cuda:N")
-    if not torch.cuda.is_available():
-        raise ValueError(f"device = {device!r}: torch sees no CUDA device; use device = 'cpu'")
-    number, there = int(device.partition(":")[2] or 0), torch.cuda.device_count()
-    if number >= there:
-        raise ValueError(f"device = {device!r}: torch sees {there} CUDA devices, numbered from 0")
 
 
 def _check_rule(mechanism: Mechanism, aggregation: Aggregation) -> None:

@@ -53,6 +53,7 @@ class LocalTraining:
         check.positive(learning_rate=self.learning_rate, penalty=self.penalty)
         check.not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
         check.not_negative(stretch=self.stretch, bend=self.bend)
+        check.in_float32(learning_rate=self.learning_rate, weight_decay=self.weight_decay)
         if self.stretch >= 0.5:
             raise ValueError(f"stretch = {self.stretch!r} must be below 0.5, which could flatten an image")
         if self.momentum >= 1:
