@@ -340,12 +340,13 @@ def _why(attack: str) -> str:
 
 
 def _as_there(rows: Rows, server: str, size: int) -> str:
-    """What is certified of models trained in two ways as there: neither explains what is printed."""
-    ways = {"heads and cohorts": "user-dp-heads", "crops": "user-dp-crops"}
-    found = {name: certified_share(rows, f"deviations/{panel}") for name, panel in ways.items()}
-    told = [
-        f"{shares[server, size]:.4g} with {name} as there"
-        for name, shares in found.items()
-        if (server, size) in shares
-    ]
-    return f"unexplained: {' and '.join(told)}" if told else ""
+    """What is certified of models trained in two ways as there, and of one more ensemble with crops."""
+    panels = ("user-dp-heads", "user-dp-crops", "user-dp-crops-again", "user-dp-crops-again-ours")
+    heads, crops, again, without = (
+        certified_share(rows, f"deviations/{panel}").get((server, size)) for panel in panels
+    )
+    ways = (("heads and cohorts", heads), ("crops", crops))
+    told = [f"{share:.4g} with {name} as there" for name, share in ways if share is not None]
+    if again is not None and without is not None:
+        told.append(f"of another ensemble {again:.4g} with crops, {without:.4g} without")
+    return f"unexplained: {', '.join(told)}" if told else ""

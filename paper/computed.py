@@ -1,5 +1,6 @@
 """What is computed of the paper's mechanisms without training: ε, and certificates of exact shares."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -49,7 +50,17 @@ def _replaced(published: Published, entry: Budget, printed: float) -> dict[str, 
     users, cohort = published.cohort(entry.experiment)
     drawn = replace(entry.mechanism, sampling=FixedSize(cohort=cohort, users=users))
     shown = delta_of_two(cohort / users, entry.sigma, entry.rounds, printed)
-    return {"replaced": _sound(drawn, entry.delta), "shown": float(f"{shown:.3g}")}
+    return {"replaced": _sound(drawn, entry.delta), "shown": _three_digits(shown)}
+
+
+def _three_digits(value: float) -> float:
+    """Rounded down.
+
+    >>> _three_digits(0.0029999), _three_digits(1.23456e-05)
+    (0.00299, 1.23e-05)
+    """
+    place = 2 - math.floor(math.log10(value))
+    return float(round(math.floor(value * 10**place) / 10**place, place))
 
 
 _STEP = 1e-3  # of losses, which are rounded down

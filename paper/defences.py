@@ -223,11 +223,12 @@ def _at_the_smallest(found: Sequence[Defended], places: Sequence[tuple[str, int]
             for place in places
         }
         below[servers[end]] = sum(ours[place] < weakest[place] for place in places)
-    largest, smallest = below
+    *others, smallest = below
     return Statement(
         claim="where ε is too small UserDP-FedAvg is less accurate than each of the six defences",
         holds=below[smallest] == len(places),
-        evidence=f"{below[smallest]} of {len(places)} attacks at {smallest}, {below[largest]} at {largest}",
+        evidence=f"{below[smallest]} of {len(places)} attacks at {smallest}"
+        + "".join(f", {below[one]} at {one}" for one in others),
     )
 
 

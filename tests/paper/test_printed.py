@@ -56,7 +56,7 @@ def test_every_number_is_the_one_of_its_place(compared):
 
 def test_every_point_is_in_the_tables_of_budgets_and_accuracies(committed):
     lines = set(committed.text.split("\n"))
-    starts = {line.replace("*", "").rsplit(" | ", cut)[0] for line in lines for cut in (2, 3)}
+    starts = {line.replace("*", "").rsplit(" | ", cut)[0] for line in lines for cut in (3, 4)}
     for entry, _ in Published.read(EXPERIMENTS).entries():
         point = f"| {entry.experiment} | {entry.sigma:g} | {entry.rounds}"
         if entry.epsilon is not None:
@@ -173,6 +173,9 @@ def test_certified_accuracies_of_models_trained_as_there_stand_beside_those_that
     assert missed
     for one in missed:
         told = re.fullmatch(
-            r"unexplained: ([\d.]+) with heads and cohorts as there and ([\d.]+) with crops as there", one.why
+            r"unexplained: ([\d.]+) with heads and cohorts as there, ([\d.]+) with crops as there"
+            r"(?:, of another ensemble ([\d.]+) with crops, ([\d.]+) without)?",
+            one.why,
         )
-        assert all(value < one.published for value in map(float, told.groups()))  # part of it at most
+        # A part of what is missing, at most.
+        assert all(float(value) < one.published for value in told.groups() if value is not None)

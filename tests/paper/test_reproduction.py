@@ -8,12 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedproof.accounting import account
 from fedproof.accounting.epsilon import dopamine_epsilon, paper_epsilon
-from fedproof.mechanisms import FixedSize, InstanceFedSGD
+from fedproof.mechanisms import FixedSize, InstanceFedSGD, Poisson, UserFedAvg
 from paper import Rows, load_studies, reproduce, run, write_page
 from paper.again import check_rows
 from paper.clean import compare_clean
-from paper.conclusions import statements
+from paper.computed import delta_of_two
+from paper.conclusions import statements, wrong_budgets
 from paper.page import page
 from paper.published import Published
 from paper.results import BudgetCell, Budgets, Trained
@@ -298,7 +300,7 @@ def test_every_conclusion_is_on_the_page_with_its_verdict(committed):
     assert len({one.claim for one in found}) == len(found) > 60
     for one in found:
         verdict = "yes" if one.verdict == "yes" else f"**{one.verdict}**"
-        evidence = f"{one.untested}: {one.evidence}" if one.untested else one.evidence
+        evidence = "; ".join(filter(None, (one.untested, one.evidence, one.note)))
         assert f"| {one.claim} | {one.whose} | {verdict} | {evidence} |" in committed.text
     # What the paper's theorems say must hold whatever was trained; what they do not say need not.
     theorems = ("below our certified lower bound", "is below what every attack achieves", "bound falls as k")
@@ -329,3 +331,29 @@ def test_one_panel_of_a_study_can_be_chosen():
     assert [panel.name for panel in study.panel] == ["mnist-bkd"]
     with pytest.raises(ValueError, match="panel = 'none' of ten-classes must be one of mnist-certified"):
         chosen(studies, "ten-classes/none")
+
+
+@pytest.mark.parametrize(("chance", "noise", "rounds"), [(0.1, 1.8, 3), (0.2, 3.0, 1), (0.1, 0.7, 5)])
+def test_two_federations_show_nearly_all_that_fixed_cohorts_spend(chance, noise, rounds):
+    users = 200
+    mechanism = UserFedAvg(
+        rounds=rounds, noise_multiplier=noise, sampling=FixedSize(cohort=round(chance * users), users=users)
+    )
+    delta = 0.0029
+    spent = account(mechanism, delta, ["pld"])["pld"]  # for one user replaced: an upper bound
+    assert 0.85 * delta < delta_of_two(chance, noise, rounds, spent) <= delta  # the best pair may be another
+    assert delta_of_two(chance, noise, rounds, 0.9 * spent) > delta
+    # Of Poisson cohorts and a user added or removed, which is what is printed, less is spent.
+    assert paper_epsilon(replace(mechanism, sampling=Poisson(probability=chance)), delta) < spent
+
+
+def test_published_budgets_that_are_not_met_are_told_and_marked(committed):
+    published = Published.read(EXPERIMENTS)
+    [row] = committed.rows.under("privacy-budgets")
+    false = wrong_budgets(row.result, published)
+    assert {(one.experiment, one.sigma) for one in false} > {("user-mnist", 1.8), ("user-cifar", 3.0)}
+    assert not any(one.experiment.startswith("instance") for one in false)
+    for one in row.result.rows:
+        if one.replaced is not None:  # both bounds say the same of each
+            assert (one in false) == (one.replaced > one.published)
+            assert f"| {one.replaced:g} | {'**' * (one in false)}{one.shown:.3g}" in committed.text
