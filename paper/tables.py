@@ -19,7 +19,7 @@ _SEEN = 0.001
 
 
 def certified_table(shown: Shown, rows: Rows, published: Published) -> Iterator[str]:
-    """Accuracy, the paper's K with its uncertainty, and certified accuracies."""
+    """Accuracy, the paper's K with its uncertainty, and certified accuracies; what is printed beside."""
     found = list(of_kind(shown.rows, Clean))
     paper = _largest_k((one.curve("paper", None, False) for _, one in found), up_to=2)
     ours = _largest_k(
@@ -28,20 +28,19 @@ def certified_table(shown: Shown, rows: Rows, published: Published) -> Iterator[
         for method in ("mean", "margin")
         for relation in RELATIONS
     )
+    accuracies = [entry and entry.accuracy for entry in (shown.published(row, published) for row, _ in found)]
+    shares = [_printed_share(shown, row, published, paper) for row, _ in found]
     yield (
-        "| | accuracy (published) | paper's K | K with confidence | "
-        f"paper's formula, k = {paper} (published) | join, k = {ours} | replace, k = {ours} | "
+        f"| | accuracy{_named(accuracies)} | paper's K | K with confidence | "
+        f"paper's formula, k = {paper}{_named(shares)} | join, k = {ours} | replace, k = {ours} | "
         f"fedproof, k = {ours} |"
     )
     yield "|---" * 8 + "|"
-    for row, result in found:
-        entry = shown.published(row, published)
-        cells = [f"{result.accuracy:.2%}{_beside(entry.accuracy if entry else None)}"]
+    for (row, result), accuracy, share in zip(found, accuracies, shares, strict=True):
+        cells = [f"{result.accuracy:.2%}{_beside(accuracy)}"]
         if result.curves:
-            known = shown.panel.published == DEFENCES
-            theirs = published.robust_accuracy(server_of(row), "certified", paper) if known else None
             cells += [_size(size_of(rows, row)), _size(size_of(rows, row, sure=True))]
-            cells.append(f"{at(result.curve('paper', None, False), paper):.1%}{_beside(theirs)}")
+            cells.append(f"{at(result.curve('paper', None, False), paper):.1%}{_beside(share)}")
             cells += [_share(shown, row, "mean", relation, ours) for relation in RELATIONS]
             cells.append(" / ".join(_share(shown, row, "margin", relation, ours) for relation in RELATIONS))
         else:
@@ -53,11 +52,23 @@ def certified_table(shown: Shown, rows: Rows, published: Published) -> Iterator[
         yield from _clippings(shown.panel.name, rows)
 
 
+def _printed_share(shown: Shown, row: MeasuredRow, published: Published, size: int) -> float | None:
+    """What the paper prints as certified for as many, in its table of defences."""
+    if shown.panel.published != DEFENCES:
+        return None
+    return published.robust_accuracy(server_of(row), "certified", size)
+
+
 def _largest_k(curves: Iterable[Sequence[float]], up_to: int = _KS[0]) -> int:
     """The largest k at which a curve certifies something; where none does, the largest of all."""
     found = list(curves)
     wanted = [k for k in _KS if k <= up_to]
     return next((k for k in wanted if any(at(one, k) >= _SEEN for one in found)), wanted[0])
+
+
+def _named(theirs: Sequence[float | None]) -> str:
+    """What stands in parentheses, where anything does."""
+    return " (published)" if any(one is not None for one in theirs) else ""
 
 
 def _beside(theirs: float | None) -> str:
