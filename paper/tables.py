@@ -28,7 +28,8 @@ def certified_table(shown: Shown, rows: Rows, published: Published) -> Iterator[
         for method in ("mean", "margin")
         for relation in RELATIONS
     )
-    accuracies = [entry and entry.accuracy for entry in (shown.published(row, published) for row, _ in found)]
+    entries = [shown.published(row, published) for row, _ in found]
+    accuracies = [None if entry is None else entry.accuracy for entry in entries]
     shares = [_printed_share(shown, row, published, paper) for row, _ in found]
     yield (
         f"| | accuracy{_named(accuracies)} | paper's K | K with confidence | "
