@@ -12,8 +12,9 @@ from paper.printed import Printed
 from paper.published import POINTS, Published
 from paper.results import Budgets
 from paper.rows import MeasuredRow, Rows, of_kind
+from paper.shown import Shown
 from paper.sizes import PANELS, best, sizes_of
-from paper.study import Panel, Study, rows_key
+from paper.study import Panel, Study
 
 
 def agreement(study: Study, rows: Rows, published: Published, clean: Sequence[Comparison]) -> str:
@@ -21,7 +22,7 @@ def agreement(study: Study, rows: Rows, published: Published, clean: Sequence[Co
 
     `clean` are the accuracies of all studies: one may have trained as the paper did what another shows.
     """
-    found = [(panel, rows.under(rows_key(study, panel))) for panel in study.panel]
+    found = [(panel, Shown.of(study, panel, rows, {}).rows) for panel in study.panel]
     facts = [
         *_clean(study, rows, published, clean),
         *_best_epsilon(study, rows, published),
@@ -37,7 +38,9 @@ def _clean(study: Study, rows: Rows, published: Published, clean: Sequence[Compa
     compared = [one for one in clean if one.published in own and not one.substitute]
     if compared:
         near = sum(one.close for one in compared)
-        yield f"{near} of {len(compared)} published clean accuracies are within {CLOSE} points"
+        others = any(one.shown is not None and one.shown != one.measured for one in compared)
+        apart = ", of models trained as there, which those in the tables below need not be" if others else ""
+        yield f"{near} of {len(compared)} published clean accuracies are within {CLOSE} points{apart}"
 
 
 def _best_epsilon(study: Study, rows: Rows, published: Published) -> Iterator[str]:
@@ -45,14 +48,14 @@ def _best_epsilon(study: Study, rows: Rows, published: Published) -> Iterator[st
     for name, (_, key) in PANELS.items():
         panels = [panel for panel in study.panel if key == f"{study.name}/{panel.name}"]
         found = sizes_of(rows, key)
-        if panels and found:
+        if panels and found and panels[0].substitute is None:
             yield (
-                f"on {panels[0].title} the largest K, {best(found)}, is reached at "
+                f"on {panels[0].title}: the largest K, {best(found)}, is reached at "
                 f"ε = {best(found).epsilon:.4g}, in the paper at {published.best_epsilon(name):g}"
             )
 
 
-def _defences(found: Sequence[tuple[Panel, list[MeasuredRow]]], published: Published) -> Iterator[str]:
+def _defences(found: Sequence[tuple[Panel, Sequence[MeasuredRow]]], published: Published) -> Iterator[str]:
     differences = [
         one.ours - one.theirs
         for panel, rows in found
@@ -68,7 +71,7 @@ def _defences(found: Sequence[tuple[Panel, list[MeasuredRow]]], published: Publi
         )
 
 
-def _bounds(found: Sequence[tuple[Panel, list[MeasuredRow]]]) -> Iterator[str]:
+def _bounds(found: Sequence[tuple[Panel, Sequence[MeasuredRow]]]) -> Iterator[str]:
     each = {
         (row.settings_sha256, one.attack, one.adversaries): (row, one)
         for _, rows in found
@@ -80,11 +83,11 @@ def _bounds(found: Sequence[tuple[Panel, list[MeasuredRow]]]) -> Iterator[str]:
     if bounded:
         held = sum(bool(one.holds_on_cost and one.holds_on_certified) for _, one in bounded)
         full = sum(saturated(row, one) for row, one in bounded)
-        trivial = f" ({full} of them trivially: J(D) = J(D') = C̄)" if full else ""
+        trivial = f" ({full} of them trivially, the cost being at its bound before and after)" if full else ""
         yield f"{held} of {len(bounded)} attacked ensembles stay within what is certified{trivial}"
 
 
-def _budgets(found: Sequence[tuple[Panel, list[MeasuredRow]]]) -> Iterator[str]:
+def _budgets(found: Sequence[tuple[Panel, Sequence[MeasuredRow]]]) -> Iterator[str]:
     for _, rows in found:
         for _, budgets in of_kind(rows, Budgets):
             yield f"{budgets.equal} of {len(budgets.rows)} values are equal to four decimals"
@@ -125,7 +128,7 @@ def printed_section(found: Sequence[Printed]) -> Iterator[str]:
         if one.close is False:
             cells = (one.what, f"{one.published:g}", _own(one.ours), one.why or "unexplained")
             yield f"| {one.table} | {' | '.join(cells)} |"
-    yield "\n### Numbers that no section above shows\n"
+    yield "\n### Settings and other numbers, one by one\n"
     yield "| table | which | published | ours |\n|---|---|---|---|"
     for one in found:
         if not _shown_above(one):

@@ -64,7 +64,7 @@ def _captions(sources: Sources) -> Iterator[Printed]:
                 published=value,
                 ours=math.nan if slip else ours,
                 within=0.0,
-                why="a slip: these figures are over k" if slip else "",
+                why="a slip of the paper: these figures are over k" if slip else "",
             )
 
 

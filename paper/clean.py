@@ -25,7 +25,8 @@ class Comparison:
         substitute: what stands in for the paper's data, empty if they are the same.
         shown: the same of the models that are certified or attacked, which may be trained otherwise; None:
             none are.
-        spread: standard deviation between the replicas; None where a row does not hold it.
+        rows: that the replicas are in, each of data or a model of its own.
+        spread: standard deviation between the replicas of one row; None where it does not hold it.
     """
 
     published: Budget
@@ -33,12 +34,13 @@ class Comparison:
     replicas: int
     substitute: str
     shown: float | None = None
+    rows: int = 1
     spread: float | None = None
 
     @property
     def chance(self) -> str:
-        """How far chance alone may move our mean; empty where that is not known."""
-        if not self.spread:
+        """How far chance alone may move our mean; empty where that is not known, as of several heads."""
+        if not self.spread or self.rows > 1:
             return ""
         error = self.spread / math.sqrt(self.replicas)
         away = abs(self.measured - self.published.accuracy) / error if self.published.accuracy else 0.0
@@ -117,7 +119,8 @@ def _comparison(entry: Budget, found: list[_Found]) -> Comparison:
         replicas=sum(one.replicas for one in used),
         substitute=used[0].panel.substitute or "",
         shown=_percent(_largest(others)) if others else None,
-        spread=_spread(used),
+        rows=len(used),
+        spread=_spread(used[0]),
     )
 
 
@@ -131,10 +134,9 @@ def _percent(found: list[_Found]) -> float:
     return 100 * sum(one.accuracy for one in found) / len(found)
 
 
-def _spread(found: list[_Found]) -> float | None:
-    """In points; that of all rows is the root of their mean variance, each of as many replicas."""
-    known = [one.row.result.accuracy_std for one in found if isinstance(one.row.result, Clean)]
-    return 100 * math.hypot(*known) / math.sqrt(len(known)) if len(known) == len(found) else None
+def _spread(found: _Found) -> float | None:
+    """In points."""
+    return 100 * found.row.result.accuracy_std if isinstance(found.row.result, Clean) else None
 
 
 def _rows(studies: Sequence[Study], rows: Rows) -> Iterator[_Found]:

@@ -50,7 +50,7 @@ def _training(sources: Sources) -> Iterator[Printed]:
     }
     for entry, places in sources.published.entries():
         key = (entry.experiment, entry.sigma, entry.rounds)
-        what = f"{entry.experiment}, σ = {entry.sigma:g}, {entry.rounds} rounds"
+        what = f"{entry.experiment}, σ = {entry.sigma:g}, {entry.rounds} round{'s' * (entry.rounds > 1)}"
         for name, place in places.items():
             value = {
                 "sigma": entry.sigma,
@@ -71,13 +71,20 @@ def _training(sources: Sources) -> Iterator[Printed]:
                 if found is not None:
                     why = _NOT_THEIR_DATA if found.substitute else found.chance
             yield Printed(
-                table=table, what=what, place=place, published=value, ours=ours, within=within, why=why
+                table=table,
+                what=what,
+                place=place,
+                published=value,
+                ours=ours,
+                within=within,
+                why=why,
+                elsewhere=why == _NOT_THEIR_DATA,
             )
     place = ("accuracy_printed_again", "instance-cifar rounds 1 sigma 8")
     again = [one.accuracy for _, one in of_kind(sources.rows.under("instances-cifar/over-k"), Trained)]
     yield Printed(
         table="Clean accuracy, instance-cifar",
-        what="instance-cifar, σ = 8, 1 rounds, printed a second time",
+        what="instance-cifar, σ = 8, 1 round, printed a second time",
         place=place,
         published=sources.published.values[place[0]][place[1]],
         ours=100 * again[0] if again else None,
@@ -277,6 +284,7 @@ def _seconds(sources: Sources) -> Iterator[Printed]:
             ours=found[0].seconds_per_round[key] if found else None,
             within=0.0,
             why=why,
+            elsewhere=True,
         )
     key = "certification seconds given scores"
     yield Printed(
@@ -287,6 +295,7 @@ def _seconds(sources: Sources) -> Iterator[Printed]:
         ours=found[0].certify_seconds if found else None,
         within=0.0,
         why="another certificate: its bounds hold with 99 % confidence",
+        elsewhere=True,
     )
 
 

@@ -43,7 +43,7 @@ def on_largest(rows: Rows, panels: Panels) -> str:
 
 def _over_noise(name: str, rows: Rows, panels: Panels, value: Value, unit: str = " points") -> str:
     found = [one for there, here in panels for one in differences(rows, there, here, value)]
-    return f"{name} as there {_beside(found, unit)} over {len(found)} levels of noise" if found else ""
+    return f"{name} as there {_beside(found, unit)} in {len(found)} comparisons" if found else ""
 
 
 def differences(rows: Rows, there: str, here: str, value: Value) -> Iterator[float]:
@@ -198,7 +198,7 @@ DEVIATIONS = (
     ),
     Deviation(
         what="label flips, share α",
-        theirs="of every batch the first instances of any class are relabelled, others in every pass",
+        theirs="the first instances of each batch are relabelled, whatever their class: others in every pass",
         ours="a fixed share of the adversary's instances of the source class",
         otherwise="none at α = 100 %; below not measured",
     ),
@@ -206,7 +206,7 @@ DEVIATIONS = (
         what="poisoned instances (instance level)",
         theirs="an adversarial user trains on its first batch, poisoned, in all steps of a round",
         ours="k of its instances are poisoned, batches are drawn from all",
-        otherwise="not measured; who leaves out all other instances does more than poison the k that count",
+        otherwise="not measured; leaving out all other instances changes more than the k that are counted",
     ),
     Deviation(
         what="Min-Max, Min-Sum",

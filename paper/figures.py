@@ -16,14 +16,45 @@ from paper.results import AS_PRINTED, Clean, CostCell, Dopamine, Needed, Renyi
 from paper.rows import MeasuredRow, of_kind
 from paper.shown import RELATIONS, Shown
 
-WAYS = (
-    ("the paper's formula", "paper", None),
-    ("tight, adversaries join", "mean", Relation.JOIN),
-    ("tight, adversaries replace", "mean", Relation.REPLACE),
+Way = tuple[str, str | None, bool]
+"""Method, relation and whether with confidence, as `Clean.curve` takes them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Picture:
+    """One of the pictures of a panel: a solid line for each row, and another one in a style."""
+
+    title: str
+    solid: Way
+    other: Way
+    style: str
+
+    @property
+    def relation(self) -> Relation | None:
+        return None if self.solid[1] is None else Relation(self.solid[1])
+
+
+def _ours(relation: Relation) -> _Picture:
+    """The default of fedproof, and the curve of mean confidences; both with confidence."""
+    title = f"fedproof, adversaries {relation}"
+    return _Picture(title=title, solid=("margin", relation, True), other=("mean", relation, True), style="--")
+
+
+_PICTURES = (
+    _Picture(
+        title="the paper's formula", solid=("paper", None, False), other=("paper", None, True), style=":"
+    ),
+    *map(_ours, RELATIONS),
+    _Picture(
+        title="the paper's formula,\nat its printed ε",
+        solid=(AS_PRINTED, None, False),
+        other=(AS_PRINTED, None, True),
+        style=":",
+    ),
 )
+_FEW = 12  # points of a line that are marked one by one
 _SEEN = 0.01  # of the largest value: differences below it are not seen
 MARK = "†"  # of certificates that are no proof
-DEFAULT = "margin"  # the certificate of fedproof where nothing else is asked for, always with confidence
 
 
 def draw_panel(shown: Shown, path: Path) -> bool:
@@ -45,38 +76,36 @@ def draw_panel(shown: Shown, path: Path) -> bool:
         figure.suptitle(shown.title, fontsize=11)
         drawers[measure](figure, shown)
         if any(axes.get_legend_handles_labels()[0] for axes in figure.axes):
-            figure.legend(loc="outside lower center", ncols=4 if wide else 2, fontsize=7, frameon=False)
+            figure.legend(loc="outside lower center", ncols=4 if wide else 2, fontsize=8, frameon=False)
         save_figure(figure, path)
     return True
 
 
 def _certified(figure: Any, shown: Shown) -> None:
-    """One picture for each way to certify the same scores; dotted: with confidence, dashed: our default."""
+    """The paper's formula, without confidence and with it; our certificates, with confidence alone."""
     found = [(row, result) for row, result in of_kind(shown.rows, Clean) if result.curves]
-    printed = any(result.curve(AS_PRINTED, None, False) for _, result in found)
-    every = (*WAYS, ("the paper's formula,\nat its printed ε", AS_PRINTED, None)) if printed else WAYS
     # Cohorts of a fixed size have no curve for adversaries that join.
-    ways = [way for way in every if any(result.curve(way[1], way[2], False) for _, result in found)]
-    pictures = figure.subplots(1, len(ways), sharey=True)
-    for axes, (title, method, relation) in zip(pictures, ways, strict=True):
+    pictures = [one for one in _PICTURES if any(result.curve(*one.solid) for _, result in found)]
+    drawn = figure.subplots(1, len(pictures), sharey=True, squeeze=False)[0]
+    for axes, picture in zip(drawn, pictures, strict=True):
+        relation = picture.relation
         unproved = [relation is not None and bool(shown.unproved(row, relation)) for row, _ in found]
         for (row, result), colour in zip(found, colours(len(found)), strict=True):
-            drawn = [(method, False, "-"), (method, True, ":")]
-            if relation is not None:
-                drawn.append((DEFAULT, True, "--"))
-            for way, sure, style in drawn:
-                ys = result.curve(way, relation, sure)
-                mark = MARK if all(shown.unproved(row, one) for one in RELATIONS) else ""
-                label = label_of(row) + mark if axes is pictures[0] and not sure else None
-                axes.plot(range(len(ys)), ys, style, color=colour, linewidth=1.4, label=label)
+            mark = MARK if all(shown.unproved(row, one) for one in RELATIONS) else ""
+            label = label_of(row) + mark if axes is drawn[0] else None
+            for way, style in ((picture.solid, "-"), (picture.other, picture.style)):
+                ys = result.curve(*way)
+                look = {"color": colour, "linewidth": 1.4, "label": label if style == "-" else None}
+                # Few steps: between two whole numbers nothing is certified.
+                axes.plot(range(len(ys)), ys, style, marker="." if len(ys) <= _FEW else "", **look)
         heuristic = "\nheuristic" if all(unproved) else f"\n{MARK} heuristic" if any(unproved) else ""
-        axes.set(xlabel=f"k ({shown.units})", title=f"{title}{heuristic}", ylim=(0, 1))
+        axes.set(xlabel=f"k ({shown.units})", title=f"{picture.title}{heuristic}", ylim=(0, 1))
         axes.title.set_fontsize(9)
         axes.xaxis.get_major_locator().set_params(integer=True)
-    for style, name in ((":", "with confidence"), ("--", "fedproof's default, with confidence")):
-        pictures[0].plot([], [], style, color="0.3", linewidth=1.4, label=name)
-    pictures[0].set_ylabel("certified accuracy")
-    pictures[0].yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    for style, name in ((":", "the formula, with confidence"), ("--", "by mean confidences")):
+        drawn[0].plot([], [], style, color="0.3", linewidth=1.4, label=name)
+    drawn[0].set_ylabel("certified accuracy")
+    drawn[0].yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +235,7 @@ def _together(every: Sequence[list[float] | None]) -> bool:
 def _bounds(axes: Any, series: Sequence[_Series], *, alike: bool, named: bool) -> None:
     """Both lower bounds: once where they are the same for all, else for each in its own colour."""
     styles = (
-        ("tight lower bound, 99 %", "-", "#0072B2"),
+        ("our lower bound, 99 %", "-", "#0072B2"),
         ("the paper's lower bound", "-" if alike else "--", "#D55E00"),
     )
     for one in series[:1] if alike else series:
@@ -247,6 +276,7 @@ def _renyi(figure: Any, shown: Shown) -> None:
             label = name if one is found.curves[0] else None
             axes.step(found.shares, sizes, where="post", color=colour, linewidth=1.4, label=label)
         axes.set(xlabel="share of the votes", title=one.training, yscale="symlog", ylim=(0, None))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.title.set_fontsize(9)
     figure.axes[0].set_ylabel("certified users")
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from paper.printed import Printed
 from paper.provenance import Provenance
 from paper.rows import Rows, device_seconds, shared_seconds
 from paper.statements import Statement
@@ -26,33 +27,34 @@ unless another one is named. *Dir(1)* and *Dir(0.5)* deal the classes unevenly t
 a user, *InsDP* an instance. *α* is the poisoned share of an adversary's instances, *γ* what its update is
 multiplied by, *τ* what an attacker wants to divide its cost by. A *study* is a figure or table with its
 *panels*, by whose names they are measured again; a panel's *points* are single trainings, each a *row* of
-`experiments/results/rows.jsonl`.
+`experiments/results/rows.jsonl`. *Changed since* says that a row was measured with code of before.
 
- <a id="certified"></a>**Certified accuracy.** *Paper's K* is the largest k that its formula gives any
-test input, a real number: one input reaches it. It is the median of several seeds with their range, or of
-one ensemble with half of what its quarters differ from their mean. *K with confidence* has Hoeffding's
+<a id="certified"></a>**Certified accuracy.** *Paper's K* is the largest k that its formula gives any test
+input, a real number: one input reaches it. It is the median of several seeds with their range, or of one
+ensemble with half of what its quarters differ from their mean. *K with confidence* has Hoeffding's
 bounds. Certified accuracies are the share of test inputs that are answered right and certified for k: by
-the paper's formula without confidence, for adversaries that *join* or *replace* by the curve of the
-mechanism, by *fedproof*'s default certificate for both, all three with the confidence of the row (99 %
-unless said otherwise). k is the largest of 1, 2, 5 and 10 at which a panel certifies an input in a
-thousand, by the paper's formula at most 2; 10 and 2 where there is none. A † marks what is no proof, with
-the reason below. The paper's own columns are heuristic throughout: without confidence its means count as
-exact, with it the choice of the rival among ten classes is not covered; its ε is of users who join, and
-against those who are replaced k would have to be halved; what a † says of a row it says of them, too. The
-accuracy in parentheses is printed in the paper; where it comes of trainings unlike those that are
-certified, the [table of clean accuracies](#clean-accuracies) has the like.
+the paper's formula without confidence, for adversaries that *join* or *replace* by the mechanism's
+trade-off curve and mean confidences (`mean`), by *fedproof*'s default from the whole distribution over
+replicas (`margin`, the one to quote) for both; these with the confidence of the row (99 % unless said
+otherwise), which is each input's own. k is the largest of 1, 2, 5 and 10 at which a panel certifies an
+input in a thousand, by the paper's formula at most 2; 10 and 2 where there is none. A † marks what is no
+proof, with the reason below. The paper's own columns are heuristic throughout: without confidence its
+means count as exact, with it the choice of the rival among ten classes is not covered; its ε is of users
+who join, and against those who are replaced k would have to be halved; what a † says of a row it says of
+them, too. The accuracy in parentheses is printed in the paper; where it comes of trainings unlike those
+that are certified, the [table of clean accuracies](#clean-accuracies) has the like.
 
 <a id="costs"></a>**Costs of attacks.** Each is J(D) → J(D') ≥ our certified lower bound (the paper's
-bound, of the means as they are), and the share of attacked replicas whose cost was clipped: J(D) is the
-attacker's cost without attack, J(D') under it, both clipped at C̄. The panel's C̄ is the paper's where it
-prints one, for two classes; a C̄ below the loss of a clean model shows nothing, so that the same replicas
-are also judged by a C̄ of 10, by the attack's success, and by the unclipped loss that the paper draws,
-for which nothing is certified. Accuracies are the ensemble's, *certified* is the share of inputs
-certified for as many adversaries.
+bound, of the means as they are) against units that are replaced, and the share of attacked replicas whose
+cost was clipped: J(D) is the attacker's cost without attack, J(D') under it, both clipped at C̄. The
+panel's C̄ is the paper's where it prints one, for two classes; a C̄ below the loss of a clean model shows
+nothing, so that the same replicas are also judged by a C̄ of 10, by the attack's success, and by the
+unclipped loss that the paper draws, for which nothing is certified. Accuracies are the ensemble's,
+*certified* is the share of inputs certified for as many adversaries.
 
 <a id="needed"></a>**Units needed.** How many an attack needs to divide its cost by τ, at least: by our
-bound, which holds with 99 % confidence, and by the paper's formula. J(D) = C̄ says that the cost is at
-its bound before anybody attacks.
+bound against units that are replaced, which holds with 99 % confidence, and by the paper's formula. J(D)
+= C̄ says that the cost is at its bound before anybody attacks.
 """
 
 _HOW_MADE = """
@@ -63,6 +65,7 @@ settings, defaults and the code that trains, attacks, certifies and measures, ne
 and hardware are named. `fedproof reproduce all --check 5 --device cuda --out experiments/results` trains five
 of them again (on a CPU `--scale 0.1`, and one small panel, as `certified-user-epsilon/mnist`): the same code
 on the same device must give every number, else those are compared whose Monte-Carlo error is known.
+`fedproof reproduce certified-user-epsilon/mnist --device cuda --out again` measures one panel anew.
 """
 
 
@@ -73,31 +76,18 @@ def rehearsed(scale: float) -> Iterator[str]:
         yield f"**Measured at scale {scale:g}{few}.**\n"
 
 
-def in_short(found: Sequence[Statement]) -> Iterator[str]:
+def in_short(found: Sequence[Statement], numbers: Sequence[Printed]) -> Iterator[str]:
     """One screen for whoever reads no further."""
     yield "## In short\n"
-    theirs = [one for one in found if not one.beyond and not one.own]
-    if theirs:
-        held, failed, open_, untested = (
-            sum(one.verdict == said for one in theirs) for said in ("yes", "no", "open", "not tested")
-        )
-        sure = sum(one.follows and one.verdict == "yes" for one in theirs)
-        formula = f", {sure} of them by their formula alone" if sure else ""
-        apart = f", {untested} cannot be tested here" if untested else ""
-        yield (
-            f"* **{held} of {len(theirs)} conclusions of the paper hold** on our own trainings{formula}, "
-            f"{failed} do not, {open_} are [open](#conclusions-computed){apart}."
-            + " Those that do not:"
-            * bool(failed)
-        )
-        yield from (f"    * {_noted(one)}" for one in theirs if one.verdict == "no")
-    failed_ours = [one for one in found if one.own and one.verdict == "no" and not one.agreement]
-    if failed_ours:
+    yield from _verdicts([one for one in found if not one.beyond and not one.own])
+    failed = [one for one in found if one.own and one.verdict == "no" and not one.agreement]
+    if failed:
         yield "* What one might expect besides, and what does not hold either:"
-        yield from (f"    * {_noted(one)}" for one in failed_ours)
-    for one in found:
-        if one.agreement:
-            yield f"* {one.claim[:1].upper()}{one.claim[1:]}: {one.evidence}."
+        yield from (f"    * {_noted(one)}" for one in failed)
+    yield from (
+        f"* {one.claim[:1].upper()}{one.claim[1:]}: {one.evidence}." for one in found if one.agreement
+    )
+    yield from _missed(numbers)
     beyond = [one for one in found if one.beyond]
     if beyond:
         yield "* **The same models prove more** with our certificates than with the paper's formula:"
@@ -106,6 +96,41 @@ def in_short(found: Sequence[Statement]) -> Iterator[str]:
         "* [Where we differ from the authors' code](#where-we-differ-from-the-authors-code), and [how this "
         "page was made](#how-this-page-was-made).\n"
     )
+
+
+def _verdicts(theirs: Sequence[Statement]) -> Iterator[str]:
+    """How many of the paper's conclusions hold, and those that do not."""
+    if not theirs:
+        return
+    held, failed, open_, untested = (
+        sum(one.verdict == said for one in theirs) for said in ("yes", "no", "open", "not tested")
+    )
+    sure = sum(one.follows and one.verdict == "yes" for one in theirs)
+    formula = f", {sure} of them by their formula alone" if sure else ""
+    apart = f", {untested} cannot be tested, most for want of the paper's tweets" if untested else ""
+    these = " These do not hold:" if failed else ""
+    yield (
+        f"* **{held} of {len(theirs)} conclusions of the paper hold** on our own trainings{formula}, "
+        f"{failed} do not, {open_} are [open](#conclusions-computed){apart}.{these}"
+    )
+    yield from (f"    * {_noted(one)}" for one in theirs if one.verdict == "no")
+
+
+_MOST = 5  # tables that are named
+
+
+def _missed(numbers: Sequence[Printed]) -> Iterator[str]:
+    """Where most of the published numbers are that we do not meet, those on other data and machines aside."""
+    known = [one for one in numbers if one.close is not None and not one.elsewhere]
+    tables = {one.table: [other for other in known if other.table == one.table] for one in known}
+    missed = {name: sum(not one.close for one in entries) for name, entries in tables.items()}
+    most = sorted((name for name in missed if missed[name]), key=lambda name: -missed[name])[:_MOST]
+    if most:
+        named = "; ".join(f"{name}: {missed[name]} of {len(tables[name])}" for name in most)
+        yield (
+            f"* {sum(bool(one.close) for one in known)} of {len(known)} published numbers are met, other "
+            f"data and machines aside. [Not met](#not-the-same) are, above all: {named}."
+        )
 
 
 def _noted(one: Statement) -> str:
@@ -130,13 +155,15 @@ def conclusions(found: Sequence[Statement]) -> Iterator[str]:
         "was measured of one ensemble alone, or is so in most pairs and not in nearly all. Where costs are "
         "compared, the one that is clipped at the panel's C̄ is shown and does not decide: a claim holds if "
         "95 % of the pairs do in each of the others, and does not if fewer than three in four do in one of "
-        "them. K is larger if it is at level 5 %, in pairs of the same seeds or the same quarters of the "
-        "replicas, else if the ranges are apart; an ε is the best if K is larger there than at every other "
-        "one. Seeds deal the data and draw the models anew, quarters do neither.\n"
+        "them. K is larger if Student's t says so at level 5 % of pairs of the same seeds, or of the same "
+        "quarters of the replicas; only where nothing can be paired, if the ranges are apart. An ε is the "
+        "best if K is larger there than at every other one. Seeds deal the data and draw the models anew, "
+        "quarters do neither.\n"
     )
     yield "| conclusion | whose | holds | from |\n|---|---|---|---|"
     for one in found:
         verdict = "yes" if one.verdict == "yes" else f"**{one.verdict}**"
+        verdict += ", by the formula" if one.follows else ""
         evidence = "; ".join(filter(None, (one.untested, one.evidence, one.note)))
         yield f"| {one.claim} | {one.whose} | {verdict} | {evidence} |"
 
@@ -175,10 +202,9 @@ def _effort(studies: Sequence[Study], points: Sequence[Point], rows: Rows) -> It
         part = f", {minutes - own:.1f} for the paper and {own:.1f} for studies of our own" if own else ""
         shared = shared_seconds(row for _, row in found) / 60
         yield (
-            f"* **{minutes:.1f} minutes** of one {hardware} for {len(found)} of {len(trained)} points{part}: "
-            "what was measured side by side counts its part of the clock, which is exact for commands none "
-            "of whose rows was measured again later. What the panels say, seconds over the processes that "
-            f"ran beside each other, comes to {shared:.1f} minutes: too many where two commands ran at once."
+            f"* **{minutes:.1f} minutes** of one {hardware} for {len(found)} of {len(trained)} points{part}, "
+            "by the clock: each row has what passed since the row before it. The seconds under the panels "
+            f"add up to {shared:.1f} minutes; commands that ran at once are counted twice there."
         )
     if len(trained) < len(points):
         yield f"* {len(points) - len(trained)} more points train nothing: they are computed."

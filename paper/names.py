@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from paper.rows import MeasuredRow
 
 _IN_THE_PAPER = {"mean": "FedAvg", "geometric-median": "RFA"}
+_NOISE = "mechanism.noise_multiplier"
 _SYMBOLS = {"poison_fraction": "α", "scale": "γ", "noise_multiplier": "σ"}
 
 
@@ -29,11 +30,11 @@ def display_name(called: str) -> str:
 
 
 def label_of(row: MeasuredRow) -> str:
-    """What tells a row from its neighbours: ε where the noise varies, else the varied values."""
+    """What tells a row from its neighbours: σ and ε where the noise varies, else the varied values."""
     if "baseline" in row.values:
         return row.values["baseline"]
-    if set(row.values) == {"mechanism.noise_multiplier"} and row.paper_epsilon is not None:
-        return f"ε = {row.paper_epsilon:.4g}"
+    if set(row.values) == {_NOISE} and row.paper_epsilon is not None:
+        return f"σ = {float(row.values[_NOISE]):g}, ε = {row.paper_epsilon:.4g}"
     parts = {key.rpartition(".")[2]: value for key, value in row.values.items()}
     rules = [_rule(parts.pop("rule"))] if "rule" in parts else []
     clips = [f"{parts.pop('clip')} clipping"] if "clip" in parts else []

@@ -28,7 +28,8 @@ _FIXED = """\
 The published ε, and its tight value by privacy-loss distributions, are of Poisson cohorts and one unit added
 or removed. The paper draws cohorts of a fixed size, and its theorems replace users: the last columns have the
 tight ε of that, and a δ that two federations, which differ in one user, exceed at the published ε (all users
-send one update, one of them its opposite). Where it is above the paper's δ, in bold, that ε is not met.
+send one update, one of them its opposite). Where it is above the paper's δ (0.0029, of tweets 1e-6), in bold,
+that ε is not met.
 """
 
 _LINES = """\
@@ -54,8 +55,8 @@ what is not there.
 | `leaf/airline` | *Twitter US Airline Sentiment* (CrowdFlower 2015, CC BY-NC-SA 4.0) in LEAF's format: \
 the 603 accounts with four tweets or more that are not neutral |
 | `leaf/sent140-pseudo` | tweets of Sentiment140 (Go, Bhayani and Huang 2009), half of them positive, dealt \
-at random to 805 users of 60, in LEAF's format; with the published file `sent140` has the accounts: \
-`fedproof data fetch sent140` |
+at random to 805 users of 60, in LEAF's format; the published file has the accounts, \
+in the folder `sent140`: `fedproof data fetch sent140` |
 | `glove` | `fedproof data fetch glove`; here the vectors of 100 dimensions |
 """
 
@@ -90,11 +91,11 @@ def page(studies: Sequence[Study], experiments: Path, rows: Rows, scale: float =
     clean = compare_clean(studies, rows, published)
     found = statements(studies, rows, clean, published)
     points = list(origin.points.values())
-    parts = [INTRODUCTION, *rehearsed(scale), *in_short(found), *missing(points, rows)]
+    numbers = printed(Sources(points, rows, published, clean))
+    parts = [INTRODUCTION, *rehearsed(scale), *in_short(found, numbers), *missing(points, rows)]
     parts += [*where(studies), READING, *conclusions(found)]
     for study in studies:
         parts += _section(study, rows, published, clean, origin)
-    numbers = printed(Sources(points, rows, published, clean))
     parts += [*_clean_table(clean), *printed_section(numbers), *deviation_table(rows), _DATA]
     parts += how_made(studies, origin, every, rows)
     return "\n".join(parts).rstrip() + "\n"

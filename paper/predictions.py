@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from paper import confidence
 from paper.published import Published
 from paper.results import Clean
 from paper.rows import Rows, of_kind
-from paper.sizes import INSTANCES, PANELS, Size, best, clipping_sizes, nearest, size_of, sizes_of
+from paper.sizes import INSTANCES, PANELS, Size, best, beyond_all, clipping_sizes, nearest, size_of, sizes_of
 from paper.statements import Statement, at, counted, judged, nearly_all
 
 _THERE = "at the printed ε"
@@ -32,7 +33,7 @@ def conclusions(rows: Rows, published: Published) -> Iterator[Statement]:
     yield from _less_accurate(rows)
     yield from _clippings(rows)
     yield from _levels(rows)
-    yield from _confidence(rows)
+    yield from confidence.conclusions(rows)
     yield from _ten_classes(rows)
 
 
@@ -47,25 +48,13 @@ def _on(experiment: str, statement: Statement) -> Statement:
     return replace(statement, untested="not the paper's data, and nothing is learned from ours")
 
 
-def _beyond_all(one: Size, found: Sequence[Size]) -> bool | None:
-    """Whether K is larger there than at every other point; False if it is so at another one."""
-    rivals = [other for other in found if other is not one]
-    if not rivals:
-        return None
-    if all(one.above(other) for other in rivals):
-        return True
-    top = best([one, *rivals])
-    elsewhere = top is not one and all(top.above(other) for other in [one, *rivals] if other is not top)
-    return False if elsewhere else None
-
-
 def _optimum(data: str, found: Sequence[Size], printed: float) -> Iterator[Statement]:
     """The largest K is reached at an ε in the middle, and at the one that the paper names."""
     top, ends = best(found), (found[0], found[-1])
     if any(top is end for end in ends):
-        inside = None if _beyond_all(top, found) is None else False
+        inside = None if beyond_all(top, found) is None else False
     else:
-        inside = _beyond_all(top, [top, *ends])
+        inside = beyond_all(top, [top, *ends])
     yield Statement(
         claim=f"an optimal ε for certified predictions exists on {data}",
         holds=inside,
@@ -76,7 +65,7 @@ def _optimum(data: str, found: Sequence[Size], printed: float) -> Iterator[State
     rival = best([one for one in found if one is not theirs])
     yield Statement(
         claim=f"on {data} the largest K is reached around ε = {printed:g}",
-        holds=_beyond_all(theirs, found),
+        holds=beyond_all(theirs, found),
         evidence=f"K = {theirs} at ε = {theirs.epsilon:.4g}, {rival} at ε = {rival.epsilon:.4g}",
     )
 
@@ -225,7 +214,7 @@ def _different_best(data: str, found: Sequence[Sequence[Size]]) -> Statement:
     perhaps = [
         {one.epsilon for one in sizes if not top.above(one)} for sizes, top in zip(found, tops, strict=True)
     ]
-    sure = all(_beyond_all(top, sizes) for sizes, top in zip(found, tops, strict=True))
+    sure = all(beyond_all(top, sizes) for sizes, top in zip(found, tops, strict=True))
     alike = sure and len({top.epsilon for top in tops}) == 1
     return Statement(
         claim=f"iid data, Dir(1) and Dir(0.5) do not all have the same best ε on {data}",
@@ -281,7 +270,7 @@ def _of_clippings(name: str, best_there: str, found: Mapping[str, Size]) -> Iter
     yield Statement(
         claim=f"{best_there} clipping certifies the largest K on {name} ({_THERE}; the medians, which the "
         "paper finds alike, are not set against each other)",
-        holds=_beyond_all(found[best_there], others),
+        holds=beyond_all(found[best_there], others),
         evidence=", ".join(f"{clip} {one}" for clip, one in found.items()),
     )
     flat, layered = found["flat"], found["per-layer"]
@@ -322,59 +311,6 @@ def _levels(rows: Rows) -> Iterator[Statement]:
             holds=None,
             evidence=f"K = {size}, εO = {row.replicas * one.epsilon['paper']:.4g}",
         )
-
-
-def _confidence(rows: Rows) -> Iterator[Statement]:
-    """With 99 % confidence K is smaller by arithmetic; whether its trend over ε is alike is not."""
-    found = [
-        (data, sizes_of(rows, panel), sizes_of(rows, panel, sure=True))
-        for data, panel in (
-            PANELS[name] for name in ("user-mnist", "user-cifar", "instance-mnist", "instance-cifar")
-        )
-    ]
-    found = [(data, exact, sure) for data, exact, sure in found if len(exact) > 2 and len(sure) > 2]
-    if not found:
-        return
-    fewer = counted(
-        [(one, less) for _, exact, sure in found for one, less in zip(exact, sure, strict=True)],
-        lambda pair: pair[1].middle < pair[0].middle,
-    )
-    yield Statement(
-        claim="with 99 % confidence fewer adversaries are certified",
-        holds=fewer[0] == fewer[1],
-        evidence=f"K is smaller at {fewer[0]} of {fewer[1]} ε",
-        follows=True,
-    )
-    shapes = [[_one_top([one.middle for one in sizes]) for sizes in both] for _, *both in found]
-    yield Statement(
-        claim="with 99 % confidence the trend over ε is similar: K rises to one maximum and falls",
-        holds=all(exact == sure for exact, sure in shapes),
-        evidence=f"in {sum(all(shape) for shape in shapes)} of {len(found)} panels, without and with",
-    )
-    tops = [(data, best(exact), best(sure), _beyond_all(best(sure), sure)) for data, exact, sure in found]
-    moved = [one for one in tops if one[1].epsilon != one[2].epsilon]
-    yield Statement(
-        claim="with 99 % confidence the same ε certifies the largest K",
-        holds=False if any(certain for *_, certain in moved) else None if moved else True,
-        evidence="; ".join(
-            f"{data}: K = {exact.middle:.2f} at ε = {exact.epsilon:.4g}, {sure.middle:.2f} at "
-            f"ε = {sure.epsilon:.4g}"
-            for data, exact, sure, _ in tops
-        ),
-        own=True,
-    )
-
-
-def _one_top(values: Sequence[float]) -> bool:
-    """Whether they rise to one maximum and fall from there.
-
-    >>> _one_top([1, 3, 2]), _one_top([1, 3, 2, 4])
-    (True, False)
-    """
-    top = values.index(max(values))
-    return list(values[: top + 1]) == sorted(values[: top + 1]) and list(values[top:]) == sorted(
-        values[top:], reverse=True
-    )
 
 
 def _ten_classes(rows: Rows) -> Iterator[Statement]:

@@ -25,6 +25,7 @@ class Printed:
         published, ours: None: ours is not trained yet, or not a number of ours at all; nan: there is none.
         within: how far apart the two may be to count as the same.
         why: where they are not: the reason; empty: unexplained.
+        elsewhere: whether ours is on other data, or another machine.
     """
 
     table: str
@@ -34,6 +35,7 @@ class Printed:
     ours: float | None
     within: float
     why: str = ""
+    elsewhere: bool = False
 
     @property
     def close(self) -> bool | None:

@@ -228,16 +228,20 @@ class Provenance:
         other = len(list(rows)) - len(every)
         if not every:
             return
+        rewritten = (
+            f" Code of {len(moved)} more was rewritten, and no number of a rehearsal changed beyond "
+            "rounding, seconds aside (`paper/same.py`): a rehearsal has few replicas, on a CPU, so that it "
+            "does not see what only a GPU executes, nor bounds with confidence."
+            if moved
+            else ""
+        )
         apart = f" Rows of no study: {other}; they are not looked at." if other else ""
         yield (
             f"* **{len(every)} of {len(self.points)} points are measured.** Settings or code of "
             f"{len(changed)} rows have changed since, {len(older)} are older than the record of their code "
-            "(`fedproof reproduce all --stale` measures both again); every panel says it of its own. Code of "
-            f"{len(moved)} more was rewritten, and no number of a rehearsal changed beyond rounding, seconds "
-            "aside (`paper/same.py`): a rehearsal has few replicas, on a CPU, so that it does not see what "
-            "only a GPU executes, nor bounds with confidence. Commits of "
-            f"{len(lost)} rows are no longer in the history, or were named afterwards; their panels say so."
-            f"{apart}"
+            "(`fedproof reproduce all --stale` measures both again); every panel says it of its own."
+            f"{rewritten} Commits of {len(lost)} rows are no longer in the history, or were named "
+            f"afterwards; their panels say so.{apart}"
         )
 
     def _exactly(self, row: MeasuredRow) -> bool:
@@ -247,7 +251,7 @@ class Provenance:
 
 REMARKS = {
     "292e5e2d5": "lost with its history; what trains is the code of 8c9e028",
-    "6e27502d9": "named afterwards: measured in a copy with changes of its own",
+    "6e27502d9": "named afterwards: the copy that measured had uncommitted changes",
 }
 """What is to be said of commits, by their beginning."""
 

@@ -156,6 +156,18 @@ def best(found: Sequence[Size]) -> Size:
     return max(found, key=lambda one: one.middle)
 
 
+def beyond_all(one: Size, found: Sequence[Size]) -> bool | None:
+    """Whether K is larger there than at every other point; False if it is so at another one."""
+    rivals = [other for other in found if other is not one]
+    if not rivals:
+        return None
+    if all(one.above(other) for other in rivals):
+        return True
+    top = best([one, *rivals])
+    elsewhere = top is not one and all(top.above(other) for other in [one, *rivals] if other is not top)
+    return False if elsewhere else None
+
+
 def nearest(found: Sequence[Size], epsilon: float) -> Size:
     """The point whose ε a printed one, often cut to two digits, means."""
     return min(found, key=lambda one: abs(one.epsilon - epsilon))

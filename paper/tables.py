@@ -32,9 +32,9 @@ def certified_table(shown: Shown, rows: Rows, published: Published) -> Iterator[
     accuracies = [None if entry is None else entry.accuracy for entry in entries]
     shares = [_printed_share(shown, row, published, paper) for row, _ in found]
     yield (
-        f"| | accuracy{_named(accuracies)} | paper's K | K with confidence | "
+        f"| | accuracy of a replica{_named(accuracies)} | paper's K | K with confidence | "
         f"paper's formula, k = {paper}{_named(shares)} | join, k = {ours} | replace, k = {ours} | "
-        f"fedproof, k = {ours} |"
+        f"fedproof, join / replace, k = {ours} |"
     )
     yield "|---" * 8 + "|"
     for (row, result), accuracy, share in zip(found, accuracies, shares, strict=True):
@@ -121,29 +121,36 @@ def _clippings(data: str, rows: Rows) -> Iterator[str]:
 def attacked_table(found: Sequence[MeasuredRow]) -> Iterator[str]:
     """Accuracy under attack, and the attacker's cost by every cost that was measured."""
     bounds = (row.result.cost_bound for row in found if isinstance(row.result, Attacked))
-    yield f"The panel's C̄ is {' or '.join(f'{bound:g}' for bound in dict.fromkeys(bounds))}.\n"
+    yield (
+        f"J(D) → J(D') ≥ our bound (the paper's), share clipped; the panel's C̄ is "
+        f"{' or '.join(f'{bound:g}' for bound in dict.fromkeys(bounds))}.\n"
+    )
     views = measured_views(found)
     cells = [(row, one) for row in found for one in row.attacks]
     full = sum(saturated(row, one) for row, one in cells)
     if full:
         yield (
-            f"*Saturated:* in {full} of {len(cells)} attacked ensembles J(D) = J(D') = C̄, the panel's C̄ "
-            "being below the loss of a clean model: there it cannot show what an attack does, and every "
+            f"*Saturated:* in {full} of {len(cells)} attacked ensembles J(D) = J(D') = C̄, the panel's "
+            "C̄ being below the loss of a clean model: there it cannot show what an attack does, and every "
             "bound holds trivially.\n"
         )
     if full and views == [PRINTED]:
         yield "Costs that do not saturate are not trained yet.\n"
-    yield f"| | attack | k | accuracy | certified | {' | '.join(view.name for view in views)} |"
-    yield "|---" * (5 + len(views)) + "|"
+    names = {row.key: label_of(row) for row in found}
+    heads = ["attack", "k", "accuracy of the ensemble", "certified", *(view.name for view in views)]
+    first = [""] * any(names.values())  # one row alone needs no name
+    yield f"| {' | '.join([*first, *heads])} |"
+    yield "|---" * len([*first, *heads]) + "|"
     for row, one in cells:
         shown = [
+            *([names[row.key]] if first else []),
             display_name(one.attack),
             str(one.adversaries),
             f"{one.accuracy:.2%}",
             number(one.certified_accuracy, ".1%"),
         ]
         shown += [_cost(view, row, one) for view in views]
-        yield f"| {label_of(row)} | {' | '.join(shown)} |"
+        yield f"| {' | '.join(shown)} |"
     yield ""
 
 

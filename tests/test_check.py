@@ -3,6 +3,8 @@
 import pytest
 
 from fedproof import check, data
+from fedproof.config.sections import PretrainSection
+from fedproof.mechanisms import LocalTraining
 
 
 def test_a_seed_may_have_64_bits():
@@ -20,3 +22,14 @@ def test_a_count_fits_into_64_bits():
 def test_what_is_no_count_is_named(value):
     with pytest.raises(ValueError, match=f"rounds = {value!r} must be a whole number of at least 1"):
         check.count(rounds=value)
+
+
+@pytest.mark.parametrize("key", ["learning_rate", "weight_decay"])
+def test_a_factor_that_float32_does_not_hold_is_refused_before_training(key):
+    LocalTraining(**{key: 1e30})
+    with pytest.raises(
+        ValueError, match=rf"{key} = 1e\+39 must be at most 1e\+30: float32 holds little more"
+    ):
+        LocalTraining(**{key: 1e39})
+    with pytest.raises(ValueError, match="less than or equal to 1e"):
+        PretrainSection(**{key: 1e39})

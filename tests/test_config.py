@@ -257,8 +257,6 @@ def test_a_partition_without_groups_is_one_user_one_vote():
     [
         (["threat.unit=instance"], r"mechanism\.groups is missing: threat\.unit = 'instance' needs it"),
         (["mechanism.solver=newton"], "solver"),
-        (["mechanism.learning_rate=1e300"], r"learning_rate = 1e\+300 must be at most 1e\+30: float32 holds"),
-        (["mechanism.weight_decay=1e39"], r"weight_decay = 1e\+39 must be at most 1e\+30: float32 holds"),
         (["mechanism.solver=ridge", "mechanism.penalty=0"], "penalty"),
         (["mechanism.solver=ridge", "mechanism.rounds=2"], "rounds = 2 must be 1 for solver = 'ridge'"),
         (["mechanism.solver=ridge", "mechanism.pooled=false"], "pooled = false must be true for solver"),

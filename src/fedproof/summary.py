@@ -163,7 +163,8 @@ def read_summary(folder: Path) -> RunSummary:
 def check_agrees(summary: RunSummary, certificate: Certificate | None, folder: Path) -> None:
     """Raise ValueError unless a run's summary claims what its certificate says, and nothing without one.
 
-    A summary has no checksums and no scores: whoever shows its claims asks the certificate beside it first.
+    A summary has no checksums and no scores: whoever shows what is certified asks the certificate first.
+    Accuracies, ε, and how many labels change at once the certificate does not hold: these are the run's own.
     """
     said: dict[str, Any] = dict.fromkeys(_CERTIFIED) | {"sound": False}
     if certificate is not None:

@@ -2,7 +2,9 @@ import importlib
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
 
 import numpy as np
 import pytest
@@ -159,6 +161,80 @@ def test_the_fingerprint_tells_what_a_module_holds_beside_its_parameters(task):
     marks = [fingerprint(replace(task, model=from_module(Scaled(scale), 2))) for scale in scales]
     assert len(set(marks)) == 4
     assert marks[1] == marks[2]
+
+
+@dataclass(frozen=True)
+class Kept:
+    scale: float
+
+
+class Way(Enum):
+    UP = 1
+    DOWN = 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"scale": 1.0}, {"scale": 2.0}),
+        ([{"scale": 1.0}], [{"scale": 2.0}]),
+        ({1, 2}, {1, 3}),
+        (Kept(1.0), Kept(2.0)),
+        (Way.UP, Way.DOWN),
+        (np.float32(1), np.float32(2)),
+        (partial(max, 1), partial(max, 2)),
+        (lambda values: values, lambda values: -values),
+    ],
+    ids=["dict", "inside", "set", "dataclass", "enum", "narrow", "partial", "function"],
+)
+def test_the_fingerprint_tells_values_of_a_module_apart_wherever_they_are(task, one, other):
+    marks = [fingerprint(replace(task, model=from_module(Scaled(held), 2))) for held in (one, one, other)]
+    assert marks[0] == marks[1] != marks[2]
+
+
+def test_a_value_that_holds_itself_ends(task):
+    held = []
+    held.append(held)
+    fingerprint(replace(task, model=from_module(Scaled(held), 2)))
+
+
+DECORATED = """
+from functools import wraps
+
+def weighted(weight):
+    def around(rule):
+        @wraps(rule)
+        def own(updates, num_adversaries):
+            return weight * rule(updates, num_adversaries)
+        return own
+    return around
+
+class Odd:
+    pass
+
+odd = Odd()
+
+def make(held):
+    @weighted(2.0)
+    def mine(updates, num_adversaries):
+        return updates.mean(1) if held else None
+    return mine
+
+rule = make(odd)
+"""
+
+
+def test_another_process_knows_a_rule_that_was_decorated_and_holds_an_object(tmp_path):
+    """Its name must hold no address, or no run of it could ever be gone on with."""
+    (tmp_path / "decorated.py").write_text(DECORATED)
+    code = "from decorated import rule; from fedproof.ensemble.fingerprints import _said; print(_said(rule))"
+    seen = {
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True).stdout
+        for _ in range(2)
+    }
+    [told] = seen
+    assert b"0x" not in told
+    assert b"decorated.Odd" in told
 
 
 OWN = """

@@ -176,6 +176,27 @@ def test_bad_plans(change, message):
         Plan(**({"mechanism": mechanism, "num_users": 10, "seed": 0} | change))
 
 
+@pytest.mark.parametrize("norm", [1e-31, 1e-299, 1e31, 1.7e308])
+def test_a_clip_norm_that_sums_cannot_hold_is_refused(norm):
+    mechanism = UserFedAvg(rounds=1, noise_multiplier=1.0, sampling=SAMPLINGS[0], clip_norm=norm)
+    with pytest.raises(ValueError, match=r"clip_norm = .* must be from 1e-30 to 1e\+30"):
+        Plan(mechanism=mechanism, num_users=10, seed=0)
+
+
+def test_sums_are_exact_for_as_many_as_a_plan_allows_and_more_are_refused():
+    mechanism = UserFedAvg(rounds=1, noise_multiplier=1.0, sampling=Poisson(probability=0.25), clip_norm=0.7)
+    plan = Plan(mechanism=mechanism, num_users=4 * 2**15, seed=0)
+    with pytest.raises(ValueError, match="more than 32,768 users are expected in a round"):
+        Plan(mechanism=mechanism, num_users=4 * 2**15 + 4, seed=0)
+    generator = np.random.default_rng(0)
+    updates = generator.normal(size=(2**16, 3))
+    updates *= 0.7 / np.linalg.norm(updates, axis=1, keepdims=True)  # twice as many as expected, the longest
+    parts = [server.addends(plan, one[None].copy(), np.array([0.7]))[0] for one in updates]
+    there, back = (sum(every, np.zeros((1, 3))) for every in (parts, parts[::-1]))
+    np.testing.assert_array_equal(there, back)
+    assert not np.array_equal(sum(updates, np.zeros(3)), sum(updates[::-1], np.zeros(3)))
+
+
 def test_a_clip_norm_without_a_guarantee_is_refused():
     mechanism = UserFedAvg(rounds=1, noise_multiplier=1.0, sampling=SAMPLINGS[0], clipping=Median())
     with pytest.raises(ValueError, match="must be Flat, PerLayer or Quantile"):

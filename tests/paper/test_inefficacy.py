@@ -81,7 +81,7 @@ def test_what_nobody_measured_is_open_and_other_data_are_left_out(verdicts):
     drawn = RISES.partition(" (what")[0] + " (the loss, as the paper draws it)"
     assert verdicts(costs)[drawn].verdict == "open"
     [found] = verdicts(costs, foreign={"inefficacy-epsilon/mnist"}).values()
-    assert (found.verdict, found.claim) == ("not tested", "users: the same of Sent140")
+    assert (found.verdict, found.claim) == ("not tested", "users: all of the above on Sent140")
 
 
 def test_one_training_gives_every_cost(experiments, tmp_path):

@@ -93,7 +93,7 @@ def test_a_point_says_what_its_data_would_say(experiments, change):
 
 def test_a_table_marks_what_is_no_proof_and_says_why(shown, committed):
     text = "\n".join(certified_table(shown["instances-mnist/certified"], committed.rows, PUBLISHED))
-    cells = [line.split(" | ") for line in text.split("\n") if line.startswith("| ε")]
+    cells = [line.split(" | ") for line in text.split("\n") if line.startswith("| σ")]
     assert cells
     assert all(line[5].endswith(MARK) for line in cells)  # join
     assert not any(MARK in line[6] for line in cells)  # replace
@@ -109,8 +109,8 @@ def test_a_figure_marks_what_is_no_proof(shown):
         _certified(figure, shown[name])
         titles[name] = [axes.get_title() for axes in figure.axes][1:3]
     assert titles["instances-mnist/certified"] == [
-        "tight, adversaries join\nheuristic",
-        "tight, adversaries replace",
+        "fedproof, adversaries join\nheuristic",
+        "fedproof, adversaries replace",
     ]
     assert all(title.endswith(f"\n{MARK} heuristic") for title in titles["certified-clipping/mnist"])
     assert not any("heuristic" in title for title in titles["certified-user-epsilon/mnist"])
@@ -119,16 +119,19 @@ def test_a_figure_marks_what_is_no_proof(shown):
 def test_a_figure_has_no_picture_of_what_was_not_certified(shown):
     figure = Figure()
     _certified(figure, shown["deviations/user-dp-heads"])  # cohorts of a fixed size: nobody joins
-    assert [axes.get_title() for axes in figure.axes] == ["the paper's formula", "tight, adversaries replace"]
+    assert [axes.get_title() for axes in figure.axes] == [
+        "the paper's formula",
+        "fedproof, adversaries replace",
+    ]
     assert all(axes.lines for axes in figure.axes)
 
 
 def test_printed_accuracies_and_certified_shares_stand_beside_ours(shown, committed):
     text = "\n".join(certified_table(shown["certified-user-epsilon/mnist"], committed.rows, PUBLISHED))
-    assert re.search(r"\| ε = 0\.6298 \| \d\d\.\d\d% \(97\.42%\) \|", text)
+    assert re.search(r"\| σ = 1\.8, ε = 0\.6298 \| \d\d\.\d\d% \(97\.42%\) \|", text)
     assert re.search(r"\| without noise \| \d\d\.\d\d% \(99\.66%\) \|", text)
     text = "\n".join(certified_table(shown["robust-accuracy/user-dp-certified"], committed.rows, PUBLISHED))
-    assert re.search(r"\| ε = 0\.3205 .* \| \d\d\.\d% \(48\.5%\) \|", text)
+    assert re.search(r"\| σ = 4\.5, ε = 0\.3205 .* \| \d\d\.\d% \(48\.5%\) \|", text)
     assert "k = 2 (published)" in text
 
 
@@ -148,7 +151,7 @@ def test_k_is_the_largest_at_which_anything_is_certified(experiments, sized_row)
     panel = Shown(study=study, panel=study.panel[0], rows=[row], points={})
     rows = type("Rows", (), {"under": lambda self, prefix: []})()
     head, _, line, *_ = certified_table(panel, rows, PUBLISHED)
-    assert "join, k = 2 | replace, k = 2 | fedproof, k = 2" in head
+    assert "join, k = 2 | replace, k = 2 | fedproof, join / replace, k = 2" in head
     assert line.count("10.0%") == 4
 
 

@@ -328,7 +328,8 @@ def _checked(
 
 
 def _print_checked(found: list[Any]) -> None:
-    """A sentence for each row, and a table of what is not what it was."""
+    """A sentence for each row, and a table of what has changed."""
+    most = 20  # of them are shown
     for key in dict.fromkeys(one.key for one in found):
         mine = [one for one in found if one.key == key]
         known = [one for one in mine if one.error is not None]
@@ -342,22 +343,17 @@ def _print_checked(found: list[Any]) -> None:
         yes, no = f"yes, all {len(known)}{within}", f"NO, {len(wrong)} of {len(known)} differ"
         say(f"{key}: {no if wrong else yes}{left}")
         if wrong:
-            few = f" {_SHOWN} of them" if len(wrong) > _SHOWN else ""
+            few = f" {most} of them" if len(wrong) > most else ""
             print_table(
                 f"Not what they were:{few}",
                 ("number", "was", "is", "may differ by"),
                 [
                     (one.name, f"{one.was:.5g}", f"{one.now:.5g}", f"{one.allowed:.2g}")
-                    for one in wrong[:_SHOWN]
+                    for one in wrong[:most]
                 ],
             )
-    if any(one.error for one in found):
-        say("Of chance alone this is NO for 1 % of all checks.")
-    else:
-        say("There is no chance in what was compared.")
-
-
-_SHOWN = 20
+    by_chance = any(one.error for one in found)
+    say("Of chance alone this is NO for 1 % of all checks." if by_chance else "There is no chance in this.")
 
 
 def records(

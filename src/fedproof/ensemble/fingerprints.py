@@ -4,9 +4,10 @@ import hashlib
 import inspect
 import secrets
 import sys
-from collections.abc import Iterator
-from dataclasses import is_dataclass
-from functools import cache
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache, partial
 from pathlib import Path
 from types import FunctionType
 
@@ -77,27 +78,51 @@ def fingerprint(task: Task) -> str:
 
 def _name(rule: object) -> str:
     """What tells one rule from another: name and captured values of a function, `repr` of anything else."""
-    if not isinstance(rule, FunctionType):
-        return repr(rule)
-    captured = _said(_captured(rule))
-    # Lambdas of one function share its name; their places in the file differ.
-    place = list(rule.__code__.co_positions()) if _is_own(rule) else ""
-    return f"{rule.__module__}.{rule.__qualname__} {place} {captured}"
+    return _said(rule) if isinstance(rule, FunctionType) else repr(rule)
 
 
 def _captured(function: FunctionType) -> list[object]:
     return [cell.cell_contents for cell in function.__closure__ or ()]
 
 
-def _said(value: object) -> str:
-    """A value as text; of an array all numbers, which `repr` leaves out."""
-    if isinstance(value, Tensor):  # of any type, also those that NumPy has not
-        value = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype}{value.shape} {hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()}"
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_said, value))}]"
-    return repr(value)
+def _said(value: object, above: tuple[int, ...] = ()) -> str:
+    """A value as text that is the same in every process: of arrays all numbers, of no object its address.
+
+    What is inside an object of another kind is not told apart; nor is a value inside itself.
+    """
+    inside = partial(_said, above=(*above, id(value)))
+    match value:
+        case _ if id(value) in above:
+            return "itself"
+        case Enum():
+            return f"{_called(type(value))}.{value.name}"
+        case None | int() | float() | complex() | str() | bytes() | np.generic() | torch.dtype():
+            return repr(value)
+        case Tensor():  # of any type, also those that NumPy has not
+            return inside(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        case np.ndarray():
+            digest = hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
+            return f"{value.dtype}{value.shape} {digest}"
+        case tuple() | list():
+            return f"[{', '.join(map(inside, value))}]"
+        case set() | frozenset():
+            return f"{{{', '.join(sorted(map(inside, value)))}}}"
+        case Mapping():
+            return f"{{{', '.join(f'{inside(key)}: {inside(one)}' for key, one in value.items())}}}"
+        case partial():
+            return f"partial {inside([value.func, value.args, value.keywords])}"
+        case FunctionType():
+            # Lambdas of one function share its name; their places in the file differ.
+            place = list(value.__code__.co_positions()) if _is_own(value) else ""
+            return f"{_called(value)} {place} {inside(_captured(value))}"
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            held = {one.name: getattr(value, one.name) for one in fields(value)}
+            return f"{_called(type(value))} {inside(held)}"
+    return _called(value if isinstance(value, type) else type(value))
+
+
+def _called(thing: type | FunctionType) -> str:
+    return f"{thing.__module__}.{thing.__qualname__}"
 
 
 def _own_code(task: Task) -> dict[str, str]:
@@ -112,26 +137,16 @@ def _own_code(task: Task) -> dict[str, str]:
 
 def _own_values(task: Task) -> list[tuple[str, str]]:
     """What the user's own modules hold, and her rule has captured: the code does not tell."""
-    found = []
     rule = getattr(task.aggregation, "function", None)
-    if isinstance(rule, FunctionType) and _is_own(rule) and _captured(rule):
-        found.append(("rule", _name(rule)))
+    captures = isinstance(rule, FunctionType) and _is_own(rule) and _captured(rule)
+    found = [("rule", _said(rule))] if captures else []
     for path, part in task.model.module().named_modules():
         held = vars(part) if _is_own(type(part)) else {}
-        for name in sorted(held.keys() - {"training"}):
-            value = held[name]
-            if isinstance(value, FunctionType):
-                found.append((f"{path}.{name}", _name(value)))
-            elif _is_plain(value):
-                found.append((f"{path}.{name}", _said(value)))
+        found += [(f"{path}.{name}", _said(held[name])) for name in sorted(held.keys() - _OF_EVERY_MODULE)]
     return found
 
 
-def _is_plain(value: object) -> bool:
-    """Whether a value says the same of itself in every process."""
-    if isinstance(value, tuple | list):
-        return all(map(_is_plain, value))
-    return isinstance(value, int | float | complex | str | bytes | Tensor | np.ndarray)
+_OF_EVERY_MODULE = vars(torch.nn.Module()).keys()
 
 
 def _written(part: object) -> Iterator[type | FunctionType]:

@@ -23,6 +23,8 @@ Params = NDArray[np.floating]
 _HUGE = 1e100  # beyond, squares may overflow
 _FREE = 2.0**32  # an update that is not clipped holds no larger number
 _STEP = 2.0**-36  # of what is added up, over the largest number that it may hold
+_MEMBERS = 2**15  # a cohort that is drawn with chances is never twice as large as expected
+_SMALLEST, _LARGEST = 1e-30, 1e30  # of clip norms, as in local training
 _PIECE = 8192  # too short for BLAS to share among threads, which on busy cores wait for each other
 
 
@@ -59,6 +61,13 @@ class Plan:
                 "cohort without noise has no guarantee"
             )
         models = self.mechanism.models(self.num_users)
+        if sampling.expected(self.num_users) / (models or 1) > _MEMBERS:
+            raise ValueError(
+                f"more than {_MEMBERS:,} users are expected in a round: sums are exact up to twice that"
+            )
+        norm = self.mechanism.clip_norm if self.mechanism.noise_multiplier else 1.0
+        if not _SMALLEST <= norm <= _LARGEST:
+            raise ValueError(f"clip_norm = {norm:g} must be from {_SMALLEST:g} to {_LARGEST:g}")
         if models is not None and self.replicas != range(models):
             raise ValueError(f"replicas = {self.replicas!r} must be range(0, {models}), one for each group")
 
@@ -188,7 +197,8 @@ def bound(plan: Plan, updates: Floats, clip_norms: Floats, layers: tuple[int, ..
 def addends(plan: Plan, updates: Floats, clip_norms: Floats) -> tuple[Floats, ...]:
     """Bounded `updates` (replicas, dim), which are overwritten, as what is added up, each by itself.
 
-    Of a clipped update that is one vector, of another two: its numbers may differ more in size.
+    Of a clipped update that is one vector, of another two: its numbers may differ more in size. They are cut
+    to multiples of 2^-36 of the power of two above the clip norm, those without noise to multiples of 2^-40.
 
     Guarantee: sums of up to 2^16 are exact, so the order in which nodes reply changes no bit of a model.
     Who sends what cannot be read, or nothing for long, decides about that order, also where it was not drawn.

@@ -209,11 +209,7 @@ def receive(
         size += sum(len(array.data) for array in records_in(reply.content, ArrayRecord)[0].values())
         if not found.finite.all():
             faults.append((node, Fault.NOT_FINITE))
-        for whole, part in zip(total, addends(plan, found.updates, state.clip_norms[rows]), strict=True):
-            if len(rows) == len(whole):
-                whole += part  # without the copies that an index makes
-            else:
-                whole[rows] += part
+        _add(total, rows, addends(plan, found.updates, state.clip_norms[rows]))
         replied[rows] += found.finite
         clipped[rows] += found.clipped
         below[rows] += found.finite & ~found.clipped
@@ -225,6 +221,15 @@ def receive(
         bytes=size,
         faults=tuple(faults),
     )
+
+
+def _add(total: Floats, rows: NDArray[np.int64], parts: tuple[Floats, ...]) -> None:
+    """Add one node's parts to the sums of its replicas, in place."""
+    for whole, part in zip(total, parts, strict=True):
+        if len(rows) == len(whole):
+            whole += part  # without the copies that an index makes
+        else:
+            whole[rows] += part
 
 
 def _bounded(
