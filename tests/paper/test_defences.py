@@ -143,7 +143,7 @@ def test_the_effect_of_a_deviation_is_that_of_the_rows(measured_row, tmp_path):
     panels = (("a/there", "a/here"),)
     one = Deviation(what="it", theirs="so", ours="else", effects=(partial(on_accuracy, panels=panels),))
     assert one.measured(found) == (
-        "accuracy as there +5.00 points against ours in the median, +5.00 to +5.00 over 1 levels of noise"
+        "accuracy as there +5.00 points against ours in the median, +5.00 to +5.00 in 1 comparisons"
     )
     assert Deviation(what="it", theirs="so", ours="else").measured(found) == "not measured"
 
@@ -170,10 +170,10 @@ def test_the_effect_on_certificates_is_that_of_the_rows(measured_row, tmp_path):
     found, panels = Rows(tmp_path / "rows.jsonl"), (("a/there", "a/here"),)
     assert on_certified(found, panels) == (
         "certified for k = 2 by the paper's formula as there 0.00 points against ours in the median, "
-        "-10.00 to +10.00 over 2 levels of noise"
+        "-10.00 to +10.00 in 2 comparisons"
     )
     assert on_largest(found, panels) == (
-        "the paper's K as there -0.75 against ours in the median, -1.00 to -0.50 over 2 levels of noise"
+        "the paper's K as there -0.75 against ours in the median, -1.00 to -0.50 in 2 comparisons"
     )
 
 

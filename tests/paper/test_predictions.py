@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from paper import Rows, load_studies, predictions
+from paper import confidence as confidence_of
 from paper.published import Published
 from paper.results import CertifiedCurve, Clean
 from paper.rows import line_of
@@ -63,7 +64,7 @@ def test_one_best_epsilon_for_all_must_be_sure_and_so_must_be_different_ones(ver
 
 
 def confidence(verdicts, *points):
-    found = verdicts(predictions._confidence, *points)
+    found = verdicts(confidence_of.conclusions, *points)
     return [found[claim] for claim in sorted(found, reverse=True)]
 
 

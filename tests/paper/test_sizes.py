@@ -5,7 +5,7 @@ import pytest
 from fedproof.certificates.paper_theorems import real_size
 from paper import Rows, predictions
 from paper.rows import line_of
-from paper.sizes import at_epsilon, best, size_of, sizes_of
+from paper.sizes import at_epsilon, best, beyond_all, size_of, sizes_of
 from paper.statements import Statement
 
 PANEL = "certified-user-epsilon/mnist"
@@ -113,7 +113,7 @@ def test_an_optimum_is_where_k_is_larger_than_at_every_other_epsilon(rows):
 
 def test_one_point_alone_is_no_optimum(rows):
     [one] = sizes_of(rows({(PANEL, 1.0, 0): (3.0, 2.9, 3.1)}), PANEL)
-    assert predictions._beyond_all(one, [one]) is None
+    assert beyond_all(one, [one]) is None
 
 
 def test_other_data_than_the_papers_decide_nothing():
