@@ -52,6 +52,12 @@ _PICTURES = (
         style=":",
     ),
 )
+_STYLES = {
+    "-": "the formula, without confidence; fedproof's default",
+    ":": "the formula, with confidence",
+    "--": "fedproof, by mean confidences",
+}
+_COLUMNS = {"certified": 3}  # of the legend
 _FEW = 12  # points of a line that are marked one by one
 _SEEN = 0.01  # of the largest value: differences below it are not seen
 MARK = "†"  # of certificates that are no proof
@@ -76,7 +82,12 @@ def draw_panel(shown: Shown, path: Path) -> bool:
         figure.suptitle(shown.title, fontsize=11)
         drawers[measure](figure, shown)
         if any(axes.get_legend_handles_labels()[0] for axes in figure.axes):
-            figure.legend(loc="outside lower center", ncols=4 if wide else 2, fontsize=8, frameon=False)
+            figure.legend(
+                loc="outside lower center",
+                ncols=_COLUMNS.get(measure, 4 if wide else 2),
+                fontsize=8,
+                frameon=False,
+            )
         save_figure(figure, path)
     return True
 
@@ -102,7 +113,7 @@ def _certified(figure: Any, shown: Shown) -> None:
         axes.set(xlabel=f"k ({shown.units})", title=f"{picture.title}{heuristic}", ylim=(0, 1))
         axes.title.set_fontsize(9)
         axes.xaxis.get_major_locator().set_params(integer=True)
-    for style, name in ((":", "the formula, with confidence"), ("--", "by mean confidences")):
+    for style, name in _STYLES.items():
         drawn[0].plot([], [], style, color="0.3", linewidth=1.4, label=name)
     drawn[0].set_ylabel("certified accuracy")
     drawn[0].yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
