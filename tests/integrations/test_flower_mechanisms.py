@@ -411,8 +411,11 @@ def test_a_node_without_an_identity_is_not_asked(flower, make_once, make_grid, n
             {"upload": UPLOADS[-1], "anchors": np.eye(3)},
             r"anchors have shape \(3, 3\), must be \(16, features\)",
         ),
-        ({"upload": UPLOADS[-1], "anchors": np.ones(16)}, r"anchors have shape \(16,\), must be \(16, feat"),
-        ({"upload": UPLOADS[-2], "anchors": np.full((16, 2), np.nan)}, "anchors must be finite numbers"),
+        (
+            {"upload": UPLOADS[-1], "anchors": np.ones(16)},
+            r"anchors are float32 \(16,\), must be finite numbers",
+        ),
+        ({"upload": UPLOADS[-2], "anchors": np.full((16, 2), np.nan)}, "must be finite numbers"),
         ({"num_users": 2**30}, "num_users = 1073741824 must be at most"),
         ({"users": {100: 0, 101: 0}}, "users gives one number to two nodes"),
         ({"users": {100: 0, 101: -1}}, "users: -1 is no number of a user, they are counted from 0"),
