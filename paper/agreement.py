@@ -115,9 +115,9 @@ def printed_section(found: Sequence[Printed]) -> Iterator[str]:
     yield (
         f"Accuracies count as the same within {CLOSE} points, ε to the digits printed, the ε of a largest K "
         "if no other of ours is nearer to the printed one, K if it is rounded to the printed number, "
-        "settings if they are equal.\n"
+        "settings if they are equal. Not compared is what is taken from the paper, or not trained yet.\n"
     )
-    yield "| table | printed | the same | not the same | not trained yet | share |\n|---|---|---|---|---|---|"
+    yield "| table | printed | the same | not the same | not compared | share |\n|---|---|---|---|---|---|"
     for table, entries in tables.items():
         counts = [sum(one.close is said for one in entries) for said in (True, False, None)]
         share = f"{counts[0] / (counts[0] + counts[1]):.0%}" if counts[0] + counts[1] else "-"
