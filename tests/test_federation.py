@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from fedproof.ensemble.task import Task, caveats_of
-from fedproof.federation import Federation, identities
+from fedproof.federation import Federation, by_place, identities
 from fedproof.mechanisms import Bagging, InstanceFedAvg, LocalTraining, Partition, Poisson, UserFedAvg
 from fedproof.models import build
+from fedproof.seeds import scattered
 from fedproof.threat import Relation, Unit
 
 
@@ -60,6 +61,23 @@ def test_what_is_wrong_with_units_is_named(more, message):
 def test_arrays_of_another_kind_are_named(more, message):
     with pytest.raises(ValueError, match=message):
         federation(**more)
+
+
+def test_a_newcomer_under_a_large_number_changes_no_identity_of_others():
+    """A number of 39 bits or more leaves no room for a place: it alone is scattered."""
+    before = federation(user_ids=np.array([5, 7, 8]))
+    after = federation((2, 3, 1, 2), user_ids=np.array([5, 7, 8, 2**62]))
+    np.testing.assert_array_equal(after.which[:6], before.which)
+    assert len(set(after.which.tolist())) == 8
+
+
+def test_instances_that_would_be_drawn_together_are_refused():
+    large = 2**62
+    same = int(scattered(np.array([large]))[0] >> 24)  # a small number that the large one is scattered to
+    with pytest.raises(ValueError, match="two users would be known by the same number"):
+        assert federation(user_ids=np.array([large, same, 8])).which is None
+    with pytest.raises(ValueError, match="a user holds more than 16,777,216 instances"):
+        by_place(np.array([1, 1]), np.array([0, 2**24]))
 
 
 def test_positions_are_identities_where_the_data_tell_none():

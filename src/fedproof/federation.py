@@ -12,6 +12,7 @@ from fedproof.seeds import scattered
 from fedproof.threat import Relation, Unit
 
 _PLACE_BITS = 24  # of an identity made from a user's and a place: more instances than one user holds
+_LARGE = 2 ** (63 - _PLACE_BITS)  # identities of users that leave no room for a place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,9 +289,20 @@ def show(federation: Federation) -> list[dict[str, int]]:
 def by_place(users: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
     """What instances without an identity are known by: their user's, and the place they have there.
 
-    What other users hold does not change it.
+    Guarantee: it follows from these two alone; no other user changes it, whoever joins under whatever number.
+
+    Raises:
+        ValueError: two users, or two instances, would be known by the same number, and be drawn together.
     """
-    user = users if users.max() < 2 ** (63 - _PLACE_BITS) else scattered(users) >> _PLACE_BITS
+    user = np.where(users < _LARGE, users, scattered(users) >> _PLACE_BITS)
+    if len(np.unique(user)) < len(np.unique(users)):
+        raise ValueError(
+            "two users would be known by the same number: give instances identities of their own"
+        )
+    if places.max() >= 2**_PLACE_BITS:
+        raise ValueError(
+            f"a user holds more than {2**_PLACE_BITS:,} instances: give them identities of their own"
+        )
     return np.asarray((user << _PLACE_BITS) + places)
 
 
