@@ -1,7 +1,8 @@
 """What runs came to: the numbers of `summary.json`, `sweep.json` and `compare.json`, and of `--json`."""
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -163,8 +164,9 @@ def read_summary(folder: Path) -> RunSummary:
 def check_agrees(summary: RunSummary, certificate: Certificate | None, folder: Path) -> None:
     """Raise ValueError unless a run's summary claims what its certificate says, and nothing without one.
 
-    A summary has no checksums and no scores: whoever shows what is certified asks the certificate first.
-    Accuracies, ε, and how many labels change at once the certificate does not hold: these are the run's own.
+    A summary has no checksums and no scores: whoever shows what it claims asks the certificate first. No ε
+    may be below what its mechanism spends. Accuracies, and how many labels change at once, are the run's own
+    word.
     """
     said: dict[str, Any] = dict.fromkeys(_CERTIFIED) | {"sound": False}
     if certificate is not None:
@@ -176,11 +178,34 @@ def check_agrees(summary: RunSummary, certificate: Certificate | None, folder: P
         }
     claimed = _ADAPTER.dump_python(summary, mode="json")
     wrong = [name for name, value in said.items() if claimed[name] != value]
+    if certificate is not None:
+        wrong += _below_what_is_spent(summary, certificate)
     if wrong:
         whose = "there is no certificate.json" if certificate is None else "certificate.json says otherwise"
         raise ValueError(f"{folder / FILE}: {', '.join(wrong)}: {whose}; fedproof run --resume writes both")
 
 
+def _below_what_is_spent(summary: RunSummary, certificate: Certificate) -> Iterator[str]:
+    """The names of every ε that is smaller than that of the certified mechanism, or of which it has none."""
+    mechanism = certificate.settings.mechanism
+    if summary.epsilon is None or summary.delta is None or mechanism is None:
+        return
+    spent = privacy_of(mechanism, summary.delta, certificate.num_replicas or 1, ())
+    if summary.epsilon_unproved != spent["epsilon_unproved"]:
+        yield "epsilon_unproved"
+    for name in ("epsilon", "ensemble_epsilon", "epsilon_if_replaced", "epsilon_of_sum"):
+        stated, least = (_by_accountant(value) for value in (getattr(summary, name), spent[name]))
+        if any(value < least.get(key, math.inf) * (1 - _ROUNDED) for key, value in stated.items()):
+            yield name
+
+
+def _by_accountant(epsilon: Mapping[str, float] | float | None) -> Mapping[str, float]:
+    if epsilon is None:
+        return {}
+    return epsilon if isinstance(epsilon, Mapping) else {"": epsilon}
+
+
+_ROUNDED = 1e-6  # of an ε
 _CERTIFIED = (
     *("certified_accuracy", "certified_size", "failure_probability", "served", "method", "bound", "rule"),
     *("simultaneous", "threat"),

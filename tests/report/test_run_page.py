@@ -170,6 +170,11 @@ FORGED = {
     "threat": {"threat": {"unit": "instance", "relation": "replace"}},
     "inputs": {"inputs": 10_000},
     "replicas": {"replicas": 100_000},
+    "epsilon": {"epsilon": {"paper": 0.63, "rdp": 0.4, "pld": 0.001}},
+    "ensemble_epsilon": {"ensemble_epsilon": {"paper": 629.8, "pld": 0.001}},
+    "epsilon_if_replaced": {"epsilon_if_replaced": 0.001},
+    "epsilon_of_sum": {"epsilon_of_sum": {"join": 0.001}},
+    "epsilon_unproved": {"epsilon_unproved": "nothing to see"},
 }
 
 
