@@ -7,7 +7,7 @@ from statistics import fmean
 from paper.clean import CLOSE, Comparison, compare_clean
 from paper.compared import UNDER
 from paper.defences import DEFENCES, defended
-from paper.inefficacy import saturated
+from paper.inefficacy import once, saturated
 from paper.printed import Printed
 from paper.published import POINTS, Published
 from paper.results import Budgets
@@ -72,14 +72,8 @@ def _defences(found: Sequence[tuple[Panel, Sequence[MeasuredRow]]], published: P
 
 
 def _bounds(found: Sequence[tuple[Panel, Sequence[MeasuredRow]]]) -> Iterator[str]:
-    each = {
-        (row.settings_sha256, one.attack, one.adversaries): (row, one)
-        for _, rows in found
-        for row in rows
-        for one in row.attacks
-        if one.holds_on_cost is not None
-    }
-    bounded = list(each.values())  # some are shown in several panels
+    every = [(row, one) for _, rows in found for row in rows for one in row.attacks]
+    bounded = once([(row, one) for row, one in every if one.holds_on_cost is not None])
     if bounded:
         held = sum(bool(one.holds_on_cost and one.holds_on_certified) for _, one in bounded)
         full = sum(saturated(row, one) for row, one in bounded)

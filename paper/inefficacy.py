@@ -89,7 +89,7 @@ def conclusions(rows: Rows, foreign: Collection[str]) -> Iterator[Statement]:
             for one in _of_level(found):
                 yield replace(one, claim=f"{level}: {one.claim}")
         beside = [row for study in studies for row in rows.under(study) if panel_of(row) in foreign]
-        count = len(_once([(row, one) for row in beside for one in row.attacks]))
+        count = len(once([(row, one) for row in beside for one in row.attacks]))
         if count:
             yield Statement(
                 claim=f"{level}: all of the above on Sent140",
@@ -109,7 +109,7 @@ def _of_level(found: Sequence[Attack]) -> Iterator[Statement]:
 
 
 def _bounds(found: Sequence[Attack]) -> Iterator[Statement]:
-    found = _once(found)
+    found = once(found)
     full = sum(saturated(*one) for one in found)
     trivial = f"; {full} of them trivially, the cost being clipped to C̄ before and after" if full else ""
     above = counted(found, lambda one: bool(one[1].holds_on_cost))
@@ -127,7 +127,7 @@ def _bounds(found: Sequence[Attack]) -> Iterator[Statement]:
     )
 
 
-def _once(found: Sequence[Attack]) -> list[Attack]:
+def once(found: Sequence[Attack]) -> list[Attack]:
     """Each training once: some are shown in several panels."""
     once = {(row.settings_sha256, one.attack, one.adversaries): (row, one) for row, one in found}
     return list(once.values())
@@ -154,7 +154,7 @@ def _over_k(found: Sequence[Attack]) -> Iterator[Statement]:
         lambda pair: _low(pair[1]) * pair[0].attacked < _low(pair[0]) * pair[1].attacked,
         said,
     )
-    yield from _tight(_once(found))
+    yield from _tight(once(found))
 
 
 _TIGHT = 2.0  # times the bound: what "tight" is taken to mean

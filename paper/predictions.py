@@ -22,8 +22,8 @@ def conclusions(rows: Rows, published: Published) -> Iterator[Statement]:
     for name, (data, panel) in PANELS.items():
         found = sizes_of(rows, panel)
         if len(found) > 2:
-            exists, around = _optimum(data, found, published.best_epsilon(name))
-            yield _on(name, exists)
+            yield _on(name, _exists(data, found))
+            around = _around(data, found, published.best_epsilon(name))
             if name == _INSTANCES and there:
                 around = _as_there(around, there[0])
             yield _on(name, replace(around, note=contradicted(published, name)))
@@ -48,22 +48,26 @@ def _on(experiment: str, statement: Statement) -> Statement:
     return replace(statement, untested="not the paper's data, and nothing is learned from ours")
 
 
-def _optimum(data: str, found: Sequence[Size], printed: float) -> Iterator[Statement]:
-    """The largest K is reached at an ε in the middle, and at the one that the paper names."""
+def _exists(data: str, found: Sequence[Size]) -> Statement:
+    """The largest K is reached at an ε in the middle."""
     top, ends = best(found), (found[0], found[-1])
     if any(top is end for end in ends):
         inside = None if beyond_all(top, found) is None else False
     else:
         inside = beyond_all(top, [top, *ends])
-    yield Statement(
+    return Statement(
         claim=f"an optimal ε for certified predictions exists on {data}",
         holds=inside,
         evidence=f"K = {top} at ε = {top.epsilon:.4g}; {ends[0]} at ε = {ends[0].epsilon:.4g}, {ends[1]} at "
         f"ε = {ends[1].epsilon:.4g}",
     )
+
+
+def _around(data: str, found: Sequence[Size], printed: float) -> Statement:
+    """The largest K is reached at the ε that the paper names."""
     theirs = nearest(found, printed)
     rival = best([one for one in found if one is not theirs])
-    yield Statement(
+    return Statement(
         claim=f"on {data} the largest K is reached around ε = {printed:g}",
         holds=beyond_all(theirs, found),
         evidence=f"K = {theirs} at ε = {theirs.epsilon:.4g}, {rival} at ε = {rival.epsilon:.4g}",
@@ -77,7 +81,7 @@ def trained_as_there(rows: Rows, published: Published) -> Iterator[Statement]:
     """The best ε once more, where replicas are trained as the authors' code trains them."""
     found = sizes_of(rows, "deviations/instances-mnist")
     if len(found) > 1:
-        yield list(_optimum(PANELS[_INSTANCES][0], found, published.best_epsilon(_INSTANCES)))[1]
+        yield _around(PANELS[_INSTANCES][0], found, published.best_epsilon(_INSTANCES))
 
 
 def _as_there(ours: Statement, there: Statement) -> Statement:

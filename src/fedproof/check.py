@@ -25,12 +25,22 @@ def not_negative(**values: float) -> None:
     _need(values, lambda value: _is_number(value) and 0 <= value < math.inf, "zero or a positive number")
 
 
+SMALLEST, LARGEST = 1e-30, 1e30  # with room for sums between them and where float32 ends
+
+
 def in_float32(**values: float) -> None:
     """Raise ValueError unless every value may be a factor in the precision that models are trained in."""
-    _need(values, lambda value: value <= _IN_FLOAT32, f"at most {_IN_FLOAT32:g}: float32 holds little more")
+    _need(values, lambda value: value <= LARGEST, f"at most {LARGEST:g}: float32 holds little more")
 
 
-_IN_FLOAT32 = 1e30
+def summed_in_float32(**values: float) -> None:
+    """Raise ValueError unless sums of vectors of such lengths keep, in float32, what is accounted of them."""
+    for key, value in values.items():
+        if not SMALLEST <= value <= LARGEST:
+            raise ValueError(
+                f"{key} = {value:g} must be from {SMALLEST:g} to {LARGEST:g}: float32 does not hold sums of "
+                "such vectors as they are accounted"
+            )
 
 
 def count(**values: int) -> None:

@@ -211,6 +211,6 @@ def test_models_trained_as_there_decide_about_the_best_epsilon(verdicts):
 def test_the_page_says_that_batches_move_the_best_epsilon_only_if_the_rows_say_so():
     rows = Rows(EXPERIMENTS / "results" / "rows.jsonl")
     found = (sizes_of(rows, panel) for panel in (PANELS["instance-mnist"][1], "deviations/instances-mnist"))
-    apart = tuple(list(predictions._optimum("", one, 0.3593))[1].verdict for one in found)
+    apart = tuple(predictions._around("", one, 0.3593).verdict for one in found)
     [study] = [one for one in load_studies(EXPERIMENTS) if one.name == "instances-mnist"]
     assert ("That moves the best ε" in study.reason) == (apart == ("no", "open"))

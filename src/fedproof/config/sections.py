@@ -292,9 +292,9 @@ class PretrainSection(Section):
 
     epochs: Count = 20  # passes over the data
     batch_size: Count = 128  # instances of a step
-    learning_rate: Annotated[Positive, Field(le=1e30)] = 0.05  # at the start
+    learning_rate: Annotated[Positive, Field(le=check.LARGEST)] = 0.05  # at the start
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of the steps
-    weight_decay: Annotated[NotNegative, Field(le=1e30)] = 5e-4  # of the steps
+    weight_decay: Annotated[NotNegative, Field(le=check.LARGEST)] = 5e-4  # of the steps
     flip: bool = False  # whether images are mirrored at random
     seed: Annotated[int, Field(ge=0)] = 0  # of the initial model and the order
 

@@ -123,9 +123,6 @@ def _check_mechanism(task: Task) -> None:
         )
 
 
-_SMALLEST, _LARGEST = 1e-30, 1e30  # of clip norm and noise
-
-
 def _check_clip_norm(mechanism: Mechanism) -> None:
     """Refuse a clip norm, or noise, at which the engine's numbers do not keep what is accounted.
 
@@ -134,15 +131,8 @@ def _check_clip_norm(mechanism: Mechanism) -> None:
     2^-150 each, together by 2^-130, less than 2^-30 of S. A batch of 10^8 gradients, and noise, stay finite:
     past that a sum is not a number, whoever else is in it.
     """
-    for key, value in (
-        ("clip_norm", mechanism.clip_norm),
-        ("clip_norm * noise_multiplier", mechanism.clip_norm * mechanism.noise_multiplier),
-    ):
-        if not _SMALLEST <= value <= _LARGEST:
-            raise ValueError(
-                f"{key} = {value:g} must be from {_SMALLEST:g} to {_LARGEST:g}: float32 does not hold sums "
-                "of such vectors as they are accounted"
-            )
+    norm, noise = mechanism.clip_norm, mechanism.clip_norm * mechanism.noise_multiplier
+    check.summed_in_float32(**{"clip_norm": norm, "clip_norm * noise_multiplier": noise})
 
 
 def _check_solver(task: Task) -> None:

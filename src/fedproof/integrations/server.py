@@ -24,7 +24,6 @@ _HUGE = 1e100  # beyond, squares may overflow
 _FREE = 2.0**32  # an update that is not clipped holds no larger number
 _STEP = 2.0**-36  # of what is added up, over the largest number that it may hold
 _MEMBERS = 2**15  # a cohort that is drawn with chances is never twice as large as expected
-_SMALLEST, _LARGEST = 1e-30, 1e30  # of clip norms, as in local training
 _PIECE = 8192  # too short for BLAS to share among threads, which on busy cores wait for each other
 
 
@@ -65,9 +64,8 @@ class Plan:
             raise ValueError(
                 f"more than {_MEMBERS:,} users are expected in a round: sums are exact up to twice that"
             )
-        norm = self.mechanism.clip_norm if self.mechanism.noise_multiplier else 1.0
-        if not _SMALLEST <= norm <= _LARGEST:
-            raise ValueError(f"clip_norm = {norm:g} must be from {_SMALLEST:g} to {_LARGEST:g}")
+        if self.mechanism.noise_multiplier:
+            check.summed_in_float32(clip_norm=self.mechanism.clip_norm)
         if models is not None and self.replicas != range(models):
             raise ValueError(f"replicas = {self.replicas!r} must be range(0, {models}), one for each group")
 
