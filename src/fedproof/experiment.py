@@ -387,7 +387,6 @@ def _write(
     if certificate is not None:
         replace_file(folder / "certificate.json", dumps(certificate).encode())
         replace_rows(folder / "metrics.csv", [row for curve in curves for row in curve.rows()])
-    (folder / "rounds.csv").unlink(missing_ok=True)  # where an earlier release has put it, to be published
     write_summary(summary, folder)
 
 

@@ -3,7 +3,6 @@
 What must not be published lies in `private`, the seed among it.
 """
 
-import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator
@@ -105,11 +104,8 @@ class RunFolder:
                 whoever saw both would know it; and a ledger counts one training.
         """
         mark, known = f"{task} {engine}\n".encode(), self.path / _NOISED
-        if known.exists():
-            used = known.read_bytes() != mark
-        else:  # parts of earlier releases know who made them
-            records = map(_made_by, self.parts.glob("part-*.json"))
-            used = any(record not in (None, (task, engine)) for record in records)
+        # Parts whose mark is gone are another's: nobody knows whose noise they hold.
+        used = known.read_bytes() != mark if known.exists() else any(self.parts.glob("part-*.json"))
         if used:
             raise ValueError(
                 f"--out {self.path}: its models were trained on other data, or by other code (yours, or "
@@ -147,14 +143,8 @@ def _no_scores(parts: Path, found: str, shape: tuple[int, ...]) -> str:
 
 
 def read_config(folder: Path) -> Config:
-    """The configuration that a run's directory belongs to.
-
-    Directories of earlier releases do not say `data.seed`: there one seed decided who holds what as well.
-    """
-    config = load_config(folder / CONFIG, forgiving=True)
-    if "seed" in config.data.model_fields_set or config.ensemble.seed is None:
-        return config
-    return config.model_copy(update={"data": config.data.model_copy(update={"seed": config.ensemble.seed})})
+    """The configuration that a run's directory belongs to."""
+    return load_config(folder / CONFIG)
 
 
 def _check(path: Path, config: Config, *, resume: bool) -> None:
@@ -224,15 +214,6 @@ def _remove_beginning(path: Path, *, existed: bool) -> None:
     for folder in (path / PRIVATE, path / "parts", *[path] * (not existed)):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
-
-
-def _made_by(record: Path) -> tuple[str, str] | None:
-    """The task that a finished part belongs to, and the engine's version; None if nobody can read it."""
-    try:
-        found = json.loads(record.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return (str(found.get("task")), str(found.get("engine"))) if isinstance(found, dict) else None
 
 
 def _remove_unfinished(path: Path) -> None:

@@ -41,8 +41,8 @@ def predict(folder: Path, inputs: NDArray[np.generic], *, device: str = "cpu") -
         raise ValueError(f"{folder}: fedavg adds no noise, its predictions have no certificate")
     federation, expected = task.federation, task.federation.test_features.shape[1:]
     if federation.encoded and inputs.shape[1:] != expected and inputs.size:
-        named = config.data.encoder is not None or config.data.features != "pixels"
-        published = inputs if named else _numbers(inputs)  # an encoder looks at its inputs itself
+        # An encoder looks at its inputs itself.
+        published = _numbers(inputs) if config.data.encoder is None else inputs
         inputs = seen(published, device=device, **config.data.model_dump())
     if inputs.ndim < 2 or inputs.shape[1:] != expected or not len(inputs):
         raise ValueError(

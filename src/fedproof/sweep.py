@@ -150,7 +150,7 @@ def _finished(folder: Path, config: Config) -> RunSummary | None:
         check_agrees(summary, loads(path.read_bytes()) if path.is_file() else None, folder)
     except (OSError, ValueError):
         return None
-    return summary if summary.communication is not None else None  # an earlier release did not count it
+    return summary
 
 
 # --- several mechanisms on the same data: what each certifies and costs -------------------------------------
@@ -284,7 +284,7 @@ def pilot(
 def drawing(config: Config, cohort: int) -> Config:
     """The configuration with cohorts of so many units drawn once, and no noise."""
     document = config.model_dump(mode="json", exclude_none=True)
-    changed = {"kind": "cohort-once", "sampling": "fixed", "cohort": cohort, "noise_multiplier": 0.0}
+    changed = {"kind": "bagging", "sampling": "fixed", "cohort": cohort}
     document["mechanism"] |= changed | {"clip": "flat", "pooled": config.mechanism.pools}
     document["certificate"]["method"] = "vote"
     document["certificate"].pop("bound", None)

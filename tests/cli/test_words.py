@@ -33,9 +33,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-OLD = Path(__file__).parents[1] / "certificates" / "old"
-
-
 def printed(*arguments, status=0):
     done = CliRunner().invoke(MAIN, list(arguments))
     assert done.exit_code == status, done.output + repr(done.exception)
@@ -211,19 +208,6 @@ def test_accuracy_is_not_verified_without_labels():
     assert text.startswith("c.json: every number holds (5 inputs) but these, not verified without --labels: ")
     assert "accuracy" in text
     assert "accuracy" in json.loads(printed("verify", "c.json", "--json"))["unverified"]
-
-
-@pytest.mark.parametrize(
-    ("name", "item"), [("three-mean", "order of the replicas"), ("means-mean", "rounding of the means")]
-)
-def test_verify_says_what_no_labels_cure(name, item):
-    path = OLD / f"{name}.json"
-    text = printed("verify", str(path), "--scores", str(OLD / f"{name.partition('-')[0]}.npy"))
-    assert text.endswith(f"not verified from a file of version 1, certify again: {item}\n")
-    before = text.removesuffix(f"; not verified from a file of version 1, certify again: {item}\n")
-    cured = before.partition("not verified without --labels: ")[2]
-    assert bool(cured) == (json.loads(path.read_text()).get("labels") is not None)
-    assert item not in cured
 
 
 def test_labels_are_verified_where_they_are_given():

@@ -92,7 +92,8 @@ class Ledger:
             "replicas": self.replicas,
             "queries": [_describe(query) for query in self.queries],
             "epsilon": self.epsilon,
-        } | ({"parallel": self.parallel} if self.parallel > 1 else {})
+            "parallel": self.parallel,
+        }
 
 
 def save_ledger(ledger: Ledger, path: Path) -> None:
@@ -130,7 +131,7 @@ def load_ledger(path: Path, kind: str | None = None) -> Ledger:
             queries=queries,
             delta=document["delta"],
             replicas=document["replicas"],
-            parallel=document.get("parallel", 1),
+            parallel=document["parallel"],
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         which = "ledger of a site" if kind == _SITE else "ledger"

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from fedproof import check
 from fedproof.accounting.events import Source, is_event, queries_of, unsupported
 from fedproof.arrays import Bools, Floats, Integers, votes_of
-from fedproof.certificates.certificate import VERSION, Certificate, Method, Settings
+from fedproof.certificates.certificate import Certificate, Method, Settings
 from fedproof.certificates.compute import certified_sizes
 from fedproof.certificates.confidence import Bound, Spending, betting_lower, share
 from fedproof.certificates.paper_theorems import Group
@@ -171,7 +171,6 @@ def settings_for(
     failure_probability: float = 0.0,
     rule: Rule | str = Rule.PLURALITY,
     exact: bool = False,
-    version: int = VERSION,
     **others: Any,
 ) -> Settings:
     """Settings with everything that follows from what was asked for; `exact`: for means.
@@ -195,9 +194,7 @@ def settings_for(
         check.open_probability(failure_probability=failure_probability)
     return Settings(
         mechanism=described_as,
-        privacy=epsilon_delta(
-            described_as, privacy, wanted=chosen is Method.PAPER, delta=delta, version=version
-        ),
+        privacy=epsilon_delta(described_as, privacy, wanted=chosen is Method.PAPER, delta=delta),
         threat=threat,
         method=chosen,
         bound=Bound.NONE if exact or counted else Bound(bound or _DEFAULT_BOUND[chosen]),
@@ -205,7 +202,6 @@ def settings_for(
         rule=rule,  # type: ignore[arg-type]  # a name becomes a member
         caveats=stated(caveats, "caveats"),
         stated_assumptions=stated(assumptions, "assumptions"),
-        version=version,
         **others,
     )
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from fedproof.accounting.events import queries_of
-from fedproof.certificates import version_one
 from fedproof.certificates.certificate import CostMethod, CostSettings, Method, Settings
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.paper_theorems import Group
@@ -100,8 +99,6 @@ def assumptions_of(settings: Settings, *, numbers: str, num_replicas: int | None
 
     `numbers` is the type of the scores; without `num_replicas` they are exact means.
     """
-    if settings.version == 1:
-        return version_one.assumptions_of(settings, exact=num_replicas is None)
     if settings.mechanism is not None and settings.counted:
         alone, group = settings.mechanism.assumptions
         elected = f"the certified predictor is the {_ELECTED[settings.rule]}"

@@ -202,6 +202,7 @@ def _source_of_guarantee(
     if epsilon is None:
         return mechanism_of(options, kinds)
     assert delta is not None, "checked by the table of options"
+    assert relation is not None, "checked by the table of options"
     check.not_negative(**{"--epsilon": epsilon, "--delta": delta})
     return ApproximateDP(epsilon=epsilon, delta=delta, relation=relation)
 

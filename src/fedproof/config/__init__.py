@@ -324,9 +324,8 @@ def parse_config(
     """The configuration in a TOML text; `name` is what errors call it.
 
     Where an override makes another choice, what the text says for the old one alone is left behind, and so is
-    what overrides `beneath` these say. With `forgiving` all keys that decide nothing are, for directories of
-    earlier releases hold every key, or all of the `overrides`, which may be meant for other files. What is
-    left behind is put into `left`.
+    what overrides `beneath` these say. With `forgiving` all keys that decide nothing are, or all of the
+    `overrides`, which may be meant for other files. What is left behind is put into `left`.
     """
     try:
         document = tomllib.loads(text)

@@ -119,7 +119,6 @@ class DataSection(Section):
     # whitened; `spectral`, a map of the public instances on which neighbours stay near, for few labels and
     # for noise; `both`, that map beside 64 principal directions
     projection: Literal["principal", "spectral", "both"] = "principal"
-    features: Literal["pixels", "hog"] = "pixels"  # an earlier name of `encoder`: `pixels` for none, or `hog`
     # folder of all data sets; `FEDPROOF_DATA`, or the platform's cache folder, if not given
     data_dir: str | None = None
 

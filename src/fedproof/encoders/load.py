@@ -39,7 +39,6 @@ def load(
     test_limit: int | None = None,
     vectors: PathLike | None = None,
     length: int = text.LENGTH,
-    features: str = "pixels",
     encoder: str | None = None,
     public: int | str | None = None,
     project: int | None = None,
@@ -69,7 +68,6 @@ def load(
         test_limit: at most so many test inputs, drawn once for all.
         vectors: GloVe text file, a path or a name in the folder `glove`; None: the largest one there.
         length: words of a text that are kept.
-        features: an earlier name of `encoder`: `pixels` for none, or `hog`.
         encoder: `hog`, `glove-mean`, `glove-vader`, `efficientnet-lite0`, `efficientnet-lite2`, one of the
             last two followed by `-mirrored`, or `my_package.module:function`, whose features are computed
             once and kept; None: inputs as they are.
@@ -86,7 +84,6 @@ def load(
     >>> federation.features.shape, federation.test_features.shape, federation.public_features.shape
     ((144, 8), (72, 8), (144, 8))
     """
-    chosen = _one_name(features, encoder)
     if projection not in PROJECTIONS:
         raise ValueError(f"projection = {projection!r} must be one of {', '.join(PROJECTIONS)}")
     if project is None and projection != "principal":
@@ -114,7 +111,9 @@ def load(
         vectors=vectors,
         length=length,
         public=public,
-        encode=None if chosen is None else partial(encoded, chosen, cache_beside(data_dir), device, progress),
+        encode=None
+        if encoder is None
+        else partial(encoded, encoder, cache_beside(data_dir), device, progress),
     )
     return federation if project is None else projected(federation, project, projection)
 
@@ -145,7 +144,7 @@ def seen(inputs: NDArray[np.generic], *, device: str = "cpu", **options: Any) ->
 
     They are as published: pixels from 0 to 1 or bytes, or texts; without an encoder numbers as in the data.
     """
-    chosen = _one_name(options.get("features", "pixels"), options.get("encoder"))
+    chosen = options.get("encoder")
     known = load(**options | {"project": None, "projection": "principal"}, device=device)
     features: NDArray[np.generic] = inputs
     if chosen is not None:
@@ -186,11 +185,3 @@ def projected(federation: Federation, kept: int, name: str = "principal") -> Fed
             federation.encoded_by or EncodedBy(public=len(public)), project=kept, projection=name
         ),
     )
-
-
-def _one_name(features: str, encoder: str | None) -> str | None:
-    if features not in ("pixels", "hog"):
-        raise ValueError(f"features = {features!r} must be pixels or hog")
-    if features == "hog" and encoder not in (None, "hog"):
-        raise ValueError(f"features = 'hog' is the encoder hog, but encoder = {encoder!r}: leave out one")
-    return "hog" if features == "hog" else encoder

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedproof import data
 from fedproof.accounting import account
-from fedproof.certificates import Certificate, Method, loads
+from fedproof.certificates import Certificate, Method, Rule, loads
 from fedproof.config import Config
 from fedproof.federation import Federation
 from fedproof.folder import ROUNDS, read_config
@@ -81,8 +81,7 @@ def read_run(folder: Path, federation: Federation | None = None, *, pictures: bo
         summary=summary,
         certificate=certificate,
         metrics=metrics_in(folder / "metrics.csv"),
-        rounds=rounds_in(folder / ROUNDS)
-        or rounds_in(folder / "rounds.csv"),  # where earlier releases put it
+        rounds=rounds_in(folder / ROUNDS),
         federation=_matching(federation, certificate),
     )
 
@@ -99,7 +98,7 @@ def _load(config: Config) -> Federation | None:
     if ":" in config.data.name:
         return None
     try:
-        return data.load(**config.data.model_dump(exclude={"encoder", "project", "projection", "features"}))
+        return data.load(**config.data.model_dump(exclude={"encoder", "project", "projection"}))
     except (ValueError, OSError, ImportError):  # a report is worth having without pictures
         return None
 
@@ -235,7 +234,8 @@ def _other_lines(metrics: tuple[Row, ...], certificate: Certificate) -> Iterator
     # The paper's relation is not written down; its curve uses Hoeffding's bound.
     own_paper = ("paper", "", own[2])
     for key, rows in _grouped(metrics).items():
-        if (key == own and not settings.unusual) or (settings.method is Method.PAPER and key == own_paper):
+        same = settings.rule is Rule.PLURALITY and not settings.simultaneous
+        if (key == own and same) or (settings.method is Method.PAPER and key == own_paper):
             continue
         twin = own[0] == key[0] and (own[1] == key[1] or key[0] == "paper")
         yield _line(key, rows, settings.threat.unit, named=not key[2] and not twin)

@@ -86,7 +86,7 @@ class FederationStrategy(Strategy):
         self._numbers = dict(users or {})
         self._users: dict[int, int] = {}
         self._given: dict[int, int] = {}  # all that ever had a number, where it must stay the same
-        self._begun_named: bool | None = self._named
+        self._begun_named = self._named
         self._nameless: list[tuple[int, Fault]] = []
         self._mark = ""
         self._ttl: float | None = None
@@ -189,9 +189,7 @@ class FederationStrategy(Strategy):
             self._users = {node: user for node, user in saved.users.items() if user not in claimed}
             return
         named = saved.named
-        if named is None and needs_names(self.mechanism):
-            named = True
-        if named not in (None, self._named):
+        if named is not self._named:
             begun, now = ("with", "without") if named else ("without", "with")
             raise ValueError(
                 f"folder = {self._folder}: the training was begun {begun} users and cannot go on {now} them: "
