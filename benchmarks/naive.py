@@ -27,7 +27,7 @@ from fedproof.mechanisms import (
 from fedproof.models.model import as_inputs, load
 from fedproof.models.precision import all_digits
 from fedproof.rounds.local import Augment, at_epoch
-from fedproof.rounds.randomness import Stream, data_order, draw
+from fedproof.rounds.randomness import Stream, data_order, draw, noise
 from fedproof.rounds.state import class_balance
 from fedproof.seeds import Lots, Purpose, cohorts_of
 
@@ -169,9 +169,9 @@ class _Server:
 
     def normal(self, *shape: int, dtype: torch.dtype) -> Tensor:
         """Standard normal numbers."""
-        numbers = torch.empty(shape, dtype=dtype, device=self.task.device)
-        self.noise.normal_(numbers)
-        return numbers
+        rows, numbers = (1, *shape)[-2:]
+        scale = torch.full((rows, 1), 2.0**24, dtype=torch.float64, device=self.task.device)
+        return (noise([self.noise], [rows], numbers, scale) * 2.0**-24).view(shape).to(dtype)
 
     def private_sum(self, updates: list[Tensor], like: Tensor) -> Tensor:
         """Sum of the clipped updates plus noise, from the definitions; without privacy the sum alone."""
