@@ -29,6 +29,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -68,8 +69,8 @@ _HUGE = 1e100  # beyond, squares may overflow
 _TINY = 1e-300  # what a norm is divided by at least
 
 _QUIET = 2.0**-8  # less noise than this does not make the grid finer: 2^-32 of the norm is fine enough
-_FREE = 2.0**32  # an update that nothing bounds holds no larger number
-_COARSE, _FINE = 2.0**-4, 2.0**-40  # steps of the two parts of such an update
+_FREE = 2.0**20  # an update that nothing bounds holds no larger number
+_COARSE, _FINE = 2.0**-16, 2.0**-52  # steps of the two parts of such an update
 
 
 # --- the grid -----------------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ def parts(rows: Array) -> tuple[Array, Array]:
     """Float64 `rows`, which nothing bounds and which are overwritten, as two parts whose sums are exact.
 
     Guarantee: the sum of up to 2^16 of each part is exact in any order. Proof: the coarse one holds multiples
-    of 2^-4 up to 2^32, the fine one multiples of 2^-40 below 2^-4.
+    of 2^-16 up to 2^20, the fine one multiples of 2^-52 below 2^-16.
     """
     library = _library(rows)
     coarse = library.trunc(rows / _COARSE) * _COARSE
@@ -179,7 +180,7 @@ def parts(rows: Array) -> tuple[Array, Array]:
 
 
 def holds(rows: Array) -> Array:
-    """Which float64 `rows` can be added up by `parts`: those of finite numbers up to 2^32."""
+    """Which float64 `rows` can be added up by `parts`: those of numbers up to 2^20."""
     return (abs(rows) <= _FREE).all(1)
 
 
@@ -271,7 +272,7 @@ def _normals(words: Array, scale: Array, further: Sequence[Further]) -> Array:
             index = tuple(place)
             word = int(words[index])
             one = scales if isinstance(scales, float) else float(scales[index])
-            size = _decided(word if word >= 0 else ~word, one, lambda n, w=word, r=place[0]: further[r](w, n))
+            size = _decided(word if word >= 0 else ~word, one, partial(further[place[0]], word))
             drawn[index] = size if word >= 0 else -size
     return drawn
 

@@ -166,7 +166,7 @@ def bound(plan: Plan, updates: Floats, clip_norms: Floats, layers: tuple[int, ..
 
     Guarantee: whatever is handed in, a row has at most its clip norm (times √layers where each layer is
     clipped); a row that is not finite counts as zero. Where no noise is added nothing is clipped, and a row
-    with a number beyond 2^32 counts as zero, too: exact sums have no room for it.
+    with a number beyond 2^20 counts as zero, too: exact sums have no room for it.
     """
     sizes = layers if plan.mechanism.clipping.num_layers is not None else (updates.shape[1],)
     norms = exact.lengths(updates, sizes)

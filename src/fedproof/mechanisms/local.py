@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+import numpy as np
+
 from fedproof import check, exact
 from fedproof.arrays import Integers
 from fedproof.mechanisms.contract import Query, noise_in_words
@@ -110,7 +112,7 @@ class Local(UploadedOnce):
         """
         inside = on_grid(self.upload, self.upload.inside(vectors) / self.reach, self.grid.step)
         sent = inside + exact.drawn(numbers, inside.size, self.grid.scale).reshape(inside.shape)
-        return sent.argmax(axis=2) if isinstance(self.upload, Anchors) else sent * self.grid.step
+        return np.asarray(sent.argmax(axis=2) if isinstance(self.upload, Anchors) else sent * self.grid.step)
 
     def received(self, sent: Sent) -> Integers:
         """What enters the sum: labels as votes, heads as they came unless they are too long."""
