@@ -118,7 +118,7 @@ def check_room(grid: Grid, norm: float, numbers: int, *, noise_multiplier: float
     """
     lost = room_for_rounding(grid, numbers)
     if not lost <= norm / 16:
-        most = noise_multiplier * norm / 16 / lost
+        most = 2.0 ** (BITS - 4) / math.sqrt(numbers)
         raise ValueError(
             f"noise_multiplier = {noise_multiplier:g} must be at most {most:.3g} for vectors of {numbers:,} "
             "numbers: on the grid of more noise little is left of them"
