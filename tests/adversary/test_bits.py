@@ -176,7 +176,7 @@ EXECUTORS = {
     "rounds, secure": (engine(rounds(3.0), 100, secure=True), grid_of(3.0), 3.0),
     "smoothed": (
         engine(Smoothed(noise_multiplier=5.0, smoothing=20.0, clip_norm=NORM), 100),
-        grid_of(5.0, NORM, 20.0),
+        grid_of(20.0, NORM, 5.0),
         20.0,
     ),
     **{f"server {noise}": (flower(rounds(noise), 100), grid_of(noise), noise) for noise in (0.5, 30.0)},
