@@ -134,6 +134,7 @@ def test_nothing_that_is_loaded_can_run_code():
 
 LAYERS = [
     {"arrays", "check", "files", "functions", "progress", "threat"},
+    {"exact"},
     {"mechanisms"},
     {"seeds"},
     {"release"},

@@ -81,7 +81,7 @@ class Grid:
     """A public grid: the `step`, and the noise's standard deviation in steps, `scale`; numbers or arrays.
 
     >>> grid = grid_of(0.5, 2.0)
-    >>> grid.step == 2.0**-24, round(grid.scale) == 2**24
+    >>> float(grid.step) == 2.0**-24, round(grid.scale) == 2**24
     (True, True)
     """
 
