@@ -1,7 +1,7 @@
 """One experiment from data to certificate: the pipeline in reading order, and its directory."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +20,7 @@ from fedproof.aggregation import build_rule
 from fedproof.arrays import Integers
 from fedproof.certificates import Certificate, dumps
 from fedproof.certificates.comparison import Curve, compare, observed
-from fedproof.certificates.soundness import caveats_of as certificate_caveats
+from fedproof.certificates.soundness import unmet
 from fedproof.config import Config, load_config
 from fedproof.ensemble import (
     Task,
@@ -97,7 +97,7 @@ def run(
         replace_file(folder.path / NOTICE, notice(config, task.mechanism).encode())
         with _timed(seconds, "train"):
             if task.mechanism.releases is Releases.MODEL:
-                scores = _released(config, task, folder, engine)
+                scores, models = _released(config, task, folder, engine), iter(())
             else:
                 ensemble = train_ensemble(
                     task,
@@ -109,9 +109,10 @@ def run(
                     progress=partial(progress, "train"),
                 )
                 scores = _kept(config, task, folder, ensemble)
+                models = (ensemble.models(part.index) for part in ensemble.parts)
         with _timed(seconds, "certify"):
             progress("certify", 0, 1)
-            certificate, curves = _certify(config, task, scores)
+            certificate, curves = _certify(config, task, scores, models)
             limits = {"rule": config.certificate.rule, "seconds": config.certificate.collective_seconds}
             wished = config.certificate.collective
             together = labels_at_once(task, scores, config.threat_model, wished, **limits)
@@ -284,12 +285,12 @@ def _made_once(config: Config, task: Task, folder: RunFolder, engine: str) -> Pa
 
 
 def _certify(
-    config: Config, task: Task, scores: NDArray[np.float32]
+    config: Config, task: Task, scores: NDArray[np.float32], models: Iterable[Mapping[str, Tensor]]
 ) -> tuple[Certificate | None, tuple[Curve, ...]]:
     if not is_certified(task.mechanism):
         return None, ()
     section = config.certificate
-    certificate = certify_scores(config, task, scores, task.federation.test_labels)
+    certificate = certify_scores(config, task, scores, task.federation.test_labels, models)
     curves = compare(
         scores,
         task.federation.test_labels,
@@ -303,12 +304,15 @@ def _certify(
 
 
 def certify_scores(
-    config: Config, task: Task, scores: NDArray[np.float32], labels: NDArray[np.int64] | None
+    config: Config,
+    task: Task,
+    scores: NDArray[np.float32],
+    labels: NDArray[np.int64] | None,
+    models: Iterable[Mapping[str, Tensor]] = (),
 ) -> Certificate:
-    """The certificate that the configuration asks for, from the ensemble's scores."""
-    return certify_task(
-        task, scores, labels, threat=config.threat_model, seed=secret_of(config), **_asked_for(config)
-    )
+    """The certificate that the configuration asks for, from the ensemble's scores and its models."""
+    known = {"threat": config.threat_model, "seed": secret_of(config), "models": models}
+    return certify_task(task, scores, labels, **known, **_asked_for(config))
 
 
 def _asked_for(config: Config) -> dict[str, Any]:
@@ -368,8 +372,7 @@ def _caveats(config: Config, task: Task, certificate: Certificate | None) -> tup
     if certificate is None:
         return task.mechanism.caveats(config.threat.relation)
     known = {caveat.sentence: caveat for caveat in caveats_of(task, config.threat.relation)}
-    found = certificate_caveats(certificate.settings)
-    return tuple(known.get(caveat.sentence, caveat) for caveat in found)
+    return tuple(known.get(caveat.sentence, caveat) for caveat in unmet(certificate))
 
 
 def _of_paper(curves: tuple[Curve, ...]) -> dict[str, Any]:

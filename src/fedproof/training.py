@@ -1,7 +1,7 @@
 """Train and certify from Python: what a run does, without its directory."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from fedproof import check
 from fedproof.certificates import Certificate, Group, certify, collective
 from fedproof.certificates.api import settings_for
 from fedproof.certificates.certificate import ONLY_METHOD
+from fedproof.certificates.soundness import copied_models
 from fedproof.ensemble import Task, one_round, released, train_replicas
 from fedproof.ensemble.task import caveats_of
 from fedproof.mechanisms import Releases
@@ -52,7 +53,10 @@ class Trained:
         threat = ThreatModel(unit=self.task.mechanism.unit, relation=Relation(relation))
         seed = NO_SEED if self.task.secure_noise else KNOWN
         labels = self.task.federation.test_labels
-        return certify_task(self.task, self.scores, labels, threat=threat, seed=seed, **options)
+        models = [self.models] if self.models else []
+        return certify_task(
+            self.task, self.scores, labels, threat=threat, seed=seed, models=models, **options
+        )
 
 
 def train(task: Task, replicas: int | None = None) -> Trained:
@@ -84,9 +88,12 @@ def certify_task(
     *,
     threat: ThreatModel,
     seed: str,
+    models: Iterable[Mapping[str, Tensor]] = (),
     **options: Any,
 ) -> Certificate:
     """The certificate of replicas that this package trained, with what their training cannot promise.
+
+    `models` are those of the replicas, part by part, for what they have in common.
 
     `seed` says what nobody who was corrupted may have known. A partition keeps no secret: its votes are
     counted, and a unit touches one group, whoever knows which. Nor does one release: its noise cancels. What
@@ -99,7 +106,7 @@ def certify_task(
         labels,
         mechanism=task.mechanism,
         threat=threat,
-        caveats=sentences(caveats_of(task, threat.relation)),
+        caveats=sentences((*caveats_of(task, threat.relation), *copied_models(task.mechanism, models))),
         assumptions=(*secret, *_assumed_of_start(task), *(seen.assumptions if seen else ())),
         **options,
     )

@@ -9,6 +9,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.special import expit
 
 from fedproof.certificates import (
@@ -22,7 +24,8 @@ from fedproof.certificates import (
     verify,
 )
 from fedproof.certificates.document import checksum
-from fedproof.certificates.scores import betting_order, check_copies, fingerprint, read_array
+from fedproof.certificates.scores import betting_order, check_copies, fingerprint, read_array, repeated_scores
+from fedproof.certificates.soundness import copied_models, unmet
 from fedproof.mechanisms import (
     Bagging,
     Everyone,
@@ -149,8 +152,70 @@ def test_copied_replicas_are_refused(scores):
         for known in ({"mechanism": MECHANISM}, {"privacy": KNOWN, "method": "mean"}):
             with pytest.raises(ValueError, match=r"replicas [23] times each, number for number: copies are"):
                 certify(copies, **known)
-    few = np.concatenate([scores, scores[:30]])
-    assert certify(few, mechanism=MECHANISM, method="mean").sound  # a law of few atoms could do that
+    few = np.concatenate([scores, scores[:30]])  # a law of few atoms could do that
+    [found] = unmet(certify(few, mechanism=MECHANISM, method="mean"))
+    assert found.sentence.startswith("60 of 230 replicas score what another one does")
+
+
+@pytest.mark.parametrize("known", [{"mechanism": MECHANISM}, {"privacy": KNOWN, "method": "mean"}], ids=list)
+@pytest.mark.parametrize("times", [(200,), (100, 100), (150, 50)], ids=str)
+def test_copies_of_a_few_models_are_no_independent_trainings(scores, times, known):
+    copies = np.repeat(scores[: len(times)], times, axis=0)
+    certificate = certify(copies, **known)
+    assert not certificate.sound
+    [found] = unmet(certificate)
+    assert (found.code, found.sentence.split(" replicas")[0]) == ("copies", "200 of 200")
+    assert verify(dumps(certificate), copies) == ()
+    honest = forged(certificate, reasons=[], sound=True)
+    assert any(line.startswith("reasons:") for line in verify(honest, copies))
+
+
+@pytest.mark.parametrize("few", [slice(2), slice(12)])
+@pytest.mark.parametrize(
+    "mechanism", [MECHANISM, Bagging(rounds=1, sampling=Poisson(probability=0.1))], ids=repr
+)
+def test_replicas_that_may_agree_by_chance_are_a_note(scores, few, mechanism):
+    """Two inputs of two classes, half precision, and trainings without noise."""
+    some = scores[:, few, :2] / scores[:, few, :2].sum(axis=2, keepdims=True)
+    some = some if mechanism is not MECHANISM or few.stop == 2 else some.astype(np.float16)
+    agreeing = np.concatenate([some, some[:1]])
+    certificate = certify(agreeing, mechanism=mechanism, method="mean")
+    assert certificate.sound
+    note = "2 replicas score what another one does, number for number, by chance"
+    assert (note in certificate.assumptions, note in certify(some, mechanism=mechanism).assumptions) == (
+        True,
+        False,
+    )
+    assert verify(dumps(certificate), agreeing) == ()
+
+
+def test_no_repetition_proves_nothing(scores):
+    """One bit hides a copy: the check is for mistakes, and no forger is held up by it."""
+    copies = np.repeat(scores[:1], 200, axis=0).astype(np.float64)
+    copies[:, 0, 0] += np.arange(200) * 2.0**-50
+    assert certify(copies, mechanism=MECHANISM).sound
+
+
+@given(inputs=st.integers(5, 30), seed=st.integers(0, 99))
+def test_honest_replicas_with_noise_are_not_counted_as_copies(inputs, seed):
+    """Linear models of two numbers, in float32: 2,000 of them."""
+    generator = np.random.default_rng(seed)
+    one = expit(generator.normal(size=(2000, 2)) @ generator.normal(size=(2, inputs))).astype(np.float32)
+    assert repeated_scores(np.stack([1 - one, one], axis=2)) == (0, 0)
+    nothing = np.full((3, inputs, 4), 0.25, dtype=np.float32)
+    assert repeated_scores(nothing) == (0, 0)
+
+
+def test_equal_models_are_no_independent_trainings():
+    rows = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    rows[4:] = np.nan  # models that are no numbers share all of them
+    named = {"weight": rows, "bias": rows[:, :1]}
+    once = {name: values[:4] for name, values in named.items()}
+    assert copied_models(MECHANISM, [named]) == ()
+    [found] = copied_models(MECHANISM, [named, once])
+    assert (found.code, found.sentence.split(",")[0]) == ("copies", "8 of 10 models equal another one")
+    assert copied_models(Bagging(rounds=1, sampling=Poisson(probability=0.1)), [named, once]) == ()
+    assert copied_models(Partition(groups=6), [named, once]) == ()
 
 
 def test_a_file_of_copies_is_not_verified(scores):

@@ -25,8 +25,9 @@ from fedproof.certificates.scores import (
     fingerprint,
     input_parts,
     load,
+    repeated_scores,
 )
-from fedproof.certificates.soundness import assumptions_of, caveats_of
+from fedproof.certificates.soundness import assumptions_of, caveats_of, copies
 from fedproof.mechanisms import Mechanism, Queries, Releases, is_certified
 from fedproof.mechanisms.caveats import sentences
 from fedproof.threat import ThreatModel
@@ -241,6 +242,8 @@ def certificate_of_scores(
     known = None if labels is None else check_labels(load(labels, "labels"), num_inputs, num_classes)
     found = certified_sizes(settings, scores)
     num_replicas = len(scores) if scores.ndim == 3 else None
+    copied, alike = _repeated(settings, scores)
+    reasons = (*caveats_of(settings, exact=num_replicas is None), *copies(copied, len(scores)))
     return Certificate(
         settings=settings,
         num_replicas=num_replicas,
@@ -255,9 +258,20 @@ def certificate_of_scores(
         labels=None if known is None else tuple(known.tolist()),
         labels_sha256=None if known is None else fingerprint(known),
         accuracy=None if known is None else float(np.mean((found.leader == known) & ~found.tied)),
-        reasons=sentences(caveats_of(settings, exact=num_replicas is None)),
-        assumptions=assumptions_of(settings, numbers=scores.dtype.name, num_replicas=num_replicas),
+        reasons=sentences(reasons),
+        assumptions=assumptions_of(
+            settings, numbers=scores.dtype.name, num_replicas=num_replicas, alike=alike
+        ),
     )
+
+
+def _repeated(settings: Settings, scores: Array) -> tuple[int, int]:
+    """Replicas that repeat another one: against an unmet condition, and by chance, as without noise."""
+    if scores.ndim == 2 or settings.certain:
+        return 0, 0
+    telling, others = repeated_scores(scores)
+    noisy = settings.mechanism is None or settings.mechanism.noisy
+    return (telling, others) if noisy else (0, telling + others)
 
 
 def stated(texts: Sequence[str], name: str) -> tuple[str, ...]:

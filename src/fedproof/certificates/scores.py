@@ -1,6 +1,6 @@
 """Class confidences from files: read without pickle, memory-mapped, checked in parts, fingerprinted.
 
-Replicas are a set: their order is one that nobody chose, and copies that cannot be chance are refused.
+Replicas are a set: nobody chose their order. Copies that cannot be chance are counted, or refused.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import tempfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ Array = NDArray[Any]
 PART_VALUES = 2_000_000  # values held at once as float64: 16 MB
 _ROW_SUM_TOLERANCE = {"float16": 2e-3, "float32": 1e-4, "float64": 1e-6}
 _MOST_COUNTED = 2.0**32  # units, from which on float64 cannot tell numbers that are `release.ERROR` apart
+_TELLING = 5  # scores of a replica strictly between 0 and 1, from which on noise repeats none in float32
 _FEWEST = 20  # different replicas that must occur equally often before chance is ruled out
 
 
@@ -283,3 +284,52 @@ def check_copies(scores: Array) -> None:
                 f"scores hold {different} replicas {often} times each, number for number: copies are no "
                 "independent trainings"
             )
+
+
+def repeated_scores(scores: Array) -> tuple[int, int]:
+    """How many replicas score what another one does, number for number: more than noise explains, and others.
+
+    Noise makes no two of them alike in float32, or wider, where a replica has 5 scores strictly between 0 and
+    1. Measured on 300,000 linear models of 2 to 16 numbers for each class, 5,000 together: none from 2 inputs
+    on, where float16 repeats up to 0.05 %. On one input float16 repeats up to 47 %. Models of a single number
+    may repeat (0.01 % on 5 inputs). A replica whose scores are all equal answers nothing, as models that are
+    not finite do: it is not counted.
+
+    Guarantee: none. One bit that somebody flips hides a copy.
+
+    >>> scores = np.random.default_rng(0).dirichlet([1, 1], size=(4, 5)).astype(np.float32)
+    >>> repeated_scores(scores), repeated_scores(scores[[0, 1, 2, 3, 0]])
+    ((0, 0), (2, 0))
+    """
+    found = digests(scores)
+    times = Counter(found)
+    first = {found[place]: place for place in reversed(range(len(found)))}
+    telling = others = 0
+    for digest, often in times.items():
+        row = np.asarray(scores[first[digest]])
+        if often == 1 or row.min() == row.max():
+            continue
+        if row.dtype.itemsize >= 4 and np.count_nonzero((row > 0) & (row < 1)) >= _TELLING:
+            telling += often
+        else:
+            others += often
+    return telling, others
+
+
+def repeated_models(parts: Iterable[Mapping[str, Array]]) -> tuple[int, int]:
+    """How many models equal another one, number for number, and how many there are.
+
+    Each part holds named parameters (models, ...). Models that are not finite are not counted.
+
+    >>> repeated_models([{"weight": np.array([[1.0], [2.0]])}, {"weight": np.array([[1.0], [np.nan]])}])
+    (2, 4)
+    """
+    times: Counter[Hashable] = Counter()
+    total = 0
+    for named in parts:
+        arrays = list(named.values())
+        finite = np.all([np.isfinite(array.reshape(len(array), -1)).all(axis=1) for array in arrays], axis=0)
+        keys = zip(*map(digests, arrays), strict=True)
+        times.update(key for key, whole in zip(keys, finite, strict=True) if whole)
+        total += len(finite)
+    return sum(often for often in times.values() if often > 1), total

@@ -25,7 +25,6 @@ from fedproof.cli.belonging import Kind, check_options
 from fedproof.cli.common import (
     Json,
     check_written,
-    doubt_copies,
     doubt_delta,
     looked_at,
     median_and_largest,
@@ -157,7 +156,6 @@ def certify(
         )
         return
     show(certificate, words)
-    doubt_copies(scores)
     doubt_delta(delta)
     if out is not None:
         say(f"written to {out}; check it with: {command}")

@@ -19,6 +19,7 @@ from fedproof import check
 from fedproof.accounting.ledger import Ledger
 from fedproof.certificates import Certificate, certify
 from fedproof.certificates.certificate import ONLY_METHOD
+from fedproof.certificates.soundness import copied_models
 from fedproof.folder import common_seed
 from fedproof.integrations.flower import files
 from fedproof.integrations.flower.exchange import Fault, exchange
@@ -131,7 +132,8 @@ class FederationStrategy(Strategy):
         usual = {"method": only} if only else {} if "method" in options else self._usual
         options = usual | options
         options["assumptions"] = (*self.assumptions, *options.get("assumptions", ()))
-        found = sentences(self.caveats(options.get("bound")))
+        copied = copied_models(self.executed, [] if models is None else [models])
+        found = sentences((*self.caveats(options.get("bound")), *copied))
         options["caveats"] = (*found, *options.get("caveats", ()))
         threat = ThreatModel(relation=Relation(relation))
         certificate = certify(scores, labels, mechanism=self.executed, threat=threat, **options)
