@@ -94,10 +94,11 @@ def run(
         folder.check_space(wanted, len(task.federation.test_labels), task.federation.num_classes)
         if is_certified(task.mechanism):
             check_certifiable(task, threat=config.threat_model, **_asked_for(config))
-        replace_file(folder.path / NOTICE, notice(config, task.mechanism).encode())
+        replace_file(folder.path / NOTICE, notice(config, task.mechanism, task.federation).encode())
+        models: Iterable[Mapping[str, Tensor]] = ()
         with _timed(seconds, "train"):
             if task.mechanism.releases is Releases.MODEL:
-                scores, models = _released(config, task, folder, engine), iter(())
+                scores = _released(config, task, folder, engine)
             else:
                 ensemble = train_ensemble(
                     task,
@@ -311,8 +312,8 @@ def certify_scores(
     models: Iterable[Mapping[str, Tensor]] = (),
 ) -> Certificate:
     """The certificate that the configuration asks for, from the ensemble's scores and its models."""
-    known = {"threat": config.threat_model, "seed": secret_of(config), "models": models}
-    return certify_task(task, scores, labels, **known, **_asked_for(config))
+    seed, threat = secret_of(config), config.threat_model
+    return certify_task(task, scores, labels, threat=threat, seed=seed, models=models, **_asked_for(config))
 
 
 def _asked_for(config: Config) -> dict[str, Any]:

@@ -11,6 +11,11 @@ from fedproof import check
 from fedproof.seeds import scattered
 from fedproof.threat import Relation, Unit
 
+TESTS_OF_USERS = (
+    "the test inputs, which name the classes, are shares of users who train: none of them is poisoned, and "
+    "scores, labels, certificate and page are private, as no finite epsilon covers them"
+)
+
 _PLACE_BITS = 24  # of an identity made from a user's and a place: more instances than one user holds
 _LARGE = 2 ** (63 - _PLACE_BITS)  # identities of users that leave no room for a place
 
@@ -78,6 +83,8 @@ class Federation:
         public_features: `(instances, ...)`, shaped like `features`: of public instances that belong to no
             user, without labels; None if there are none.
         encoded_by: what all features went through; None if they are as published, and nothing is public.
+        tests_of_users: whether test inputs are shares of users who take part, and so as private as what these
+            train on.
         unsettled: of which units, under which relation, one may change who else is there or who holds what.
     """
 
@@ -97,6 +104,7 @@ class Federation:
     most_instances: int | None = None
     public_features: NDArray[np.generic] | None = None
     encoded_by: EncodedBy | None = None
+    tests_of_users: bool = False
     unsettled: frozenset[tuple[Unit, Relation]] = frozenset()
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedproof.config import Config, load_config
+from fedproof.federation import TESTS_OF_USERS, Federation
 from fedproof.files import locked, replace_file, replacing
 from fedproof.mechanisms import Mechanism, is_private
 from fedproof.seeds import BITS, FRESH, KNOWN, NO_SEED, common_half, fresh_seed, paired_seed
@@ -264,8 +265,8 @@ def secret_of(config: Config) -> str:
     return FRESH if config.ensemble.seed is None else KNOWN
 
 
-def notice(config: Config, mechanism: Mechanism) -> str:
-    """What may be published of a run of `config`, which executes `mechanism`."""
+def notice(config: Config, mechanism: Mechanism, federation: Federation) -> str:
+    """What may be published of a run of `config`, which executes `mechanism` on a `federation`."""
     if not is_private(mechanism):
         first = "No noise was added, so no ε covers anything here; in any case keep private/ to yourself."
         return f"{first}\n\n{_PRIVATE}"
@@ -275,5 +276,8 @@ def notice(config: Config, mechanism: Mechanism) -> str:
     if config.ensemble.seed is not None and not config.ensemble.secure_noise:
         first = "Publish nothing of this that must stay private: whoever knows the seed can remove the noise."
         return f"{first}\n\n{_KNOWN}\n{_PRIVATE}"
+    if federation.tests_of_users:
+        models = "" if federation.tested_only else " but the models, parts/*.safetensors or release.npz"
+        return f"Publish nothing of this{models}: {TESTS_OF_USERS}.\n\n{_PRIVATE}"
     first = "Keep private/ and parts/*.npz to yourself; everything else here may be published."
     return f"{first}\n\n{_COVERED}\n{_PRIVATE}"

@@ -16,6 +16,7 @@ from fedproof.certificates.certificate import ONLY_METHOD
 from fedproof.certificates.soundness import copied_models
 from fedproof.ensemble import Task, one_round, released, train_replicas
 from fedproof.ensemble.task import caveats_of
+from fedproof.federation import TESTS_OF_USERS
 from fedproof.mechanisms import Releases
 from fedproof.mechanisms.caveats import sentences
 from fedproof.models.averaged import Averaged
@@ -107,7 +108,12 @@ def certify_task(
         mechanism=task.mechanism,
         threat=threat,
         caveats=sentences((*caveats_of(task, threat.relation), *copied_models(task.mechanism, models))),
-        assumptions=(*secret, *_assumed_of_start(task), *(seen.assumptions if seen else ())),
+        assumptions=(
+            *secret,
+            *_assumed_of_start(task),
+            *(seen.assumptions if seen else ()),
+            *[TESTS_OF_USERS] * (task.federation.tests_of_users and labels is not None),
+        ),
         **options,
     )
 

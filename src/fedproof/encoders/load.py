@@ -36,6 +36,7 @@ def load(
     most_instances: int | None = None,
     seed: int = 0,
     data_dir: PathLike | None = None,
+    test: str = "users",
     test_limit: int | None = None,
     vectors: PathLike | None = None,
     length: int = text.LENGTH,
@@ -65,6 +66,9 @@ def load(
         most_instances: that any user may hold, see `Federation`; None: no limit.
         seed: of the partition and the public instances. The same seed gives the same users anywhere.
         data_dir: folder of all data sets; None: FEDPROOF_DATA, else the platform's cache folder.
+        test: what is tested on where data come with users, and their tests are shares of them: `users`, all
+            that a fifth of the users hold, who take part in nothing; `shares`, those of the users who train,
+            whose certificate, scores and page are then private.
         test_limit: at most so many test inputs, drawn once for all.
         vectors: GloVe text file, a path or a name in the folder `glove`; None: the largest one there.
         length: words of a text that are kept.
@@ -107,6 +111,7 @@ def load(
         most_instances=most_instances,
         seed=seed,
         data_dir=data_dir,
+        test=test,
         test_limit=test_limit,
         vectors=vectors,
         length=length,
