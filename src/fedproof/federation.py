@@ -1,6 +1,7 @@
 """A federation: which user holds which instances, what everybody is judged by, and both in a few numbers."""
 
 import hashlib
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -317,12 +318,14 @@ def by_place(users: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.
 def identities(names: Iterable[str]) -> NDArray[np.int64]:
     """A number for each name that depends on the name alone, so that nobody's changes when somebody joins.
 
-    63 bits of SHA-256: two names of a million share one with probability 1e-7, which `Federation` refuses.
+    63 bits of SHA-256: two names of a million share one with probability 1e-7, which `Federation` refuses. A
+    name is the same in all its Unicode forms.
 
     >>> bool(identities(["ann", "bob"])[1] == identities(["bob"])[0])
     True
     """
-    digests = [hashlib.sha256(name.encode()).digest()[:8] for name in names]
+    forms = (unicodedata.normalize("NFC", name) for name in names)
+    digests = [hashlib.sha256(name.encode()).digest()[:8] for name in forms]
     return np.array([int.from_bytes(digest, "big") >> 1 for digest in digests], dtype=np.int64)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedproof.config import Config, load_config
 from fedproof.federation import TESTS_OF_USERS, Federation
-from fedproof.files import locked, replace_file, replacing
+from fedproof.files import locked, read_whole, replace_file, replacing
 from fedproof.mechanisms import Mechanism, is_private
 from fedproof.seeds import BITS, FRESH, KNOWN, NO_SEED, common_half, fresh_seed, paired_seed
 
@@ -106,7 +106,7 @@ class RunFolder:
         """
         mark, known = f"{task} {engine}\n".encode(), self.path / _NOISED
         # Parts whose mark is gone are another's: nobody knows whose noise they hold.
-        used = known.read_bytes() != mark if known.exists() else any(self.parts.glob("part-*.json"))
+        used = read_whole(known) != mark if known.exists() else any(self.parts.glob("part-*.json"))
         if used:
             raise ValueError(
                 f"--out {self.path}: its models were trained on other data, or by other code (yours, or "
@@ -175,7 +175,7 @@ def seed_of(folder: Path, config: Config) -> int:
 def kept_seed(folder: Path) -> int:
     """The seed that is kept in a directory; ValueError if none is, which does not repeat what was found."""
     try:
-        text = (folder / SEED).read_bytes()
+        text = read_whole(folder / SEED)
     except FileNotFoundError:
         raise ValueError(
             f"{folder}: {SEED} is missing, by which the run's models are known: put it back"

@@ -15,7 +15,7 @@ from fedproof.ensemble import Task, store
 from fedproof.ensemble import predict as predict_scores
 from fedproof.ensemble.engines import plan_for
 from fedproof.experiment import certify_scores, ensemble_size, make_task
-from fedproof.files import read_npz
+from fedproof.files import RESULTS, read_npz, read_whole
 from fedproof.folder import CERTIFICATE, CONFIG, MODELS, RELEASE, read_config, seed_of
 from fedproof.mechanisms import Mechanism, Releases, is_certified
 from fedproof.models.model import Layout, as_inputs
@@ -75,7 +75,7 @@ def _numbers(inputs: NDArray[np.generic], *, token_ids: bool = False) -> NDArray
 
 def _answered(folder: Path, inputs: NDArray[np.generic]) -> Certificate:
     """The certificate of a federation's models on new inputs, by the settings of its own certificate."""
-    known = loads((folder / CERTIFICATE).read_text())
+    known = loads(read_whole(folder / CERTIFICATE, RESULTS))
     if inputs.ndim != 2 or not len(inputs):
         raise ValueError(f"inputs have shape {inputs.shape}, must be (inputs, features)")
     inputs = _numbers(inputs)

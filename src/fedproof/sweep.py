@@ -16,7 +16,7 @@ from fedproof.config import Config, DataSection, parse_config, validated
 from fedproof.ensemble import train_replicas
 from fedproof.experiment import SharedWork, make_task, run
 from fedproof.federation import Federation
-from fedproof.files import replace_file
+from fedproof.files import RESULTS, read_whole, replace_file
 from fedproof.folder import CERTIFICATE, common_seed, read_config
 from fedproof.progress import Progress, silent
 from fedproof.seeds import derived_seed, fresh_seed
@@ -147,7 +147,7 @@ def _finished(folder: Path, config: Config) -> RunSummary | None:
         if read_config(folder) != config:
             return None  # `run` says what is different
         summary, path = read_summary(folder), folder / CERTIFICATE
-        check_agrees(summary, loads(path.read_bytes()) if path.is_file() else None, folder)
+        check_agrees(summary, loads(read_whole(path, RESULTS)) if path.is_file() else None, folder)
     except (OSError, ValueError):
         return None
     return summary

@@ -368,7 +368,7 @@ def test_absurd_epsilons_end_in_a_sentence(scores, number, method):
     assert verify(forged(certificate, privacy=stated), scores[:40])
 
 
-@pytest.mark.parametrize("size", [10**7 + 1, 2**63, 10**400])
+@pytest.mark.parametrize("size", [10**7 + 1, 2**63, 10**250])
 def test_sizes_that_nobody_can_search_are_refused(scores, size):
     groups = scores[:21]
     for certificate, array in (

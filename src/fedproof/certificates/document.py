@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +21,7 @@ from fedproof.certificates.api import certificate_of_scores, check_any, settings
 from fedproof.certificates.certificate import Certificate, CostSettings, Settings
 from fedproof.certificates.inefficacy import Inefficacy, bounds_of_costs, cost_settings_for
 from fedproof.certificates.scores import Array, check_costs, check_labels, check_means, fingerprint, load
+from fedproof.files import parse_json
 from fedproof.mechanisms.codec import describe, restore
 
 VERSION = 3  # of the format, and of the rules by which its numbers are computed
@@ -125,8 +126,8 @@ def document_of(certificate: Certificate | Inefficacy) -> dict[str, Any]:
 def parse(text: str | bytes) -> dict[str, Any]:
     """The JSON document of a certificate file, with the right schema, version and fields."""
     try:
-        document = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        document = parse_json(text)
+    except ValueError as error:
         raise ValueError(f"certificate is not a JSON document: {check.one_line(error)}") from error
     schema = document.get("schema") if isinstance(document, Mapping) else None
     if not isinstance(schema, str) or schema not in _KINDS:
@@ -191,20 +192,6 @@ def checksum(value: Any) -> str:
     """
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object's members; two of the same name would let two readers see different files."""
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"certificate has the field {twice} twice")
-    return members
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"certificate holds {name}, which is not a number")
 
 
 # --- every number derived again from the scores, or the costs, that a file was made from --------------------

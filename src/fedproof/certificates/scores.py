@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedproof import check
 from fedproof.arrays import Floats, Integers
-from fedproof.files import DAMAGE, quiet, read_header
+from fedproof.files import DAMAGE, opened, quiet, read_header
 
 Array = NDArray[Any]
 
@@ -38,7 +38,7 @@ def read_array(path: str | Path, *, name: str = "scores") -> Array:
     """
     path = Path(path)
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             magic = file.read(6)
         if magic == b"\x93NUMPY":
             return _mapped(path)
@@ -197,7 +197,7 @@ def _check_part(first: int, part: Array, tolerance: float) -> None:
 
 
 def _mapped(path: Path) -> Array:
-    with path.open("rb") as file:
+    with opened(path) as file:
         shape, _, dtype = read_header(file)
         promised, held = math.prod(shape) * dtype.itemsize, path.stat().st_size - file.tell()
     if promised > held:
@@ -208,7 +208,7 @@ def _mapped(path: Path) -> Array:
 
 def _from_archive(path: Path, name: str) -> Array:
     """A member cannot be mapped where it lies: it is streamed to a temporary file and mapped there."""
-    with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory() as folder:
+    with opened(path) as file, zipfile.ZipFile(file) as archive, tempfile.TemporaryDirectory() as folder:
         members = archive.namelist()
         if members.count(f"{name}.npy") != 1 and len(members) != 1:
             found = ", ".join(members) or "nothing"

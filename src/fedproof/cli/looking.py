@@ -22,6 +22,7 @@ from fedproof.cli.mechanism import (
 )
 from fedproof.cli.training import Device, Experiment, Set
 from fedproof.config import load_config
+from fedproof.files import RESULTS, read_whole
 from fedproof.folder import CERTIFICATE
 from fedproof.mechanisms import Local
 from fedproof.mechanisms.codec import describe
@@ -217,7 +218,7 @@ def verify(
     if certificate.is_dir():
         certificate /= CERTIFICATE
     try:
-        text = certificate.read_bytes()
+        text = read_whole(certificate, RESULTS)
     except OSError as error:
         raise ValueError(f"{certificate}: cannot be read: {error.strerror}") from error
     try:

@@ -3,7 +3,7 @@
 Features are texts, Sentiment140's lists whose fifth entry is the text, or numbers.
 """
 
-import json
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from fedproof.data.arrays import Arrays, say_untested, users_aside
 from fedproof.data.files import reading
 from fedproof.data.text import Encoding
 from fedproof.federation import identities
+from fedproof.files import DATA, parse_json, read_text
 
 REMEDY = "make it again with LEAF's preprocess.sh"
 TEXT_FIELD = 4  # of Sentiment140's instances in LEAF: id, date, query, account, text
@@ -89,7 +90,8 @@ def read_part(folder: Path) -> Part:
     features: list[Any] = []
     labels: list[Any] = []
     for path in files:
-        for user, rows, row_labels in _users_of(path):
+        for written, rows, row_labels in _users_of(path):
+            user = unicodedata.normalize("NFC", written)  # one name has several forms, and is one user
             if user in users:
                 raise ValueError(f"{path}: user {user!r} occurs twice; {REMEDY}")
             users[user] = len(rows)
@@ -126,10 +128,10 @@ def _users_of(path: Path) -> list[tuple[str, list[Any], list[Any]]]:
 
 def _fields(path: Path) -> tuple[list[Any], list[Any], dict[str, Any]]:
     with reading(path, REMEDY):
-        content = path.read_text(encoding="utf-8")
+        content = read_text(path, DATA)
     try:
-        data = json.loads(content)
-    except (ValueError, RecursionError) as error:  # also numbers of more digits than Python converts
+        data = parse_json(content)
+    except ValueError as error:
         raise ValueError(f"{path} is no JSON file ({error}); {REMEDY}") from None
     kinds = {"users": list, "num_samples": list, "user_data": dict}
     if not isinstance(data, dict) or not all(isinstance(data.get(key), kind) for key, kind in kinds.items()):

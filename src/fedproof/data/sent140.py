@@ -6,6 +6,7 @@ results on them are no results on Sentiment140 by account, and the name of the d
 
 import csv
 import gzip
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from fedproof.data.files import existing, lines, reading
 from fedproof.data.leaf import SYNTHETIC
 from fedproof.data.text import Encoding
 from fedproof.federation import identities
+from fedproof.files import opened
 
 FOLDER = "sent140"
 OFFICIAL = "training.1600000.processed.noemoticon.csv"
@@ -75,7 +77,7 @@ def read_tweets(path: Path) -> Tweets:
     labels: list[int] = []
     owners: list[int] = []
     accounts: dict[str, int] = {}
-    with reading(path, REMEDY), _open(path) as stream:
+    with reading(path, REMEDY), opened(path) as file, _text(file, path) as stream:
         for polarity, account, text in _rows(stream, path):
             if polarity != NEUTRAL:
                 texts.append(text)
@@ -123,10 +125,10 @@ def _rows(stream: IO[str], path: Path) -> Iterator[tuple[str, str, str]]:
         raise ValueError(f"{path}, line {table.line_num}: no CSV ({error}); {REMEDY}") from None
 
 
-def _open(path: Path) -> IO[str]:
+def _text(file: IO[bytes], path: Path) -> IO[str]:
     if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", newline="")
-    return path.open(encoding="latin-1", newline="")
+        return gzip.open(file, "rt", encoding="utf-8", newline="")
+    return io.TextIOWrapper(file, encoding="latin-1", newline="")
 
 
 def _arrays(

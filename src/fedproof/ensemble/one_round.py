@@ -16,7 +16,7 @@ from fedproof.ensemble.engines import on_engine
 from fedproof.ensemble.fingerprints import fingerprint
 from fedproof.ensemble.task import Task
 from fedproof.ensemble.train import released, train_replicas
-from fedproof.files import replace_file
+from fedproof.files import read_whole, replace_file
 from fedproof.mechanisms import Partition, UploadedOnce
 from fedproof.mechanisms.uploads import Sent
 from fedproof.release import Centre, Release, add_noise, check_units, summed
@@ -89,7 +89,7 @@ def make_once(
     """
     mark, waiting = f"{fingerprint(task)}\n".encode(), made_of.with_suffix(".npz")
     if path.exists() or made_of.exists():
-        if not made_of.exists() or made_of.read_bytes() != mark:
+        if not made_of.exists() or read_whole(made_of) != mark:
             raise ValueError(
                 f"--out {path.parent}: {path.name} was made of other data, and its noise must not be used "
                 "again; choose a new directory"

@@ -19,7 +19,7 @@ from fedproof.accounting.ledger import Ledger, load_site_ledger, save_site_ledge
 from fedproof.arrays import Floats
 from fedproof.config import validated
 from fedproof.config.sections import Open, Positive, Section
-from fedproof.files import locked
+from fedproof.files import locked, read_text
 from fedproof.mechanisms import Everyone, Query
 from fedproof.seeds import SecureGenerator
 
@@ -61,7 +61,7 @@ class Site(Section):
 def load_site(path: Path) -> Site:
     """The decisions in a TOML file; ValueError of one line if it is none."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(read_text(path))
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -11,6 +11,7 @@ from fedproof.accounting import account
 from fedproof.certificates import Certificate, Method, Rule, loads
 from fedproof.config import Config
 from fedproof.federation import Federation
+from fedproof.files import RESULTS, read_whole
 from fedproof.folder import ROUNDS, read_config
 from fedproof.mechanisms import Mechanism, Releases, is_private
 from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, write_charts
@@ -89,7 +90,7 @@ def read_run(folder: Path, federation: Federation | None = None, *, pictures: bo
 def read_certificate(path: Path) -> Certificate:
     """The certificate of a file; ValueError that names the file if it is none."""
     try:
-        return loads(path.read_bytes())
+        return loads(read_whole(path, RESULTS))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

@@ -1,6 +1,7 @@
 """Tables and scores of a run's directory, read as whatever was written there: what is damaged is named."""
 
 import csv
+import io
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from fedproof import check
 from fedproof.certificates import Certificate, Method
 from fedproof.certificates.scores import read_array
+from fedproof.files import read_text
 from fedproof.threat import Relation
 
 Row = dict[str, str]
@@ -18,8 +20,7 @@ def _rows(path: Path) -> tuple[Row, ...]:
     if not path.is_file():
         return ()
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = tuple(csv.DictReader(file))
+        rows = tuple(csv.DictReader(io.StringIO(read_text(path), newline="")))
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: not a CSV file: {check.one_line(error)}") from error
     for number, row in enumerate(rows, start=1):
@@ -36,7 +37,9 @@ def rounds_in(path: Path) -> tuple[Row, ...]:
             try:
                 float(value)
             except ValueError as error:
-                raise ValueError(f"{path}: row {number}: {name} = {value!r} must be a number") from error
+                raise ValueError(
+                    f"{path}: row {number}: {name[:40]} = {value[:40]!r} must be a number"
+                ) from error
     return rows
 
 

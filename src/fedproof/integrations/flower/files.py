@@ -18,7 +18,7 @@ from fedproof.accounting.ledger import Ledger, load_ledger, resumed_ledger, save
 from fedproof.arrays import Floats
 from fedproof.certificates import Certificate, dumps
 from fedproof.data.files import sha256_of
-from fedproof.files import locked, replace_file, replacing
+from fedproof.files import locked, parse_json, read_whole, replace_file, replacing
 from fedproof.folder import CERTIFICATE, CONFIG, MODELS, NOTICE, PRIVATE, RELEASE
 from fedproof.integrations.server import Params, State
 from fedproof.release import Release
@@ -325,7 +325,7 @@ def _write_record(
 
 def _read_record(folder: Path, mark: str) -> dict[str, Any] | None:
     try:
-        record: dict[str, Any] = json.loads((folder / _RECORD).read_text())
+        record: dict[str, Any] = parse_json(read_whole(folder / _RECORD))
     except FileNotFoundError:
         return None
     except ValueError as error:
