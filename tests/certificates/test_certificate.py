@@ -244,7 +244,7 @@ def test_entries_and_fields_cannot_be_removed_or_added(scores):
     assert "extra" in refusal(document | {"extra": 1}, scores)
     assert "certified_size" in refusal(document | {"certified_size": document["certified_size"][1:]}, scores)
     text = dumps(make("mean", scores)).replace('"version": 3,', '"version": 3,\n"accuracy": 1.0,')
-    with pytest.raises(ValueError, match="accuracy twice"):
+    with pytest.raises(ValueError, match="the field 'accuracy' twice"):
         loads(text)
 
 
