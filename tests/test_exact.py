@@ -17,7 +17,7 @@ from fedproof import exact
 from fedproof.seeds import SecureGenerator, SeededGenerator
 
 FALSE_ALARM = 1e-6
-SCALES = [0.3, 5.0, 2.0**13 + 0.1, 2.0**24, 2.0**25 - 1]
+SCALES = [0.3, 5.0, 2.0**13 + 0.1, 2.0**22, 2.0**23 - 1]
 
 
 def further(word, place):
@@ -65,7 +65,7 @@ def test_words_near_the_middle_between_two_numbers_are_decided_by_more_bits(scal
 
 
 def test_the_quantile_is_as_near_as_is_assumed():
-    """Twenty times nearer; where it is not, a rounding would be decided without a look at further bits."""
+    """Nine times nearer; where it is not, a rounding would be decided without a look at further bits."""
     rng, worst = np.random.default_rng(1), 0.0
     words = [int(each) for each in 2.0 ** rng.uniform(43, 63, 3000)]
     from scipy.special import ndtri
@@ -77,7 +77,7 @@ def test_the_quantile_is_as_near_as_is_assumed():
             slope = mpmath.npdf(first)
             error = (mpmath.erfc(mpmath.mpf(first) / mpmath.sqrt(2)) / 2 - tail) / slope
         worst = max(worst, abs(float(error)))
-    assert worst < exact._SURE / 10
+    assert worst < exact._SURE / 9
 
 
 @pytest.mark.parametrize("scale", [0.7, 3.0])
@@ -184,7 +184,7 @@ def test_the_grid_follows_the_noise_and_the_noise_is_never_less_than_it_says(noi
     assert Fraction(float(grid.scale)) * Fraction(float(grid.step)) >= Fraction(noise * clip_norm)
     assert float(grid.scale) * float(grid.step) == pytest.approx(noise * clip_norm, rel=1e-15)
     if noise >= 2.0**-8:
-        assert 2.0**24 <= grid.scale <= 2.0**25 * (1 + 1e-15)
+        assert 2.0**22 <= grid.scale <= 2.0**23 * (1 + 1e-15)
     assert (
         exact.grid_of(noise, np.array([clip_norm])).step == grid.step
     )  # who computes with arrays gets the same
@@ -192,8 +192,8 @@ def test_the_grid_follows_the_noise_and_the_noise_is_never_less_than_it_says(noi
 
 def test_vectors_of_which_a_grid_leaves_little_are_refused():
     grid = exact.grid_of(1000.0, 0.7)
-    exact.check_room(grid, 0.7, 10**5, noise_multiplier=1000.0)
+    exact.check_room(grid, 0.7, 10**4, noise_multiplier=1000.0)
     with pytest.raises(
-        ValueError, match=r"noise_multiplier = 1000 must be at most 234 for vectors of 20,000,000"
+        ValueError, match=r"noise_multiplier = 1000 must be at most 58.6 for vectors of 20,000,000"
     ):
         exact.check_room(grid, 0.7, 2 * 10**7, noise_multiplier=1000.0)

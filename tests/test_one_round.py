@@ -246,7 +246,7 @@ def test_what_does_not_go_with_one_release_and_its_draws(change, message):
 
 
 def test_noise_on_whose_grid_nothing_is_left_is_refused():
-    with pytest.raises(ValueError, match=r"must be at most 5.24e.05 for vectors of 4 numbers"):
+    with pytest.raises(ValueError, match=r"must be at most 1.31e.05 for vectors of 4 numbers"):
         OneRound(upload=Ball(features=2, classes=2), noise_multiplier=2.0**20)
     with pytest.raises(ValueError, match=r"are more than .*, whose sum is exact beside noise_multiplier = 2"):
         check_units(OneRound(upload=Ball(features=2, classes=2), noise_multiplier=2.0), 2**40)

@@ -6,12 +6,12 @@ updates and words give the same bits, whoever executes a round. A GPU sums norms
 other words.
 
 **Grid.** Sums and noise are whole multiples of a public power of two, the step
-`2^(floor(log2 noise) - 24)`, which follows from the noise's standard deviation alone. Without noise the step
-is 2^-32 of a public bound; without a bound, updates are cut into two parts whose sums are exact (`parts`).
+`2^(floor(log2 noise) - 22)`, which follows from the noise's standard deviation alone. Without noise the step
+is 2^-30 of a public bound; without a bound, updates are cut into two parts whose sums are exact (`parts`).
 
 **Sum.** Each unit's vector is bounded, divided by the step and rounded towards zero. Whole numbers below 2^53
 add up exactly, in any order, and rounding towards zero makes no vector longer: a unit moves the sum by at
-most the clip norm. Rounding loses at most `noise multiplier * √numbers * 2^-24` of the clip norm: 0.06 %
+most the clip norm. Rounding loses at most `noise multiplier * √numbers * 2^-22` of the clip norm: 0.24 %
 where the product is 10,000. Where only a float64 sum of many units is at hand, as in DP-SGD, that sum is
 rounded to the grid, and units are bounded by `room_for_rounding` less.
 
@@ -36,7 +36,7 @@ import numpy as np
 
 from fedproof.arrays import Floats, Integers
 
-BITS = 24
+BITS = 22
 """The noise's standard deviation has at least so many bits above the step of the grid."""
 
 LARGEST = 2.0**52
@@ -59,16 +59,15 @@ class Source(Protocol):
         """The bits behind a word, see `Further`."""
 
 
-_SURE = (
-    2.0**-45
-)  # of a standard deviation: how far `ndtri` may be off below `_FAR`, 20 times what was measured
+_SURE = 2.0**-46  # of a standard deviation: how far `ndtri` may be off below `_FAR`, 10 times what was seen
+_CLEAR = 2.0**-10  # of a step: how near the middle between two numbers is looked at with more digits
 _FAR = 5.0  # beyond so many standard deviations the words of 64 bits are too coarse to decide by themselves
 _BLOCK = 1 << 14  # numbers at a time: what lies between words and noise stays in the cache
 _PIECE = 8192  # too short for BLAS to share among threads, which would decide the last bits
 _HUGE = 1e100  # beyond, squares may overflow
 _TINY = 1e-300  # what a norm is divided by at least
 
-_QUIET = 2.0**-8  # less noise than this does not make the grid finer: 2^-32 of the norm is fine enough
+_QUIET = 2.0**-8  # less noise than this does not make the grid finer: 2^-30 of the norm is fine enough
 _FREE = 2.0**20  # an update that nothing bounds holds no larger number
 _COARSE, _FINE = 2.0**-16, 2.0**-52  # steps of the two parts of such an update
 
@@ -81,7 +80,7 @@ class Grid:
     """A public grid: the `step`, and the noise's standard deviation in steps, `scale`; numbers or arrays.
 
     >>> grid = grid_of(0.5, 2.0)
-    >>> float(grid.step) == 2.0**-24, round(grid.scale) == 2**24
+    >>> float(grid.step) == 2.0**-22, round(grid.scale) == 2**22
     (True, True)
     """
 
@@ -224,11 +223,11 @@ def normals(words: Array, scale: Array, further: Sequence[Further]) -> Array:
     uniform number; its quantile is N. A word decides `rint` alone where the quantile is further from the
     middle between two whole numbers than 64 bits and the computed quantile leave open. Else, twice in a
     million, as many further bits are looked at as it takes (`_decided`).
-    Assumes: the computed quantile below five standard deviations is within 2^-45 of the exact one.
+    Assumes: the computed quantile below five standard deviations is within 2^-46 of the exact one.
 
     Args:
         words: `(rows, numbers)` of int64, uniform over all its values.
-        scale: at most 2^25; a number, or `(rows, 1 or numbers)`.
+        scale: at most 2^23; a number, or `(rows, 1 or numbers)`.
         further: for each row, the bits behind its words.
     """
     if _library(words) is not np:
@@ -266,14 +265,17 @@ def _normals(words: Array, scale: Array, further: Sequence[Further]) -> Array:
     found -= drawn
     unsure |= abs(found) > 0.5 - _SURE * scale
     drawn = library.copysign(drawn, signed)
-    if bool(unsure.any()):
-        scales = scale if isinstance(scale, float) else np.broadcast_to(_on_host(scale), words.shape)
-        for place in np.argwhere(_on_host(unsure)).tolist():
-            index = tuple(place)
-            word = int(words[index])
-            one = scales if isinstance(scales, float) else float(scales[index])
-            size = _decided(word if word >= 0 else ~word, one, partial(further[place[0]], word))
-            drawn[index] = size if word >= 0 else -size
+    places = library.argwhere(unsure)
+    if len(places):
+        rows, columns = places[:, 0], places[:, 1]
+        scales = scale if isinstance(scale, float) else scale[rows, columns if scale.shape[1] > 1 else 0]
+        wide = np.broadcast_to(_on_host(scales), len(places)).tolist()
+        asked = zip(_on_host(rows).tolist(), _on_host(words[rows, columns]).tolist(), wide, strict=True)
+        sizes = []
+        for row, word, one in asked:
+            size = _decided(word if word >= 0 else ~word, one, partial(further[row], word))
+            sizes.append(float(size if word >= 0 else -size))
+        drawn[rows, columns] = found.new_tensor(sizes) if library is not np else np.array(sizes)
     return drawn
 
 
@@ -284,27 +286,35 @@ def _on_host(array: Array) -> Any:
 def _decided(digits: int, scale: float, more: Callable[[int], int]) -> int:
     """`rint(scale * x)` for the x whose upper tail, a number below one half, begins with these binary digits.
 
-    Guarantee: the whole number in whose cell every continuation of the digits lies. Tails are computed with
-    96 more bits than there are digits, and compared with a margin of 30 of them.
+    Guarantee: the whole number in whose cell every continuation of the digits lies. The quantile of the first
+    64 digits leaves two numbers at most, and one where it is not near the middle between them. Else the tail
+    at the middle is computed with 96 more bits than there are digits, and compared with a margin of 30.
     """
-    import mpmath
     from scipy.special import ndtri
 
     bits, place = 64, 0
     while True:
         if digits >> 40:  # else too few for a first guess
-            with mpmath.workprec(bits + 96):
-                margin = mpmath.mpf(2) ** -(bits + 60)
-                low, high = (mpmath.ldexp(mpmath.mpf(edge), -bits) for edge in (digits, digits + 1))
-                guess = round(-float(ndtri(float(low))) * scale)
-                for number in range(max(0, guess - 1), guess + 2):
-                    above, below = (
-                        mpmath.erfc((number + half) / mpmath.mpf(scale) / mpmath.sqrt(2)) / 2
-                        for half in (mpmath.mpf(0.5), mpmath.mpf(-0.5))
-                    )
-                    if above * (1 + margin) <= low and (high <= below * (1 - margin) or not number):
-                        return number
+            guess = -float(ndtri(math.ldexp(digits, -bits))) * scale
+            below = math.floor(guess)
+            if abs(guess - below - 0.5) > _CLEAR:
+                return round(guess)
+            side = _compared(digits, bits, below + 0.5, scale)
+            if side:
+                return below + (side > 0)
         digits, bits, place = digits << 64 | more(place), bits + 64, place + 1
+
+
+def _compared(digits: int, bits: int, middle: float, scale: float) -> int:
+    """1 if all numbers with these digits are tails beyond `middle / scale`, -1 if none is, 0 if some are."""
+    import mpmath
+
+    with mpmath.workprec(bits + 96):
+        tail = mpmath.ldexp(mpmath.erfc(mpmath.mpf(middle) / mpmath.mpf(scale) / mpmath.sqrt(2)) / 2, bits)
+        margin = tail * mpmath.mpf(2) ** -(bits + 60)
+        if digits + 1 <= tail - margin:
+            return 1
+        return -1 if tail + margin <= digits else 0
 
 
 def drawn(numbers: Source, count: int, scale: float) -> Floats:
