@@ -486,7 +486,7 @@ def trainers(flower, example_path, federation, reply_with):
 @pytest.fixture
 def make_rounds(flower):
     def make(mechanism, **changes):
-        arguments = {"num_users": USERS, "seed": SEED, "connect_timeout": 0.0}
+        arguments = {"num_users": USERS, "seed": SEED, "min_replies": 1, "connect_timeout": 0.0}
         if mechanism.noise_multiplier:
             arguments |= PRIVATE
         if mechanism.models(USERS) is None:
@@ -668,7 +668,7 @@ def test_new_nodes_of_named_users_go_on_as_the_old_ones(play, name, tmp_path):
     assert not resumed.faults
     whole, _ = play(DRAWN_ONCE[name], NAMED, users=NAMED, folder=tmp_path / "whole")
     np.testing.assert_array_equal(resumed._state.params, whole._state.params)
-    assert "every node's number" in resumed.assumptions[-1]
+    assert any("every node's number" in sentence for sentence in resumed.assumptions)
 
 
 @pytest.mark.parametrize("name", DRAWN_ONCE)

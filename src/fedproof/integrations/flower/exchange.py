@@ -2,16 +2,17 @@
 """Messages to nodes, and which of the replies count: one from each, whoever writes what into them."""
 
 import logging
-import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from secrets import token_hex
 from threading import Thread
 
-from flwr.app import Message
+from flwr.app import Error, Message
+from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
+from flwr.serverapp.exception import AggregationError
 from google.protobuf.message import DecodeError
 
 from fedproof.check import one_line
@@ -19,6 +20,7 @@ from fedproof.check import one_line
 _LOG = logging.getLogger("flwr")
 _PAUSES = (0.1, 1.0)  # seconds between two looks for replies, at least and at most
 _TRIES = 3  # how often a node that fails or goes away is asked again
+_LONGEST = 200  # characters of a reason that are shown
 _UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, MemoryError, DecodeError)
 
 
@@ -26,13 +28,32 @@ class Fault(StrEnum):
     """Why a reply, or a part of it, counts as zero."""
 
     SILENT = "silent"  # invited, and no reply in time
-    ERROR = "error"  # the node's app failed
+    ERROR = "error"  # the node's app failed, or Flower lost the node or its reply
     MALFORMED = "malformed"  # not one model of the expected names and shapes
     NOT_FINITE = "not-finite"  # NaN or infinity
     TWICE = "twice"  # another reply of the node has been counted
     LATE = "late"  # belongs to an earlier round, or to what was never sent to this node
     UNINVITED = "uninvited"  # not in the cohort
     NAMELESS = "nameless"  # connected, but nobody knows which user it is: not asked
+
+
+UNHEARD = frozenset({Fault.SILENT, Fault.ERROR, Fault.MALFORMED})
+"""What an invited node did that has not replied: nothing of it counts, and nobody knows what it holds."""
+
+
+class TooFewRepliesError(AggregationError):
+    """Fewer than `min_replies` users are there, or have replied: nothing was released; it may be tried again.
+
+    An attempt that asked users who add noise of their own has been counted, and no other.
+    """
+
+
+def reason_of(error: Error) -> str:
+    """What Flower says of a failed reply, in one short line: the node may have written it."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in str(error.reason or ""))
+    text = " ".join(shown.split())
+    cut = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return f"code {error.code!s:.20}: {cut or 'no reason given'}"
 
 
 def named(group: str, nodes: Iterable[int]) -> dict[int, str]:
@@ -77,6 +98,8 @@ def exchange(
     room: int,
     comeback: float = 0.0,
     alone: bool = False,
+    hopeless: bool = False,
+    warn: Callable[[str], None] = _LOG.warning,
 ) -> Iterator[Message]:
     """Replies one by one as they arrive, about `room` of them held at a time.
 
@@ -85,26 +108,30 @@ def exchange(
     keep coming, for ever more while none does.
 
     A node that fails or goes away has `comeback` seconds to be there and is asked again: killed in the middle
-    and started anew, it replies as if nothing had happened.
+    and started anew, it replies as if nothing had happened. If all have failed, and none has replied, that is
+    `hopeless`: it ends at once.
 
     A reply that cannot be read takes those along that were pulled with it. Their nodes are asked again, and
     from then on, or from the beginning (`alone`), replies are pulled one at a time. No node holds up others,
     see `_Looks`.
     """
-    waiting, returning, looks = _pushed(grid, messages), _Returning(comeback), _Looks(grid, room, alone)
+    waiting, returning = _pushed(grid, messages), _Returning(comeback, len(messages) if hopeless else None)
+    looks = _Looks(grid, room, alone, warn)
     heard = time.monotonic()
     end = heard + timeout
     while (waiting or looks.held or returning.failed) and time.monotonic() < end + looks.grace:
         silent = True
         for found in looks.over(waiting, end):
             silent = silent and not found
-            found[:] = [
-                reply
-                for reply in found
-                if not returning.keeps(waiting.pop(reply.metadata.reply_to_message_id, None), reply)
-            ]
-            while found:  # nothing here holds on to what was handed over
-                yield found.pop(0)
+            while found:
+                reply = found.pop(0)
+                message = waiting.pop(reply.metadata.reply_to_message_id, None)
+                reply = _addressed(reply, message)
+                if not returning.keeps(message, reply):
+                    yield reply
+                del reply  # nothing here holds on to what was handed over
+        if returning.hopeless:
+            break
         waiting |= _pushed(grid, returning.back(grid))
         yield from returning.given_up(time.monotonic())
         now = time.monotonic()
@@ -113,16 +140,18 @@ def exchange(
         else:  # a look is a request to the SuperLink: after a tenth of the silence is soon enough
             pause = min(max(_PAUSES[0], (now - heard) / 10), _PAUSES[1])
             time.sleep(min(pause, max(0.0, end + looks.grace - now)))
-    yield from returning.given_up(math.inf)
+    yield from returning.errors.values()
 
 
 class _Look(Thread):
     """A look for the replies to some messages, which nobody has to wait for."""
 
-    def __init__(self, grid: Grid, messages: dict[str, Message], patience: float) -> None:
+    def __init__(
+        self, grid: Grid, messages: dict[str, Message], patience: float, warn: Callable[[str], None]
+    ) -> None:
         super().__init__(daemon=True)
         self.messages, self.late = messages, time.monotonic() + patience
-        self._grid = grid
+        self._grid, self._warn = grid, warn
         self._found: list[Message] = []
         self._failed: BaseException | None = None
 
@@ -136,7 +165,7 @@ class _Look(Thread):
         """The replies, once, and whether all of them could be read: nodes write what they like."""
         found, self._found = self._found, []
         if isinstance(self._failed, _UNREADABLE):
-            _LOG.warning("a reply cannot be read: %s", one_line(self._failed))
+            self._warn(f"a reply cannot be read: {one_line(self._failed)}")
         elif self._failed is not None:
             raise self._failed
         return found, self._failed is None
@@ -152,9 +181,9 @@ class _Looks:
     the end.
     """
 
-    def __init__(self, grid: Grid, room: int, alone: bool) -> None:
+    def __init__(self, grid: Grid, room: int, alone: bool, warn: Callable[[str], None]) -> None:
         self.held: list[_Look] = []
-        self._grid, self._room, self._alone = grid, room, alone
+        self._grid, self._room, self._alone, self._warn = grid, room, alone, warn
         self._asked = 1 if alone else room
 
     @property
@@ -177,7 +206,7 @@ class _Looks:
             asked = {name: waiting.pop(name) for name in some if name in waiting}
             if len(asked) == 1:
                 self._clear()
-            look = _Look(self._grid, asked, remaining / 4)
+            look = _Look(self._grid, asked, remaining / 4, self._warn)
             look.start()
             look.join(max(_PAUSES[0], remaining / (2 + len(waiting))))
             if look.is_alive():
@@ -191,7 +220,7 @@ class _Looks:
         Flower lets nodes write to the server in the server's own name, and hands that on with the next look,
         for whatever it is. What cannot be read, or never ends, would take the reply along that is looked for.
         """
-        strays = _Look(self._grid, {}, 0.0)
+        strays = _Look(self._grid, {}, 0.0, self._warn)
         strays.start()
         strays.join(_PAUSES[0])
 
@@ -201,7 +230,7 @@ class _Looks:
         if readable:
             waiting |= look.messages
         else:
-            waiting |= _pushed(self._grid, _unread(list(look.messages.values())))
+            waiting |= _pushed(self._grid, self._unread(list(look.messages.values())))
             self._alone = True
         if self._alone:
             self._asked = 1
@@ -211,12 +240,11 @@ class _Looks:
             self._asked = self._room
         return found
 
-
-def _unread(lost: Sequence[Message]) -> list[Message]:
-    """What to send again, where one of several replies could not be read; one that was alone is ignored."""
-    for message in lost if len(lost) == 1 else ():
-        _LOG.warning("node %s: its reply cannot be read, and is ignored", message.metadata.dst_node_id)
-    return [_again(message) for message in lost] if len(lost) > 1 else []
+    def _unread(self, lost: Sequence[Message]) -> list[Message]:
+        """What to send again, where one of several could not be read; one that was alone is ignored."""
+        for message in lost if len(lost) == 1 else ():
+            self._warn(f"node {message.metadata.dst_node_id}: its reply cannot be read, and is ignored")
+        return [_again(message) for message in lost] if len(lost) > 1 else []
 
 
 def _pushed(grid: Grid, messages: Sequence[Message]) -> dict[str, Message]:
@@ -225,23 +253,46 @@ def _pushed(grid: Grid, messages: Sequence[Message]) -> dict[str, Message]:
     return {identity: message for identity, message in found if identity}
 
 
-class _Returning:
-    """Nodes that have failed or gone away, and are asked again when they are there."""
+def _addressed(reply: Message, message: Message | None) -> Message:
+    """The reply; an error that the SuperLink wrote, as one of the node that the `message` was sent to.
 
-    def __init__(self, patience: float) -> None:
-        self.failed: dict[int, tuple[Message, Message, float]] = {}  # what was sent, the error, until when
-        self._patience = patience
+    A node that writes in the SuperLink's name can only say so of itself: it knows no other message's id.
+    """
+    if message is None or not reply.has_error() or reply.metadata.src_node_id != SUPERLINK_NODE_ID:
+        return reply
+    return Message(reply.error, reply_to=message)
+
+
+class _Returning:
+    """Nodes that have failed or gone away, and are asked again when they are there.
+
+    It is `hopeless` if all of so many nodes have failed, and none has replied; None never gives up.
+    """
+
+    def __init__(self, patience: float, asked: int | None) -> None:
+        self.failed: dict[int, tuple[Message, float]] = {}  # what was sent, until when it is waited for
+        self._patience, self._asked = patience, asked
         self._tries: Counter[int] = Counter()
+        self.errors: dict[int, Message] = {}  # the last of each node that has not replied since
+        self._heard = False
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether all have failed."""
+        return bool(self._tries) and not self._heard and len(self._tries) == self._asked
 
     def keeps(self, message: Message | None, reply: Message) -> bool:
         """Whether the node of a reply is to be asked again, and nothing is to be heard of the reply."""
-        if not self._patience or message is None or not reply.has_error():
+        if message is None:
             return False
-        node = message.metadata.dst_node_id
-        if self._tries[node] == _TRIES:
+        node, failed = message.metadata.dst_node_id, reply.has_error()
+        self._heard = self._heard or not failed
+        if not failed or not self._patience or self._tries[node] == _TRIES:
+            self.errors.pop(node, None)
             return False
         self._tries[node] += 1
-        self.failed[node] = message, reply, time.monotonic() + self._patience
+        self.errors[node] = reply
+        self.failed[node] = message, time.monotonic() + self._patience
         return True
 
     def back(self, grid: Grid) -> list[Message]:
@@ -249,10 +300,11 @@ class _Returning:
         there = self.failed.keys() & set(grid.get_node_ids()) if self.failed else set()
         return [_again(self.failed.pop(node)[0]) for node in sorted(there)]
 
-    def given_up(self, now: float) -> list[Message]:
+    def given_up(self, now: float) -> Iterator[Message]:
         """Errors of nodes whose time is over."""
-        over = [node for node, (_, _, until) in self.failed.items() if until <= now]
-        return [self.failed.pop(node)[1] for node in over]
+        for node in [node for node, (_, until) in self.failed.items() if until <= now]:
+            del self.failed[node]
+            yield self.errors.pop(node)
 
 
 def _again(message: Message) -> Message:
