@@ -221,7 +221,7 @@ def test_the_order_of_arrival_changes_nothing(make_once, make_grid, nodes):
 
 
 def test_uploads_are_pulled_a_few_at_a_time(flower, make_grid, nodes):
-    from fedproof.integrations.flower.exchange import exchange
+    from fedproof.integrations.flower import exchange as module
 
     grid, held = make_grid(nodes()), []
     pull = grid.pull_messages
@@ -235,7 +235,7 @@ def test_uploads_are_pulled_a_few_at_a_time(flower, make_grid, nodes):
 
     config = ConfigRecord({"classes": 3})
     messages = [Message(RecordDict({"config": config}), node, "train") for node in grid.nodes]
-    replies = exchange(grid, messages, timeout=5.0, room=2)
+    replies = module.exchange(grid, messages, timeout=5.0, size=module._HELD // 2 - module.most_of(4096))
     assert len(list(replies)) == USERS
     assert max(map(len, held)) == 2
 
@@ -257,7 +257,7 @@ def test_the_longer_nobody_replies_the_less_often_is_looked(flower, make_grid, m
     told = SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="first"), has_error=lambda: False)
     grid.pull_messages = lambda ids: [told] if "first" in ids and clock[0] >= arrives else []
     messages = [Message(RecordDict(), node, "train") for node in (1, 2)]
-    assert list(module.exchange(grid, messages, timeout=60.0, room=2)) == [told]
+    assert list(module.exchange(grid, messages, timeout=60.0)) == [told]
     assert sum(pauses) == pytest.approx(60.0)  # until the time is up, and no longer
     assert len(pauses) < 120  # at ten a second there were 600
     heard = next(place for place in range(len(pauses)) if sum(pauses[:place]) >= arrives)

@@ -13,15 +13,16 @@ from flwr.app import Error, Message
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
-from google.protobuf.message import DecodeError
 
 from fedproof.check import one_line
+from fedproof.integrations.flower.pulling import UNREADABLE, pulled
 
 _LOG = logging.getLogger("flwr")
 _PAUSES = (0.1, 1.0)  # seconds between two looks for replies, at least and at most
 _TRIES = 3  # how often a node that fails or goes away is asked again
 _LONGEST = 200  # characters of a reason that are shown
-_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, MemoryError, DecodeError)
+_HELD = 8 << 20  # bytes of replies that are held at once, or one reply
+_SLACK = 64 << 10  # bytes of a reply besides the numbers that were asked for
 
 
 class Fault(StrEnum):
@@ -90,22 +91,29 @@ def judged(names: Mapping[int, str], replies: Iterable[Message]) -> Iterator[tup
         yield node, Fault.SILENT
 
 
+def most_of(size: int) -> int:
+    """Bytes that a reply with numbers of `size` bytes may take: Flower cuts them into pieces of 5 MiB."""
+    return size + size // 1024 + _SLACK
+
+
 def exchange(
     grid: Grid,
     messages: Sequence[Message],
     *,
     timeout: float,
-    room: int,
+    size: int = 0,
     comeback: float = 0.0,
     alone: bool = False,
     hopeless: bool = False,
     warn: Callable[[str], None] = _LOG.warning,
 ) -> Iterator[Message]:
-    """Replies one by one as they arrive, about `room` of them held at a time.
+    """Replies one by one as they arrive; `size` is how many bytes of numbers an honest one holds at most.
 
     `Grid.send_and_receive` holds all replies until the last is there. Here every message is pushed at once,
-    so nodes work side by side, and replies are pulled for some messages at a time: for few while replies
-    keep coming, for ever more while none does.
+    so nodes work side by side, and replies are pulled for some messages at a time.
+
+    Guarantee: whatever nodes send, 8 MiB of replies are held at once, or one reply, and no more of any than
+    an honest one may take. What is larger is an error of its node, and not read further, see `pulled`.
 
     A node that fails or goes away has `comeback` seconds to be there and is asked again: killed in the middle
     and started anew, it replies as if nothing had happened. If all have failed, and none has replied, that is
@@ -116,11 +124,11 @@ def exchange(
     see `_Looks`.
     """
     waiting, returning = _pushed(grid, messages), _Returning(comeback, len(messages) if hopeless else None)
-    looks = _Looks(grid, room, alone, warn)
+    looks = _Looks(grid, most_of(size), alone, warn)
     heard = time.monotonic()
     end = heard + timeout
     while (waiting or looks.held or returning.failed) and time.monotonic() < end + looks.grace:
-        silent = True
+        silent, begun = True, time.monotonic()
         for found in looks.over(waiting, end):
             silent = silent and not found
             while found:
@@ -137,8 +145,9 @@ def exchange(
         now = time.monotonic()
         if not silent:
             heard = now
-        else:  # a look is a request to the SuperLink: after a tenth of the silence is soon enough
-            pause = min(max(_PAUSES[0], (now - heard) / 10), _PAUSES[1])
+        else:  # looks are requests to the SuperLink: after a tenth of the silence is soon enough
+            busy = 0.0 if looks.held else now - begun  # many looks are half of the time's work at most
+            pause = max(min(max(_PAUSES[0], (now - heard) / 10), _PAUSES[1]), busy)
             time.sleep(min(pause, max(0.0, end + looks.grace - now)))
     yield from returning.errors.values()
 
@@ -147,24 +156,29 @@ class _Look(Thread):
     """A look for the replies to some messages, which nobody has to wait for."""
 
     def __init__(
-        self, grid: Grid, messages: dict[str, Message], patience: float, warn: Callable[[str], None]
+        self,
+        grid: Grid,
+        messages: dict[str, Message],
+        most: int,
+        patience: float,
+        warn: Callable[[str], None],
     ) -> None:
         super().__init__(daemon=True)
         self.messages, self.late = messages, time.monotonic() + patience
-        self._grid, self._warn = grid, warn
+        self._grid, self._most, self._warn = grid, most, warn
         self._found: list[Message] = []
         self._failed: BaseException | None = None
 
     def run(self) -> None:
         try:
-            self._found = list(self._grid.pull_messages(list(self.messages)))
+            self._found = pulled(self._grid, self.messages.keys(), self._most)
         except BaseException as error:
             self._failed = error
 
     def result(self) -> tuple[list[Message], bool]:
         """The replies, once, and whether all of them could be read: nodes write what they like."""
         found, self._found = self._found, []
-        if isinstance(self._failed, _UNREADABLE):
+        if isinstance(self._failed, UNREADABLE):
             self._warn(f"a reply cannot be read: {one_line(self._failed)}")
         elif self._failed is not None:
             raise self._failed
@@ -181,10 +195,10 @@ class _Looks:
     the end.
     """
 
-    def __init__(self, grid: Grid, room: int, alone: bool, warn: Callable[[str], None]) -> None:
+    def __init__(self, grid: Grid, most: int, alone: bool, warn: Callable[[str], None]) -> None:
         self.held: list[_Look] = []
-        self._grid, self._room, self._alone, self._warn = grid, room, alone, warn
-        self._asked = 1 if alone else room
+        self._grid, self._most, self._warn = grid, most, warn
+        self._asked = 1 if alone else max(1, _HELD // most)
 
     @property
     def grace(self) -> float:
@@ -206,7 +220,7 @@ class _Looks:
             asked = {name: waiting.pop(name) for name in some if name in waiting}
             if len(asked) == 1:
                 self._clear()
-            look = _Look(self._grid, asked, remaining / 4, self._warn)
+            look = _Look(self._grid, asked, self._most, remaining / 4, self._warn)
             look.start()
             look.join(max(_PAUSES[0], remaining / (2 + len(waiting))))
             if look.is_alive():
@@ -220,7 +234,7 @@ class _Looks:
         Flower lets nodes write to the server in the server's own name, and hands that on with the next look,
         for whatever it is. What cannot be read, or never ends, would take the reply along that is looked for.
         """
-        strays = _Look(self._grid, {}, 0.0, self._warn)
+        strays = _Look(self._grid, {}, self._most, 0.0, self._warn)
         strays.start()
         strays.join(_PAUSES[0])
 
@@ -231,13 +245,7 @@ class _Looks:
             waiting |= look.messages
         else:
             waiting |= _pushed(self._grid, self._unread(list(look.messages.values())))
-            self._alone = True
-        if self._alone:
             self._asked = 1
-        elif not found:
-            self._asked *= 2
-        elif len(found) > self._room:
-            self._asked = self._room
         return found
 
     def _unread(self, lost: Sequence[Message]) -> list[Message]:

@@ -290,7 +290,7 @@ class FederationStrategy(Strategy):
         )
 
     def _exchange(
-        self, grid: Grid, messages: Sequence[Message], timeout: float, room: int
+        self, grid: Grid, messages: Sequence[Message], timeout: float, size: int
     ) -> Iterable[Message]:
         """Replies as they arrive; nodes that fail or go away have `connect_timeout` to be asked again.
 
@@ -303,7 +303,7 @@ class FederationStrategy(Strategy):
             grid,
             messages,
             timeout=timeout,
-            room=room,
+            size=size,
             comeback=0.0 if once else self.connect_timeout,
             alone=once,
             hopeless=not self._hidden,

@@ -4,6 +4,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from math import prod
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -28,7 +29,6 @@ from fedproof.threat import Unit
 
 _KINDS = (OneRound.kind, Local.kind)
 _GROUP = "one-round"
-_ROOM = 1 << 20  # bytes of uploads that are held at once, or one upload
 _PUBLIC = ("epsilon", "delta", "epsilon-of-sum", "messages", "replied")  # and no user's numbers in it
 _QUORUM = (
     "had fewer than {least} users replied there would be no release: the statement is about the label that "
@@ -160,8 +160,8 @@ class OneRoundStrategy(FederationStrategy):
                 messages = self.configure_train(
                     1, initial_arrays or ArrayRecord(), train_config or ConfigRecord(), grid
                 )
-                room = max(1, _ROOM // self.mechanism.upload.bytes)
-                replies = self._exchange(grid, messages, timeout, room)
+                size = 8 * prod(self.mechanism.upload.shape)  # doubles, or labels that are smaller
+                replies = self._exchange(grid, messages, timeout, size)
                 result = Result(arrays=self.aggregate_train(1, replies)[0])
             else:
                 result = Result(arrays=self._arrays())

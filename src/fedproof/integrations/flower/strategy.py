@@ -46,7 +46,7 @@ _FINISHED = (
     "it, would choose which models there are"
 )
 _QUORUM = "had fewer than {least} users replied there would be no model: the statement is for if there is one"
-_ROOM = 1 << 20  # bytes of replies that are held at once, or one reply
+_NAMED = 4 << 10  # bytes of a reply besides its numbers, for each array
 
 
 _PUBLIC = ("epsilon", "ensemble-epsilon", "delta", "replicas", "clip-norm")  # and ε covers all of it
@@ -222,7 +222,7 @@ class RoundsStrategy(FederationStrategy):
             self._ttl = timeout
             for current in range(self.rounds_done + 1, last + 1):
                 messages = list(self.configure_train(current, result.arrays, config, grid))
-                replies = self._exchange(grid, messages, timeout, self._room)
+                replies = self._exchange(grid, messages, timeout, self._size)
                 result.arrays, metrics = self.aggregate_train(current, replies)
                 result.train_metrics_clientapp[current] = metrics
                 evaluated = evaluate_fn(current, result.arrays) if evaluate_fn else None
@@ -364,11 +364,13 @@ class RoundsStrategy(FederationStrategy):
         return record_of(params, self._layout, stacked=len(self.plan.replicas) > 1)
 
     @property
-    def _room(self) -> int:
-        """How many replies are held at once."""
+    def _size(self) -> int:
+        """How many bytes an honest reply takes at most: doubles, and the arrays that are not trained."""
         assert self._invitation is not None
+        layout = self._layout
         rows = max(map(len, self._invitation.rows.values()), default=1)
-        return max(1, _ROOM // (8 * self._layout.dim * rows))
+        kept = sum(array.nbytes for array in layout.kept.values())
+        return rows * (8 * layout.dim + kept) + _NAMED * len(layout.order)
 
     def _invited(self, nodes: list[int]) -> dict[int, NDArray[np.int64]]:
         """The rows of the replicas that have drawn each of these nodes, for those that any has drawn."""
