@@ -1,7 +1,6 @@
 """Every certifying mechanism over a grid of functions, against the local engine and against hostile nodes."""
 
 import itertools
-import json
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -681,28 +680,6 @@ def test_a_node_struck_from_users_is_not_asked_and_takes_no_other_number(play, n
     assert resumed.faults == [(2, 108, "nameless")]
     with pytest.raises(ValueError, match=r"users says that node 108 is user 0: .* knows it as user 8"):
         play(mechanism, NAMED, users={108: 0})
-
-
-@pytest.mark.parametrize("name", DRAWN_ONCE)
-def test_a_record_that_does_not_tell_whether_users_were_named_lets_only_its_own_nodes_on(
-    play, name, tmp_path
-):
-    def forget():
-        path = tmp_path / "private" / "state.json"
-        record = json.loads(path.read_text())
-        record.pop("named", None)
-        path.write_text(json.dumps(record))
-
-    few = {100 + user: user for user in range(4)}
-    mechanism, both = DRAWN_ONCE[name].altered(rounds=3), few | {504: 4}
-    play(mechanism, few, 1, users=few)
-    forget()
-    groups = name not in UNNAMED  # have always been named
-    resumed, _ = play(mechanism, both, 2, users=both)
-    assert resumed._users == (both if groups else few)
-    if not groups:
-        again, _ = play(mechanism, moved(few) | few, users=None)
-        assert again._users == few
 
 
 @pytest.mark.parametrize(
