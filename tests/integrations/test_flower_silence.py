@@ -285,6 +285,15 @@ def test_the_certificate_and_its_page_say_who_took_part_and_what_epsilon_covers(
     assert "not whether it has joined" in (tmp_path / "PUBLISH.txt").read_text()
 
 
+def test_votes_of_users_who_are_asked_once_say_who_took_part(make, start, make_grid, honest):
+    strategy = make(Partition(pooled=True))
+    start(strategy, make_grid(nodes_of(honest=(honest, 70), silent=(silent, 20))))
+    certificate = strategy.certify(np.tile([[[0.9, 0.1]]], (70, 1, 1)))
+    settings = certificate.settings
+    assert (settings.declared, settings.asked, settings.replied) == (100, 90, 70)
+    assert any("fewer than 50 users" in sentence for sentence in certificate.assumptions)
+
+
 def test_silent_users_change_no_certified_label(make, start, make_grid, flower, reply_with):
     """Any so many of those who replied fall silent: there is no release, or it gives the same label."""
     from flwr.app import Array, ArrayRecord, Message, RecordDict

@@ -155,7 +155,11 @@ class Settings:
         counts = {name: getattr(self, name) for name in TOOK_PART}
         if all(count is None for count in counts.values()):
             return
-        if not self.exact or self.threat.unit is not Unit.USER:
+        mechanism = self.mechanism
+        once = self.exact or (
+            self.counted and mechanism is not None and mechanism.apart and mechanism.rounds == 1
+        )
+        if not once or self.threat.unit is not Unit.USER:
             raise ValueError(
                 f"{', '.join(TOOK_PART)} must be left out: not every user sends one upload, once"
             )

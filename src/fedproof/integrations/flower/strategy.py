@@ -153,6 +153,13 @@ class RoundsStrategy(FederationStrategy):
         return attended_caveats(bound, noise=noise) if self._stacked else ()
 
     @property
+    def _took_part(self) -> dict[str, int]:
+        if not self.mechanism.apart or self.rounds_done != 1:
+            return {}
+        asked, replied = self.metrics[-1]["messages"], int(self.heard.sum())
+        return {"declared": self.num_users, "asked": asked, "replied": replied}
+
+    @property
     def _usual(self) -> dict[str, Any]:
         return {} if self.caveats("levels") or not self._stacked else {"bound": "levels"}
 
