@@ -10,9 +10,27 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from fedproof import exact
+from fedproof.ensemble import Task, train_replicas
+from fedproof.ensemble.task import start_of
+from fedproof.federation import Federation
 from fedproof.integrations import server
 from fedproof.integrations.server import Plan
-from fedproof.mechanisms import Everyone, FixedSize, Flat, Median, PerLayer, Poisson, Quantile, UserFedAvg
+from fedproof.mechanisms import (
+    Bagging,
+    CohortOnce,
+    Everyone,
+    FedAvg,
+    FixedSize,
+    Flat,
+    LocalTraining,
+    Median,
+    NoisyPartition,
+    Partition,
+    PerLayer,
+    Poisson,
+    Quantile,
+    UserFedAvg,
+)
 from fedproof.rounds import clipping as engine_clipping
 from fedproof.rounds.randomness import Stream
 from fedproof.rounds.state import contributions_of
@@ -202,3 +220,85 @@ def test_a_clip_norm_without_a_guarantee_is_refused():
     mechanism = UserFedAvg(rounds=1, noise_multiplier=1.0, sampling=SAMPLINGS[0], clipping=Median())
     with pytest.raises(ValueError, match="must be Flat, PerLayer or Quantile"):
         Plan(mechanism=mechanism, num_users=10, seed=0)
+
+
+# --- the engine and the server, bit for bit -----------------------------------------------------------------
+
+HALF = Poisson(probability=0.5)
+BOTH = {
+    **{
+        f"users, {clipping.kind}": UserFedAvg(
+            rounds=3, noise_multiplier=1.3, sampling=HALF, clip_norm=0.7, clipping=clipping
+        )
+        for clipping in (Flat(), PerLayer(num_layers=1), Quantile())
+    },
+    "users, fixed": UserFedAvg(
+        rounds=3, noise_multiplier=40.0, sampling=FixedSize(cohort=4, users=10), clip_norm=0.01
+    ),
+    "federated averaging": FedAvg(rounds=3, sampling=HALF),
+    "cohorts drawn once": CohortOnce(rounds=3, sampling=HALF, noise_multiplier=2.0),
+    "bagging": Bagging(rounds=3, sampling=FixedSize(cohort=4, users=10)),
+    "groups": Partition(groups=4, rounds=3),
+    "noisy groups": NoisyPartition(groups=4, rounds=3, noise_multiplier=2.0),
+}
+
+
+BOTH |= {  # bits of the operating system, which the two ask for in one order where everybody is drawn
+    f"secure, {clipping.kind}": UserFedAvg(
+        rounds=3, noise_multiplier=1.3, sampling=Everyone(), clip_norm=0.7, clipping=clipping
+    )
+    for clipping in (Flat(), Quantile())
+}
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_given_the_same_updates_engine_and_server_agree_to_the_last_bit(name, known_bits):
+    """Three rounds of every kind that both execute; where bits come from changes nothing."""
+    mechanism, seed, secure = BOTH[name], 5, name.startswith("secure")
+    replicas = range(mechanism.models(10) or 3)
+    federation = Federation(
+        features=np.zeros((10, 5), dtype=np.float32),
+        labels=np.zeros(10, dtype=np.int64),
+        offsets=np.arange(11),
+        test_features=np.zeros((1, 5), dtype=np.float32),
+        test_labels=np.zeros(1, dtype=np.int64),
+        class_names=("a", "b"),
+        name="same updates",
+    )
+    dim = 12
+    sent = np.random.default_rng(0).normal(scale=0.3, size=(3, 10, dim)).astype(np.float32)
+    sent[1, 3, 4], sent[2, 5] = np.nan, 1e30
+
+    def say(contributions, state):
+        members = contributions.members.clamp(min=0)
+        return replace(contributions, updates=torch.from_numpy(sent[state.round])[members])
+
+    task = Task(
+        federation=federation,
+        model="logistic",
+        mechanism=mechanism,
+        local=LocalTraining(),
+        attack=say,
+        seed=seed,
+        secure_noise=secure,
+    )
+    known_bits("same")
+    trained = train_replicas(task, replicas).params.numpy()
+    known_bits("same")
+    plan = Plan(mechanism=mechanism, num_users=10, seed=None if secure else seed, replicas=replicas)
+    state = server.start(plan, start_of(task, 0).numpy())
+    cohorts, noise = server.draw_cohorts(plan), server.noise_streams(plan, state)
+    for round in range(3):
+        count = len(replicas)
+        total = np.zeros((1 if mechanism.noise_multiplier else 2, count, dim))
+        below, replied = np.zeros(count, int), np.zeros(count, int)
+        for user in np.random.default_rng(round).permutation(10):  # in whatever order they reply
+            rows = np.flatnonzero(cohorts[:, round, user])
+            updates = np.tile(sent[round, user].astype(np.float64), (len(rows), 1))
+            bounded = server.bound(plan, updates, state.clip_norms[rows], (dim,))
+            for whole, part in zip(total, server.addends(plan, bounded.updates), strict=True):
+                whole[rows] += part
+            replied[rows] += bounded.finite
+            below[rows] += bounded.finite & ~bounded.clipped
+        state = server.release(plan, state, total.sum(axis=0), below, replied, noise)
+    np.testing.assert_array_equal(state.params, trained)
