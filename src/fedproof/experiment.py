@@ -37,8 +37,19 @@ from fedproof.ensemble.engines import Ensemble, check_all_there, check_engine
 from fedproof.ensemble.fingerprints import engine_version, fingerprint
 from fedproof.ensemble.task import caveats_of, update_bytes, uploads
 from fedproof.federation import Federation
-from fedproof.files import replace_file, replace_rows
-from fedproof.folder import LEDGER, MADE_OF, NOTICE, OBSERVED, RELEASE, ROUNDS, RunFolder, notice, secret_of
+from fedproof.files import replace_file, replace_rows, replacing
+from fedproof.folder import (
+    LABELS,
+    LEDGER,
+    MADE_OF,
+    NOTICE,
+    OBSERVED,
+    RELEASE,
+    ROUNDS,
+    RunFolder,
+    notice,
+    secret_of,
+)
 from fedproof.mechanisms import Caveat, Releases, is_certified, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.models import build
@@ -97,7 +108,9 @@ def run(
         replace_file(folder.path / NOTICE, notice(config, task.mechanism).encode())
         with _timed(seconds, "train"):
             if task.mechanism.releases is Releases.MODEL:
-                scores = _released(config, task, folder, engine)
+                release = load_release(_made_once(config, task, folder, engine))
+                scores = _released(task, folder, release)
+                models: str | None = release.sha256
             else:
                 ensemble = train_ensemble(
                     task,
@@ -109,15 +122,16 @@ def run(
                     progress=partial(progress, "train"),
                 )
                 scores = _kept(config, task, folder, ensemble)
+                models = ensemble.sha256() if is_certified(task.mechanism) else None
         with _timed(seconds, "certify"):
             progress("certify", 0, 1)
-            certificate, curves = _certify(config, task, scores)
+            certificate, curves = _certify(config, task, scores, models)
             limits = {"rule": config.certificate.rule, "seconds": config.certificate.collective_seconds}
             wished = config.certificate.collective
             together = labels_at_once(task, scores, config.threat_model, wished, **limits)
             progress("certify", 1, 1)
         summary = replace(_summary(config, task, scores, certificate, curves, seconds), collective=together)
-        _write(folder.path, certificate, curves, summary)
+        _write(folder.path, certificate, task.federation.test_labels, curves, summary)
     return Run(
         config=config, folder=out, summary=summary, certificate=certificate, federation=task.federation
     )
@@ -241,9 +255,8 @@ def _save_ledger(config: Config, task: Task, num_replicas: int, folder: Path) ->
         save_ledger(ledger, folder / LEDGER)
 
 
-def _released(config: Config, task: Task, folder: RunFolder, engine: str) -> NDArray[np.floating]:
+def _released(task: Task, folder: RunFolder, release: Release) -> NDArray[np.floating]:
     """Scores of the one model of a single release."""
-    release = load_release(_made_once(config, task, folder, engine))
     scores = release.scores(task.federation.test_features)[None]
     return folder.write_scores([scores], scores.shape, "<f8")
 
@@ -284,22 +297,15 @@ def _made_once(config: Config, task: Task, folder: RunFolder, engine: str) -> Pa
 
 
 def _certify(
-    config: Config, task: Task, scores: NDArray[np.float32]
+    config: Config, task: Task, scores: NDArray[np.float32], models: str | None
 ) -> tuple[Certificate | None, tuple[Curve, ...]]:
+    """The certificate that the configuration asks for, and other ways to certify the same scores."""
     if not is_certified(task.mechanism):
         return None, ()
-    section = config.certificate
-    certificate = certify_scores(config, task, scores, task.federation.test_labels)
-    curves = compare(
-        scores,
-        task.federation.test_labels,
-        mechanism=task.mechanism,
-        delta=config.mechanism.delta,
-        failure_probability=section.failure_probability,
-        max_size=section.max_size,
-        rule=section.rule,
-    )
-    return certificate, curves
+    labels = task.federation.test_labels
+    certificate = certify_scores(config, task, scores, labels)
+    certificate = replace(certificate, models_sha256=models, config_sha256=config.fingerprint())
+    return certificate, other_ways(config, certificate, scores, labels)
 
 
 def certify_scores(
@@ -308,6 +314,23 @@ def certify_scores(
     """The certificate that the configuration asks for, from the ensemble's scores."""
     return certify_task(
         task, scores, labels, threat=config.threat_model, seed=secret_of(config), **_asked_for(config)
+    )
+
+
+def other_ways(
+    config: Config, certificate: Certificate, scores: NDArray[np.floating], labels: Integers
+) -> tuple[Curve, ...]:
+    """The curves that stand beside a run's certificate."""
+    mechanism, settings = certificate.mechanism, certificate.settings
+    assert mechanism is not None, "of a run"
+    return compare(
+        scores,
+        labels,
+        mechanism=mechanism,
+        delta=config.mechanism.delta,
+        failure_probability=config.certificate.failure_probability,
+        max_size=settings.max_size,
+        rule=settings.rule,
     )
 
 
@@ -382,9 +405,15 @@ def _of_paper(curves: tuple[Curve, ...]) -> dict[str, Any]:
 
 
 def _write(
-    folder: Path, certificate: Certificate | None, curves: tuple[Curve, ...], summary: RunSummary
+    folder: Path,
+    certificate: Certificate | None,
+    labels: Integers,
+    curves: tuple[Curve, ...],
+    summary: RunSummary,
 ) -> None:
     if certificate is not None:
+        with replacing(folder / LABELS) as file:
+            np.save(file, labels)
         replace_file(folder / "certificate.json", dumps(certificate).encode())
         replace_rows(folder / "metrics.csv", [row for curve in curves for row in curve.rows()])
     (folder / "rounds.csv").unlink(missing_ok=True)  # where an earlier release has put it, to be published

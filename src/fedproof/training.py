@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from fedproof import check
 from fedproof.certificates import Certificate, Group, certify, collective
 from fedproof.certificates.api import settings_for
 from fedproof.certificates.certificate import ONLY_METHOD
+from fedproof.digests import of_all, of_each
 from fedproof.ensemble import Task, one_round, released, train_replicas
 from fedproof.ensemble.task import caveats_of
 from fedproof.mechanisms import Releases
@@ -52,7 +53,15 @@ class Trained:
         threat = ThreatModel(unit=self.task.mechanism.unit, relation=Relation(relation))
         seed = NO_SEED if self.task.secure_noise else KNOWN
         labels = self.task.federation.test_labels
-        return certify_task(self.task, self.scores, labels, threat=threat, seed=seed, **options)
+        found = certify_task(self.task, self.scores, labels, threat=threat, seed=seed, **options)
+        return replace(found, models_sha256=self.sha256)
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the models, or of the release."""
+        if self.release is not None:
+            return self.release.sha256
+        return of_all(of_each({name: values.cpu().numpy() for name, values in self.models.items()}))
 
 
 def train(task: Task, replicas: int | None = None) -> Trained:

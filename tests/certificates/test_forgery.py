@@ -26,7 +26,8 @@ from fedproof.certificates import (
 from fedproof.certificates.api import certificate_of_scores
 from fedproof.certificates.confidence import betting_lower
 from fedproof.certificates.document import checksum
-from fedproof.certificates.scores import betting_order, check_copies, fingerprint, read_array
+from fedproof.certificates.scores import betting_order, check_copies, read_array
+from fedproof.digests import fingerprint
 from fedproof.mechanisms import (
     Bagging,
     Everyone,
@@ -367,7 +368,7 @@ def test_a_failure_probability_of_zero_is_for_what_is_not_estimated(scores):
 def test_settings_of_another_version_do_not_mix(scores):
     certificate = certify(scores, privacy=KNOWN, method="mean")
     old = json.loads(forged(certificate))
-    for name in ("served", "caveats", "stated_assumptions"):
+    for name in ("served", "caveats", "stated_assumptions", "models_sha256", "config_sha256"):
         del old[name]
     old["version"] = 1
     body = {name: value for name, value in old.items() if name != "checksums"}
@@ -406,7 +407,8 @@ def test_means_under_old_rules_are_reported():
     certificate = certify_means(means, mechanism=MECHANISM)
     assert unverified(dumps(certificate)) == ()
     old = json.loads(forged(certificate, version=1, certified_size=[100], top_lower=[1.0], rival_upper=[0.0]))
-    del old["served"], old["caveats"], old["stated_assumptions"]
+    for name in ("served", "caveats", "stated_assumptions", "models_sha256", "config_sha256"):
+        del old[name]
     old |= {"assumptions": version_one.assumptions_of(certificate.settings, exact=True)}
     body = {name: value for name, value in old.items() if name != "checksums"}
     text = json.dumps(body | {"checksums": {name: checksum(value) for name, value in body.items()}})

@@ -22,11 +22,11 @@ from fedproof.certificates.scores import (
     check_labels,
     check_means,
     check_scores,
-    fingerprint,
     input_parts,
     load,
 )
 from fedproof.certificates.soundness import assumptions_of, caveats_of
+from fedproof.digests import fingerprint
 from fedproof.mechanisms import Mechanism, Queries, Releases, is_certified
 from fedproof.mechanisms.caveats import sentences
 from fedproof.threat import ThreatModel

@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -22,7 +22,8 @@ from fedproof.certificates.api import certificate_of_scores, check_any, settings
 from fedproof.certificates.certificate import VERSION, Certificate, CostSettings, Settings
 from fedproof.certificates.confidence import Bound
 from fedproof.certificates.inefficacy import Inefficacy, bounds_of_costs, cost_settings_for
-from fedproof.certificates.scores import Array, check_costs, check_labels, check_means, fingerprint, load
+from fedproof.certificates.scores import Array, check_costs, check_labels, check_means, load
+from fedproof.digests import fingerprint
 from fedproof.mechanisms import Releases
 from fedproof.mechanisms.codec import completed, describe, restore
 
@@ -74,7 +75,7 @@ _KINDS = {
             settings=Settings,
             result=Certificate,
             derived={"sound": "sound", "certified_accuracy": "curve"},
-            later=frozenset({"served", "caveats", "stated_assumptions"}),
+            later=frozenset({"served", "caveats", "stated_assumptions", "models_sha256", "config_sha256"}),
             unusual=frozenset({"rule", "simultaneous"}),
         ),
         _Kind(
@@ -324,7 +325,10 @@ def _recompute(
     if isinstance(certificate, Inefficacy):
         return bounds_of_costs(cost_settings_for(**asked), array)
     again = settings_for(**asked, exact=certificate.num_replicas is None)
-    return certificate_of_scores(again, array, certificate.labels if labels is None else labels)
+    found = certificate_of_scores(again, array, certificate.labels if labels is None else labels)
+    # Of what gave the scores: nothing in them shows it, but the models do.
+    stated = {name: getattr(certificate, name) for name in ("models_sha256", "config_sha256")}
+    return replace(found, **stated)
 
 
 def _first_difference(stated: Any, derived: Any, source: str) -> str:

@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedproof.certificates.scores import read_array, replica_parts
+from fedproof.certificates.scores import read_array
+from fedproof.digests import replica_parts
 
 stdout = Console()
 stderr = Console(stderr=True)

@@ -286,11 +286,9 @@ def predict(
     That is the number of poisoned units that provably cannot change the label.
     """
     from fedproof.certificates.scores import read_array
+    from fedproof.serving import answers
 
-    training()
-    from fedproof.serving import predict as serve
-
-    certificate = serve(folder, np.asarray(read_array(inputs, name="inputs")), device=device)
+    certificate, remarks = answers(folder, np.asarray(read_array(inputs, name="inputs")), device=device)
     prediction, size = list(certificate.prediction), list(certificate.certified_size)
     if json:
         print_json(
@@ -300,6 +298,7 @@ def predict(
                 "failure_probability": certificate.failure_probability,
                 "reasons": list(certificate.reasons),
                 "assumptions": list(certificate.assumptions),
+                "remarks": list(remarks),
                 "sound": certificate.sound,
             }
         )
@@ -310,6 +309,7 @@ def predict(
     ]
     print_table(f"{len(rows)} inputs", ("input", "label", "certified size"), rows)
     say_soundness(certificate.sound, certificate.reasons)
+    say(*remarks)
     if not certificate.settings.certain:
         say("sizes are for inputs that nobody chose after seeing the models, or what they score")
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof import check
+from fedproof.digests import of_all
 from fedproof.ensemble import store
 from fedproof.ensemble.fingerprints import engine_version, fingerprint
 from fedproof.ensemble.memory import part_size_for
@@ -66,6 +67,10 @@ class Ensemble:
         """Diagnostics `(replicas, rounds)` of all replicas, see `RoundReport`."""
         found = [store.read_diagnostics(self.folder, part) for part in self.parts]
         return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+
+    def sha256(self) -> str:
+        """The digest of all models, in their order."""
+        return of_all(chain.from_iterable(store.digests_of(self.folder, part) for part in self.parts))
 
     def round_rows(self) -> list[dict[str, Any]]:
         """Mean over the replicas of what happened in each round."""

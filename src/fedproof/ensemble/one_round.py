@@ -51,7 +51,9 @@ def release(task: Task, keep: list[Integers] | None = None, *, engine: str = "lo
     if mechanism.noise_multiplier and mechanism.honest is None:
         numbers = private_numbers(task.seed, Purpose.NOISE, 0, secure=task.secure_noise)
         total = noised(mechanism, total, numbers.standard_normal(mechanism.upload.shape, dtype=np.float64))
-    return Release(mechanism=mechanism, total=total, anchors=anchors_of(task, mechanism))
+    return Release(
+        mechanism=mechanism, total=total, anchors=anchors_of(task, mechanism), view=task.federation.view
+    )
 
 
 def _spans(task: Task, engine: str) -> list[range]:

@@ -5,7 +5,7 @@
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fedproof import check
 from fedproof.accounting.ledger import Ledger
 from fedproof.certificates import Certificate, certify
 from fedproof.certificates.certificate import ONLY_METHOD
+from fedproof.digests import of_all, of_each
 from fedproof.folder import common_seed
 from fedproof.integrations.flower import files
 from fedproof.integrations.flower.exchange import Fault, exchange
@@ -135,9 +136,14 @@ class FederationStrategy(Strategy):
         options["caveats"] = (*found, *options.get("caveats", ()))
         threat = ThreatModel(relation=Relation(relation))
         certificate = certify(scores, labels, mechanism=self.executed, threat=threat, **options)
+        certificate = replace(certificate, models_sha256=self._sha256(models))
         if self._folder is not None:
             files.write_certificate(self._folder, certificate, scores, labels, models)
         return certificate
+
+    def _sha256(self, models: Mapping[str, NDArray[Any]] | None) -> str | None:
+        """The digest of what will answer new inputs; None where nobody gives it."""
+        return None if models is None else of_all(of_each(models))
 
     def _ledger_of(self, mechanism: Mechanism, releases: int) -> Ledger | None:
         """What so many models of a mechanism cost; None where nothing bounds that."""
