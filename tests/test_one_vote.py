@@ -15,6 +15,7 @@ from fedproof.ensemble import store, train_replicas
 from fedproof.ensemble.task import caveats_of
 from fedproof.experiment import make_task, run
 from fedproof.mechanisms import Partition
+from fedproof.mechanisms.codec import describe
 from fedproof.report.run_page import write_report
 from fedproof.robustness.outcome import run_attack, verdict
 from fedproof.serving import linear_scores, predict
@@ -118,7 +119,7 @@ def test_what_a_node_s_model_answers_does_not_depend_on_how_many_stand_before_it
         path = tmp_path / f"{places}.npz"
         moved = {key: np.roll(each, places, 0) for key, each in models.items()}
         np.savez(path, **moved)
-        about = replace(known, models_sha256=of_all(of_each(moved)))
+        about = replace(known, models_sha256=of_all(describe(known.mechanism), of_each(moved)))
         found.append([np.roll(linear_scores([path], one, about), -places, 0) for one in inputs])
     assert all(np.array_equal(each, found[0]) for each in found)
 

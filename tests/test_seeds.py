@@ -440,14 +440,6 @@ def test_who_trained_may_look_at_every_round(fresh, tmp_path):
         write_report(folder, private=True)
 
 
-def test_rounds_of_earlier_releases_are_found(fresh, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(fresh[0], folder)
-    (folder / "private" / "rounds.csv").rename(folder / "rounds.csv")
-    assert "mean norm" in write_report(folder, private=True).read_text()
-    assert "mean norm" not in write_report(folder).read_text()
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

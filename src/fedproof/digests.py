@@ -49,12 +49,12 @@ def of_each(models: Mapping[str, NDArray[Any]]) -> list[str]:
     ]
 
 
-def of_all(each: Iterable[str]) -> str:
-    """The digest of models in their order, from the digest of each.
+def of_all(said: Any, each: Iterable[str]) -> str:
+    """The digest of models in their order, from the digest of each, and of what is `said` of all of them.
 
     >>> models = {"weight": np.arange(6.0).reshape(3, 2)}
     >>> halves = ({"weight": models["weight"][:1]}, {"weight": models["weight"][1:]})
-    >>> of_all(of_each(models)) == of_all(digest for half in halves for digest in of_each(half))
+    >>> of_all("", of_each(models)) == of_all("", (digest for half in halves for digest in of_each(half)))
     True
     """
-    return hashlib.sha256("\n".join(each).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([said, *each], sort_keys=True).encode()).hexdigest()

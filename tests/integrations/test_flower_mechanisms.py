@@ -30,6 +30,7 @@ from fedproof.mechanisms import (
     Releases,
 )
 from fedproof.mechanisms.caveats import attended_caveats, sentences
+from fedproof.mechanisms.codec import describe
 from fedproof.mechanisms.uploads import Anchors, Ball, NonNegative, Pairs, Rows
 from fedproof.models.networks import linear
 from fedproof.release import load_release
@@ -760,7 +761,8 @@ def test_a_folder_without_a_configuration_serves_new_inputs(
         with pytest.raises(ValueError, match=r"has the digest|as many models each"):
             predict(votes, inputs)
         if len({len(array) for array in named.values()}) == 1:
-            about = replace(made[votes], models_sha256=of_all(of_each(named)))
+            sha256 = of_all(describe(made[votes].mechanism), of_each(named))
+            about = replace(made[votes], models_sha256=sha256)
             (votes / "certificate.json").write_text(dumps(about))
 
     for name, change, message in (

@@ -332,6 +332,9 @@ def report(
     figures: Annotated[
         Path | None, typer.Option(help="Also draw the figures here, with the rows behind each as CSV.")
     ] = None,
+    scores: Annotated[
+        Path | None, typer.Option(help="Of a certificate's file: its scores; default scores.npy beside it.")
+    ] = None,
     private: Annotated[
         bool,
         typer.Option(
@@ -340,22 +343,28 @@ def report(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Write the page of a run or a certificate, and its figures."""
+    """Write the page of a run or a certificate, and its figures.
+
+    Every number is derived again from the scores.
+    """
     from fedproof.report.certificate_page import certificate_charts, certificate_in, write_certificate_report
     from fedproof.report.chart import write_charts
-    from fedproof.report.run_data import read_certificate, write_figures
+    from fedproof.report.run_data import write_figures
     from fedproof.report.run_page import write_report
+    from fedproof.serving import read_certificate
 
     if not folder.exists():
         raise ValueError(f"{folder}: there is no such file or folder")
     alone = certificate_in(folder)
     if alone is not None and private:
         raise ValueError(f"--private: {alone} is a certificate alone, it holds no norms or clipped shares")
+    if alone is None and scores is not None:
+        raise ValueError(f"--scores: {folder} is the folder of a run, whose scores lie in it")
     if alone is None:
         page = write_report(folder, private=private)
         drawn = write_figures(folder, figures) if figures else ()
     else:
-        page = write_certificate_report(folder)
+        page = write_certificate_report(folder, scores)
         drawn = write_charts(certificate_charts(read_certificate(alone)), figures) if figures else ()
     answer({"report": str(page), "figures": list(map(str, drawn))}, page, *drawn, json=json)
 

@@ -35,6 +35,7 @@ from fedproof.threat import changed_in_words
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from fedproof.certificates.comparison import Curve
     from fedproof.pretrain import Pretrained
 
 _LARGE = 1000  # beyond any pixel, standardised number or feature of an encoder
@@ -118,12 +119,12 @@ def _execute(config: Config, out: Path, *, resume: bool, engine: str, device: st
     with progress_bars() as progress:
         result = experiment.run(config, out, resume=resume, engine=engine, device=device, progress=progress)
         progress("report", 0, 1)
-        write_report(out, federation=result.federation)
+        write_report(out, federation=result.federation, curves=result.curves)
         progress("report", 1, 1)
     if json:
         print_json(result.summary.document())
     else:
-        show(result.summary, out)
+        show(result.summary, out, result.curves)
         _doubt_features(result.federation.features)
     return cast(RunSummary, result.summary)
 
@@ -147,7 +148,7 @@ def training() -> Any:
     return experiment
 
 
-def show(summary: RunSummary, out: Path) -> None:
+def show(summary: RunSummary, out: Path, curves: "tuple[Curve, ...] | None" = None) -> None:
     """A run for people."""
     from fedproof.report.run_data import read_run
     from fedproof.report.sections import advice, needs_advice
@@ -177,7 +178,7 @@ def show(summary: RunSummary, out: Path) -> None:
         say(f"every ε is for one {unit} {changed_in_words(summary.epsilon_relation)}")
     if summary.epsilon_unproved is not None:
         say(f"the paper's ε is as published, and no bound here: {summary.epsilon_unproved}")
-    limits = advice(read_run(out, pictures=False)) if needs_advice(summary) else ()
+    limits = advice(read_run(out, pictures=False, curves=curves)) if needs_advice(summary) else ()
     if limits:
         say("why so little is certified, and what to try:", *(f"  - {sentence}" for sentence in limits))
     if summary.secure_noise:

@@ -20,6 +20,7 @@ from fedproof.digests import of_all, of_each
 from fedproof.encoders.load import seen
 from fedproof.files import read_npz
 from fedproof.folder import CERTIFICATE, CONFIG, MODELS, RELEASE, read_config
+from fedproof.mechanisms.codec import describe
 from fedproof.release import ERROR, Release, load_release
 
 _BEYOND = 1e-6  # of the largest public number: what rounding may add
@@ -208,7 +209,8 @@ def linear_scores(
         raise ValueError(f"inputs have shape {inputs.shape}, must be (inputs, features)")
     rows = numbers(inputs).astype(np.float64)
     parts = [read_models(path) for path in paths]
-    sha256 = of_all(digest for part in parts for digest in of_each(part))
+    each = (digest for part in parts for digest in of_each(part))
+    sha256 = of_all(describe(certificate.mechanism), each)
     check_about(certificate, sha256, " and ".join(map(str, paths)), named)
     return np.concatenate([_softmax(part, rows, path) for part, path in zip(parts, paths, strict=True)])
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from fedproof.accounting.ledger import Ledger, load_ledger
-from fedproof.certificates import Certificate
+from fedproof.certificates import Certificate, verify
 from fedproof.certificates.scores import read_array
 from fedproof.digests import of_all, of_each
 from fedproof.folder import CERTIFICATE, CONFIG, LABELS, LEDGER, MODELS, RELEASE, read_config
 from fedproof.mechanisms import is_private
+from fedproof.mechanisms.codec import describe
 from fedproof.serving import check_about, check_config, read_models, release_of
 
 
@@ -30,6 +31,20 @@ def contradictions(
     return tuple(_contradictions(certificate, folder, named))
 
 
+def check_follows(certificate: Certificate, file: Path, scores: Path, labels: Path | None) -> None:
+    """Raise ValueError unless a certificate follows from its scores, and nothing beside it says otherwise."""
+    if not scores.is_file():
+        raise ValueError(f"{scores} is not there, from which {file} is derived again: give --scores")
+    check_ledger(certificate, file.parent, file)
+    try:
+        differences = verify(file.read_bytes(), scores, labels)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    wrong = (*contradictions(certificate, file.parent, file), *(f"{file}: {one}" for one in differences))
+    if wrong:
+        raise ValueError(wrong[0])
+
+
 def models_beside(certificate: Certificate, folder: Path) -> tuple[Path, ...]:
     """The files of the models, or of the release, in a folder; none if they are not there."""
     if certificate.settings.exact:
@@ -42,7 +57,7 @@ def models_beside(certificate: Certificate, folder: Path) -> tuple[Path, ...]:
 
 
 def _contradictions(certificate: Certificate, folder: Path, named: Path | str) -> Iterator[str]:
-    for check in (_models, _config, _labels, _ledger):
+    for check in (_models, _config, _labels, check_ledger):
         try:
             check(certificate, folder, named)
         except ValueError as error:
@@ -54,7 +69,8 @@ def _models(certificate: Certificate, folder: Path, named: Path | str) -> None:
     if certificate.settings.exact and paths:
         release_of(paths[0], certificate, named)
     elif paths:
-        sha256 = of_all(digest for path in paths for digest in of_each(read_models(path)))
+        each = (digest for path in paths for digest in of_each(read_models(path)))
+        sha256 = of_all(describe(certificate.mechanism), each)
         check_about(certificate, sha256, paths[0].parent if len(paths) > 1 else paths[0], named)
 
 
@@ -71,8 +87,8 @@ def _labels(certificate: Certificate, folder: Path, named: Path | str) -> None:
             raise ValueError(f"{path} holds other labels than {named}")
 
 
-def _ledger(certificate: Certificate, folder: Path, named: Path | str) -> None:
-    """The ledger counts at least the models that are certified, of the mechanism that is certified."""
+def check_ledger(certificate: Certificate, folder: Path, named: Path | str) -> None:
+    """Raise ValueError unless a ledger in the folder counts the models that are certified, or more."""
     path, mechanism = folder / LEDGER, certificate.mechanism
     if not path.is_file() or mechanism is None or not is_private(mechanism):
         return

@@ -17,6 +17,7 @@ from fedproof.ensemble import predict as predict_scores
 from fedproof.ensemble.engines import plan_for
 from fedproof.experiment import ensemble_size, make_task
 from fedproof.folder import CONFIG, read_config, seed_of
+from fedproof.mechanisms.codec import describe
 from fedproof.models.model import Layout, as_inputs
 from fedproof.serving import check_about, check_config, data_section, numbers
 
@@ -56,7 +57,7 @@ def answers_of(
         for some in torch.split(params, 1 if task.mechanism.apart else len(params)):
             placed = some.to(torch_device, task.dtype, copy=True)
             scores.append(predict_scores(model, placed, rows, cells=1 << 16))
-    return np.concatenate(scores), of_all(chain.from_iterable(digests))
+    return np.concatenate(scores), of_all(describe(task.mechanism), chain.from_iterable(digests))
 
 
 def _as_seen(task: Task, inputs: NDArray[np.generic], folder: Path, device: str) -> NDArray[np.generic]:

@@ -25,6 +25,7 @@ from fedproof.integrations.flower import files
 from fedproof.integrations.flower.exchange import Fault, exchange
 from fedproof.mechanisms import Caveat, Mechanism, Releases, is_private
 from fedproof.mechanisms.caveats import sentences
+from fedproof.mechanisms.codec import describe
 from fedproof.threat import Relation, ThreatModel
 
 LOG = logging.getLogger("flwr")
@@ -143,7 +144,7 @@ class FederationStrategy(Strategy):
 
     def _sha256(self, models: Mapping[str, NDArray[Any]] | None) -> str | None:
         """The digest of what will answer new inputs; None where nobody gives it."""
-        return None if models is None else of_all(of_each(models))
+        return None if models is None else of_all(describe(self.executed), of_each(models))
 
     def _ledger_of(self, mechanism: Mechanism, releases: int) -> Ledger | None:
         """What so many models of a mechanism cost; None where nothing bounds that."""

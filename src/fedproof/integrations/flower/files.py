@@ -22,6 +22,7 @@ from fedproof.digests import of_all, of_each
 from fedproof.files import locked, replace_file, replacing
 from fedproof.folder import CERTIFICATE, CONFIG, MODELS, NOTICE, PRIVATE, RELEASE
 from fedproof.integrations.server import Params, State
+from fedproof.mechanisms.codec import describe
 from fedproof.release import Release
 
 _RECORD = f"{PRIVATE}/state.json"
@@ -296,7 +297,8 @@ def write_certificate(
             with replacing(folder / f"{name}.npy") as file:
                 np.save(file, array)
     if models is not None:
-        certificate = replace(certificate, models_sha256=of_all(of_each(models)))
+        sha256 = of_all(describe(certificate.mechanism), of_each(models))
+        certificate = replace(certificate, models_sha256=sha256)
         with replacing(folder / MODELS) as file:
             np.savez(file, allow_pickle=False, **models)
     replace_file(folder / CERTIFICATE, dumps(certificate).encode())
