@@ -351,7 +351,7 @@ def report(
     from fedproof.report.chart import write_charts
     from fedproof.report.run_data import write_figures
     from fedproof.report.run_page import write_report
-    from fedproof.serving import read_certificate
+    from fedproof.serving.beside import read_certificate
 
     if not folder.exists():
         raise ValueError(f"{folder}: there is no such file or folder")

@@ -30,11 +30,12 @@ from fedproof.config import Config, load_config, parse_config, validated
 from fedproof.files import replace_file
 from fedproof.folder import NOTICE, OBSERVED, read_config
 from fedproof.summary import RunSummary
-from fedproof.threat import changed_in_words
+from fedproof.threat import Relation, changed_in_words
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from fedproof.certificates import Certificate
     from fedproof.certificates.comparison import Curve
     from fedproof.pretrain import Pretrained
 
@@ -296,6 +297,7 @@ def predict(
             {
                 "prediction": prediction,
                 "certified_size": size,
+                "threat": {"unit": certificate.threat.unit, "relation": certificate.threat.relation},
                 "failure_probability": certificate.failure_probability,
                 "reasons": list(certificate.reasons),
                 "assumptions": list(certificate.assumptions),
@@ -310,9 +312,23 @@ def predict(
     ]
     print_table(f"{len(rows)} inputs", ("input", "label", "certified size"), rows)
     say_soundness(certificate.sound, certificate.reasons)
-    say(*remarks)
+    say(_what_sizes_are(certificate), *remarks)
     if not certificate.settings.certain:
         say("sizes are for inputs that nobody chose after seeing the models, or what they score")
+
+
+def _what_sizes_are(certificate: "Certificate") -> str:
+    """Against whom sizes hold, and how sure that is."""
+    from fedproof.report.words import covered, how_sure
+
+    threat, settings = certificate.threat, certificate.settings
+    done = "join" if threat.relation == Relation.JOIN else "are replaced"
+    chance = covered(certificate.failure_probability, settings.bound)
+    sure = "means are taken as exact" if chance is None else how_sure(chance)
+    whom = (
+        "" if settings.certain else " for all inputs together" if settings.simultaneous else " for each input"
+    )
+    return f"sizes are numbers of {threat.unit}s that {done}: {sure}{whom}"
 
 
 def bench(

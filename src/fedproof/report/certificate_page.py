@@ -15,8 +15,7 @@ from fedproof.report.run_data import accuracy_chart, sizes_chart
 from fedproof.report.run_page import accuracy, checks, classes, granted, header, size_tile, sizes, tile
 from fedproof.report.sections import epsilons, moved, published
 from fedproof.report.words import claim, covered, percent, plural, rounded_up
-from fedproof.serving import read_certificate
-from fedproof.serving.beside import check_follows
+from fedproof.serving.beside import check_follows, read_certificate
 from fedproof.threat import changed_in_words
 
 

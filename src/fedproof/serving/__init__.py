@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.certificates import Certificate, loads
+from fedproof.certificates import Certificate
 from fedproof.certificates.api import certificate_of_scores
-from fedproof.config import Config
 from fedproof.digests import of_all, of_each
 from fedproof.encoders.load import seen
-from fedproof.files import read_npz
 from fedproof.folder import CERTIFICATE, CONFIG, MODELS, RELEASE, read_config
 from fedproof.mechanisms.codec import describe
-from fedproof.release import ERROR, Release, load_release
+from fedproof.release import ERROR, Release
+from fedproof.serving.beside import check_about, contradictions, read_certificate, read_models, release_of
 
 _BEYOND = 1e-6  # of the largest public number: what rounding may add
 _SHOWN = 5  # inputs that are named
@@ -50,6 +49,8 @@ def answers(
     known = read_certificate(folder / CERTIFICATE)
     remarks: tuple[str, ...] = ()
     scores: NDArray[np.floating]
+    for wrong in contradictions(known, folder, models=False):
+        raise ValueError(wrong)
     if known.settings.exact:
         release = release_of(folder / RELEASE, known)
         ready, remarks = _as_seen(release, inputs, data_section(folder), device)
@@ -66,46 +67,6 @@ def answers(
     settings = replace(known.settings, stated_assumptions=(*known.settings.stated_assumptions, *remarks))
     digests = {name: getattr(known, name) for name in ("models_sha256", "config_sha256")}
     return replace(certificate_of_scores(settings, scores, None), **digests), remarks
-
-
-def read_certificate(path: Path) -> Certificate:
-    """The certificate of a file; ValueError that names the file if it is none."""
-    try:
-        return loads(path.read_bytes())
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def check_about(
-    certificate: Certificate, sha256: str, path: Path | str, named: Path | str = CERTIFICATE
-) -> None:
-    """Raise ValueError unless these are the models or the release that a certificate names."""
-    known = certificate.models_sha256
-    if known is None:
-        raise ValueError(f"{named} names no models (models_sha256), so {path} cannot be served under it")
-    if known != sha256:
-        raise ValueError(f"{path} has the digest {sha256[:16]}…, {named} is about {known[:16]}…")
-
-
-def check_config(
-    certificate: Certificate, config: Config, path: Path, named: Path | str = CERTIFICATE
-) -> None:
-    """Raise ValueError unless this is the configuration that a certificate names."""
-    known, found = certificate.config_sha256, config.fingerprint()
-    if known != found:
-        told = "none" if known is None else f"{known[:16]}…"
-        raise ValueError(f"{path} has the digest {found[:16]}…, {named} was made by {told}")
-
-
-def release_of(path: Path, certificate: Certificate, named: Path | str = CERTIFICATE) -> Release:
-    """The release in a file; ValueError unless it is the one that a certificate is about."""
-    release = load_release(path)
-    check_about(certificate, release.sha256, path, named)
-    if release.mechanism != certificate.mechanism:
-        raise ValueError(f"{path} is of another mechanism than {named} says")
-    return release
 
 
 # --- inputs -------------------------------------------------------------------------------------------------
@@ -213,24 +174,6 @@ def linear_scores(
     sha256 = of_all(describe(certificate.mechanism), each)
     check_about(certificate, sha256, " and ".join(map(str, paths)), named)
     return np.concatenate([_softmax(part, rows, path) for part, path in zip(parts, paths, strict=True)])
-
-
-def read_models(path: Path) -> dict[str, NDArray[Any]]:
-    """Named parameters `(models, ...)` of a `.npz` or `.safetensors` file."""
-    if path.suffix != ".safetensors":
-        found = read_npz(path)
-    else:
-        from safetensors import SafetensorError  # here: whoever trains has it, and writes such files
-        from safetensors.numpy import load
-
-        try:
-            found = load(path.read_bytes())
-        except (OSError, SafetensorError) as error:
-            raise ValueError(f"{path}: no whole safetensors file: {error}") from error
-    lengths = {values.shape[:1] for values in found.values()}
-    if len(lengths) != 1 or lengths == {()}:
-        raise ValueError(f"{path}: must hold parameters of as many models each")
-    return found
 
 
 def _softmax(named: dict[str, NDArray[Any]], inputs: NDArray[np.float64], path: Path) -> NDArray[np.floating]:
