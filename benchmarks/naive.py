@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from fedproof import exact
 from fedproof.ensemble.task import Task, cohort_size, start_of
 from fedproof.mechanisms import (
     InstanceFedAvg,
@@ -27,7 +28,7 @@ from fedproof.mechanisms import (
 from fedproof.models.model import as_inputs, load
 from fedproof.models.precision import all_digits
 from fedproof.rounds.local import Augment, at_epoch
-from fedproof.rounds.randomness import Stream, data_order, draw
+from fedproof.rounds.randomness import Stream, data_order, draw, noise
 from fedproof.rounds.state import class_balance
 from fedproof.seeds import Lots, Purpose, cohorts_of
 
@@ -56,7 +57,7 @@ def train_one(task: Task, replica: int) -> Tensor:
             total = server.private_sum(updates, params)
         else:
             total = sum(users.updates(params, members, round), torch.zeros_like(params))
-        params = params + total / server.divisor
+        params = (params.double() + total.double() / server.divisor).to(params.dtype)
     return params
 
 
@@ -167,11 +168,11 @@ class _Server:
             clip_norm=getattr(task.mechanism, "clip_norm", 1.0),
         )
 
-    def normal(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Standard normal numbers."""
-        numbers = torch.empty(shape, dtype=dtype, device=self.task.device)
-        self.noise.normal_(numbers)
-        return numbers
+    def noisy(self, totals: Tensor, grid: exact.Grid) -> Tensor:
+        """Float64 sums `(rows, numbers)` on the nearest places of a grid, and noise."""
+        scale = torch.full((len(totals), 1), float(grid.scale), dtype=torch.float64, device=totals.device)
+        drawn = noise([self.noise], [len(totals)], totals.shape[1], scale)
+        return (torch.round(totals / grid.step) + drawn) * grid.step
 
     def private_sum(self, updates: list[Tensor], like: Tensor) -> Tensor:
         """Sum of the clipped updates plus noise, from the definitions; without privacy the sum alone."""
@@ -181,7 +182,7 @@ class _Server:
             return sum(updates, torch.zeros_like(like)) * (self.divisor / max(1, len(updates)))
         if not mechanism.noise_multiplier:
             return sum(updates, torch.zeros_like(like))
-        total, noise = torch.zeros_like(like), self.normal(len(like), dtype=like.dtype)
+        total, found = torch.zeros_like(like, dtype=torch.float64), []
         clipping = mechanism.clipping
         layered = isinstance(clipping, PerLayer | PerLayerMedian)
         begin = 0
@@ -190,10 +191,21 @@ class _Server:
             norms = [float(update[part].double().norm()) for update in updates]
             from_cohort = isinstance(clipping, Median | PerLayerMedian) and norms
             bound = float(np.median(norms)) if from_cohort else self.clip_norm
+            grid = exact.grid_of(mechanism.noise_multiplier, bound)
+            room = 1 - (8 + len(like)) * 2.0**-52
             for update, norm in zip(updates, norms, strict=True):
-                total[part] += update[part] * min(1.0, bound / norm)
-            total[part] += mechanism.noise_multiplier * bound * noise[part]
+                short = update[part].double() * (bound * room / grid.step / max(norm, bound))
+                total[part] += torch.trunc(short) * grid.step
+            found.append(grid)
             begin += size
+        sizes = self.task.model.layout.layer_sizes if layered else (len(like),)
+        steps, scales = (
+            torch.tensor([float(getattr(grid, name)) for grid in found], dtype=torch.float64)
+            .repeat_interleave(torch.tensor(sizes))
+            .to(like.device)
+            for name in ("step", "scale")
+        )
+        total += noise([self.noise], [1], len(like), scales.unsqueeze(0))[0] * steps
         if isinstance(clipping, Quantile):
             self.adapt(clipping, updates)
         return total
@@ -214,8 +226,10 @@ class _Server:
     def adapt(self, clipping: Quantile, updates: list[Tensor]) -> None:
         """Take a step of the clip norm towards the target quantile."""
         bits = sum((float(update.double().norm()) <= self.clip_norm) - 0.5 for update in updates)
-        noise = clipping.count_noise_std * float(self.normal(1, dtype=torch.float64))
-        share = (bits + noise) / self.divisor + 0.5
+        # Of norm 1/2 each.
+        grid = exact.grid_of(2 * clipping.count_noise_std, 0.5)
+        noisy = float(self.noisy(torch.full((1, 1), bits, dtype=torch.float64), grid))
+        share = noisy / self.divisor + 0.5
         self.clip_norm *= float(np.exp(-clipping.learning_rate * (share - clipping.target)))
 
 
@@ -242,12 +256,15 @@ class _PrivateUsers:
         steps = mechanism.local_steps if isinstance(mechanism, InstanceFedAvg) else 1
         for step in range(steps):
             batches = self._batches(step, round * steps + step)
-            noise = self.server.normal(len(members), len(params), dtype=params.dtype)
-            for row, (user, module) in zip(noise, modules.items(), strict=True):
-                batch, divisor = batches[user]
-                total = self.plain.clipped_sum(module, batch, mechanism.clip_norm)
-                noisy = total + mechanism.noise_multiplier * mechanism.clip_norm * row
-                self.plain.step(module, optimizers[user], noisy / divisor)
+            grid = exact.grid_of(mechanism.noise_multiplier, mechanism.clip_norm)
+            short = mechanism.clip_norm - exact.room_for_rounding(grid, len(params))
+            totals = [
+                self.plain.clipped_sum(module, batches[user][0], short).double()
+                for user, module in modules.items()
+            ]
+            for total, user in zip(self.server.noisy(torch.stack(totals), grid), modules, strict=True):
+                gradient = (total / batches[user][1]).to(params.dtype)
+                self.plain.step(modules[user], optimizers[user], gradient)
         for user, module in modules.items():
             state = optimizers[user].state
             self.momentum[user] = {
@@ -305,10 +322,11 @@ def _noisy_step(
 ) -> Tensor:
     """What one noisy step on all drawn instances changes."""
     module = plain.fresh(params)
-    total = plain.clipped_sum(module, torch.from_numpy(members).to(params.device), mechanism.clip_norm)
-    noise_std = mechanism.noise_multiplier * mechanism.clip_norm
-    noisy = total + noise_std * server.normal(len(params), dtype=params.dtype)
-    plain.step(module, plain.optimizer(module), noisy / server.divisor)
+    grid = exact.grid_of(mechanism.noise_multiplier, mechanism.clip_norm)
+    short = mechanism.clip_norm - exact.room_for_rounding(grid, len(params))
+    total = plain.clipped_sum(module, torch.from_numpy(members).to(params.device), short)
+    noisy = server.noisy(total.double().unsqueeze(0), grid)[0] / server.divisor
+    plain.step(module, plain.optimizer(module), noisy.to(params.dtype))
     return plain.flat(module) - params
 
 

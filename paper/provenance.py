@@ -25,7 +25,6 @@ from fedproof.attacks import ATTACKS
 from fedproof.digests import fingerprint
 from fedproof.ensemble import Task
 from fedproof.ensemble.task import start_of
-from fedproof.mechanisms.local_training import LATER
 from paper.published import FILE
 from paper.rows import MeasuredRow, Rows
 from paper.same import OF_ONE_POINT, is_same
@@ -70,6 +69,12 @@ class Change:
     what: str
 
 
+_NOTHING = {"stretch": 0.0, "bend": 0.0}
+"""Keys of `[mechanism]` that not all rows were measured with, at values that leave everything as it is."""
+
+_GONE = {"data": {"features": "pixels"}}
+"""Keys that all rows were measured with, at values that left everything as it is without them."""
+
 CHANGES = (
     Change(
         attacks=frozenset({"min-max", "min-sum"}),
@@ -83,7 +88,7 @@ def decided_by(point: Point) -> dict[str, str]:
     panel, config = point.panel, point.config
     said = panel.model_dump(mode="json", include={"measure", "attacks", "sizes", "taus"})
     settings = point.said()
-    said["config"] = None if settings is None else _without_later(settings)
+    said["config"] = None if settings is None else _as_measured(settings)
     parts = {
         OF_ONE_POINT: _short(json.dumps(said, sort_keys=True).encode()),
         "measuring": _measuring(("computed.py",) if config is None else _MEASURING),
@@ -107,12 +112,12 @@ def decided_by(point: Point) -> dict[str, str]:
     return parts
 
 
-def _without_later(said: dict[str, Any]) -> dict[str, Any]:
-    """A configuration without keys that came later, where these have the value that does nothing."""
-    for key, nothing in LATER.items():
+def _as_measured(said: dict[str, Any]) -> dict[str, Any]:
+    """A configuration as rows were measured with it: keys that do nothing stay out of its hash, or in it."""
+    for key, nothing in _NOTHING.items():
         if said["mechanism"].get(key) == nothing:
             del said["mechanism"][key]
-    return said
+    return said | {table: said[table] | keys for table, keys in _GONE.items()}
 
 
 def commit() -> str | None:

@@ -12,8 +12,8 @@ from fedproof.sweep import check_same_data, compare
 from tests import tiny as shared
 from tests.commands import fedproof
 
-SAMPLED = ("mechanism.noise_multiplier=0", "mechanism.pooled=true", "certificate.method=vote")
-ONCE = ("mechanism.kind=cohort-once", "mechanism.sampling=fixed", "mechanism.cohort=2", *SAMPLED)
+SAMPLED = ("mechanism.pooled=true", "certificate.method=vote")
+ONCE = ("mechanism.kind=bagging", "mechanism.sampling=fixed", "mechanism.cohort=2", *SAMPLED)
 GROUPS = ("mechanism.kind=partition", "mechanism.groups=8", *SAMPLED)
 
 
@@ -122,7 +122,12 @@ def test_what_is_sent_up_is_counted():
     bagged = make_task(tiny(*ONCE, "threat.unit=instance", "mechanism.cohort=10"), "cpu")
     assert uploads(bagged) == 2 * 10
     # With noise a round is one step on all that were drawn.
-    noisy = ("threat.unit=instance", "mechanism.cohort=10", "mechanism.noise_multiplier=1")
+    noisy = (
+        "mechanism.kind=cohort-once",
+        "threat.unit=instance",
+        "mechanism.cohort=10",
+        "mechanism.noise_multiplier=1",
+    )
     assert uploads(make_task(tiny(*ONCE, *noisy, "mechanism.rounds=3"), "cpu")) == 3 * 10
     assert update_bytes(bagged) == 4 * (64 * 2 + 2)
 
@@ -138,6 +143,7 @@ def test_the_examples_are_on_the_same_data_and_cover_every_kind(folder):
     assert kinds == {
         ("user-fedavg", "user"),
         ("one-round", "user"),
+        ("bagging", "user"),
         ("cohort-once", "user"),
         ("cohort-once", "instance"),
         ("partition", "user"),

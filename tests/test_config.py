@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedproof.config import Config, load_config, parse_config
-from fedproof.folder import read_config
 from fedproof.mechanisms import (
     Everyone,
     FedAvg,
@@ -213,19 +212,6 @@ def test_the_default_configuration_needs_a_cohort_only():
     assert Config.model_validate({"mechanism": {"cohort": 5}}).data.name == "digits"
 
 
-def test_directories_of_earlier_releases_hold_every_key_and_still_load(tmp_path):
-    config = parse("[mechanism]\nkind = 'partition'\ngroups = 4\n[certificate]\nmethod = 'vote'")
-    whole = config.model_dump(mode="json")
-    old = {name: {k: v for k, v in table.items() if v is not None} for name, table in whole.items()}
-    assert {"noise_multiplier", "clip_norm", "sampling"} <= set(old["mechanism"])
-    (tmp_path / "config.toml").write_text(tomli_w.dumps(old))
-    assert read_config(tmp_path) == config
-    kept = tomllib.loads(config.to_toml())["mechanism"]
-    assert not {"noise_multiplier", "clip_norm", "sampling"} & set(kept)
-    with pytest.raises(ValueError, match=r"data\.dirichlet_alpha = 0\.5 belongs to partition = 'dirichlet'"):
-        load_config(tmp_path / "config.toml")
-
-
 def test_another_kind_leaves_behind_what_the_file_said_for_the_old_one():
     text = "[mechanism]\ncohort = 2\nnoise_multiplier = 3.0\nclip_norm = 0.5"
     config = parse(text, "mechanism.kind=partition", "mechanism.groups=3", "certificate.method=vote")
@@ -351,7 +337,7 @@ def written(name, key, value):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_key_that_decides_nothing_is_refused_and_named(name, tmp_path):
+def test_a_key_that_decides_nothing_is_refused_and_named(name):
     config = parse(tomli_w.dumps(document(name)))
     assert parse(config.to_toml()) == config
     for key, value in (EVERYWHERE | IDLE[name]).items():
@@ -359,8 +345,6 @@ def test_a_key_that_decides_nothing_is_refused_and_named(name, tmp_path):
         with pytest.raises(ValueError, match=rf"test\.toml: {key} = .* ({WORDS}) ") as caught:
             parse(text)
         assert "\n" not in str(caught.value)
-        (tmp_path / "config.toml").write_text(text)
-        assert read_config(tmp_path) == config  # of an earlier release: the key said nothing
 
 
 def test_where_keys_decide_something_they_are_welcome():

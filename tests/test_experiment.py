@@ -444,14 +444,14 @@ def test_instance_level_runs_end_in_a_sound_certificate(tmp_path, overrides):
 
 
 ONCE = ("mechanism.kind=cohort-once", "mechanism.sampling=fixed", "mechanism.cohort=3")
+BAGGING = ("mechanism.kind=bagging", *ONCE[1:])
 
 
 @pytest.mark.parametrize("pooled", ["true", "false"])
 @pytest.mark.parametrize("relation", ["replace", "join"])
 def test_a_cohort_drawn_once_is_certified_without_privacy(tmp_path, pooled, relation):
     config = tiny(
-        *ONCE,
-        "mechanism.noise_multiplier=0",
+        *BAGGING,
         f"mechanism.pooled={pooled}",
         f"threat.relation={relation}",
         "certificate.method=vote",
@@ -477,8 +477,8 @@ def test_the_hybrid_has_both_guarantees(tmp_path):
 
 
 def test_a_privacy_budget_needs_privacy(tmp_path):
-    config = tiny(*ONCE, "mechanism.noise_multiplier=0", "ensemble.max_epsilon=1")
-    with pytest.raises(ValueError, match="cohort-once has no finite epsilon"):
+    config = tiny(*BAGGING, "ensemble.max_epsilon=1")
+    with pytest.raises(ValueError, match="bagging has no finite epsilon"):
         run(config, tmp_path / "run")
 
 
@@ -512,7 +512,8 @@ def test_who_joins_cohorts_of_fixed_size_is_certified_from_end_to_end(tmp_path, 
         (("mechanism.shift=-1",), "mechanism.shift"),
         (("mechanism.stretch=0.5",), "mechanism.stretch"),
         (("mechanism.bend=-1",), "mechanism.bend"),
-        (("mechanism.noise_multiplier=0", "certificate.method=paper"), "'paper' asks for privacy"),
+        (("mechanism.noise_multiplier=0",), "without noise use kind = 'bagging'"),
+        (("mechanism.kind=bagging", "certificate.method=paper"), "'paper' asks for privacy"),
         (("certificate.collective=[1]",), "which mechanism.kind = 'cohort-once' does not have"),
     ],
 )
@@ -527,7 +528,7 @@ PARTITION = ("mechanism.kind=partition", "mechanism.groups=8", "certificate.meth
 @pytest.mark.parametrize("rule", ["plurality", "pairwise", "run-off"])
 def test_a_partition_is_certified_with_certainty(tmp_path, rule):
     result = run(tiny(*PARTITION, "mechanism.pooled=true", f"certificate.rule={rule}"), tmp_path / "run")
-    assert result.summary.rule == (None if rule == "plurality" else rule)
+    assert result.summary.rule == rule
     own = [result.certificate.curve[size] for size in (0, 1)]
     assert [read_run(tmp_path / "run").curves[0].at(size) for size in (0, 1)] == own
     again = predict(tmp_path / "run", result.federation.test_features[:5])
@@ -576,12 +577,12 @@ def test_bad_partitions_are_refused(overrides, message):
         tiny(*PARTITION, *overrides)
 
 
-INSTANCES = ("threat.unit=instance", "mechanism.pooled=true", "mechanism.noise_multiplier=0")
+INSTANCES = ("threat.unit=instance", "mechanism.pooled=true")
 
 
 @pytest.mark.parametrize(
     ("overrides", "units"),
-    [(PARTITION, 8), ((*ONCE, "mechanism.cohort=40", "certificate.method=vote"), 40)],
+    [(PARTITION, 8), ((*BAGGING, "mechanism.cohort=40", "certificate.method=vote"), 40)],
     ids=["deep partition", "bagging"],
 )
 def test_instances_are_a_unit_of_their_own(tmp_path, overrides, units):
@@ -652,6 +653,6 @@ def test_instances_need_pooled_training_and_enough_of_them(tmp_path):
         tiny(*PARTITION, "threat.unit=instance")
     with pytest.raises(ValueError, match=r"groups = 9999 must be at most the number of instances = \d+"):
         run(tiny(*PARTITION, *INSTANCES, "mechanism.groups=9999"), tmp_path / "groups")
-    for name, drawn in {"bagging": (*ONCE, *INSTANCES), "hybrid": DRAWN}.items():
+    for name, drawn in {"bagging": (*BAGGING, *INSTANCES), "hybrid": DRAWN}.items():
         with pytest.raises(ValueError, match=r"cohort = 9999 must be at most the number of instances = \d+"):
             run(tiny(*drawn, "mechanism.cohort=9999"), tmp_path / name)

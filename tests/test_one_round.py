@@ -12,7 +12,7 @@ from fedproof.config import parse_config
 from fedproof.experiment import run
 from fedproof.mechanisms import Local, OneRound
 from fedproof.mechanisms.uploads import Ball, Rows
-from fedproof.release import Release, noised
+from fedproof.release import Release, check_units
 from fedproof.report.run_page import write_report
 from fedproof.serving import predict
 from tests.commands import fedproof
@@ -249,16 +249,11 @@ def test_what_does_not_go_with_one_release_and_its_draws(change, message):
         parse_config(SMOOTHED.replace("smoothing = 2.0\n", ""), "test")
 
 
-def test_noise_with_last_digits_beyond_the_grid_is_refused():
-    mechanism = OneRound(upload=Ball(features=2, classes=2), noise_multiplier=2.0**18)
-    total = np.ones((2, 2), dtype=np.int64)
-    with pytest.raises(
-        ValueError, match=r"noise_multiplier = 262144.0 must be at most \d+: sums have 64 bits"
-    ):
-        noised(mechanism, total, np.zeros((2, 2)))
-    largest = replace(mechanism, noise_multiplier=2.0**17 / mechanism.upload.norm)
-    made = [noised(largest, total, normal) for normal in np.random.default_rng(0).normal(size=(400, 2, 2))]
-    assert 0.4 < np.mean(np.array(made) % 2) < 0.6  # the last digit tells nothing
+def test_noise_on_whose_grid_nothing_is_left_is_refused():
+    with pytest.raises(ValueError, match=r"must be at most 1.31e.05 for vectors of 4 numbers"):
+        OneRound(upload=Ball(features=2, classes=2), noise_multiplier=2.0**20)
+    with pytest.raises(ValueError, match=r"are more than .*, whose sum is exact beside noise_multiplier = 2"):
+        check_units(OneRound(upload=Ball(features=2, classes=2), noise_multiplier=2.0), 2**40)
 
 
 def test_a_release_answers_under_its_own_certificate_alone(tmp_path):
@@ -267,7 +262,7 @@ def test_a_release_answers_under_its_own_certificate_alone(tmp_path):
     local = Local(upload=Rows(features=3, classes=2), noise_multiplier=2.0, honest=5)
     inputs = np.eye(3)
     for made, certified in ((central, central), (local, central), (central, local)):
-        release = Release(mechanism=made, total=np.array([[2**36, 0]] * 3))
+        release = Release(mechanism=made, total=np.array([[round(16 / made.grid.step), 0]] * 3))
         release.save(tmp_path / "release.npz")
         certificate = certify(release.scores(inputs)[None], mechanism=certified, method="exact")
         certificate = replace(certificate, models_sha256=replace(release, mechanism=certified).sha256)

@@ -89,7 +89,8 @@ def small(**changes):
     """A release of three heads' worth of weights on four features."""
     view = View(shape=(2, 2), range=(-1.0, 1.0), class_names=("ham", "spam", "eggs"))
     mechanism = OneRound(upload=Rows(features=4, classes=3), noise_multiplier=1.0)
-    total = np.random.default_rng(0).integers(-(2**36), 2**36, size=(4, 3))
+    units = np.random.default_rng(0).uniform(-16, 16, size=(4, 3))
+    total = np.rint(units / mechanism.grid.step).astype(np.int64)
     return replace(Release(mechanism=mechanism, total=total, view=view), **changes)
 
 
@@ -171,7 +172,8 @@ def test_inputs_of_another_shape_are_refused_and_those_out_of_range_are_marked(t
 def test_heads_public_queries_and_linear_models_answer_without_torch(tmp_path):
     written(tmp_path / "head", small())
     anchored = OneRound(upload=Anchors(anchors=5, classes=3), noise_multiplier=1.0)
-    total = np.random.default_rng(2).integers(0, 2**36, size=(5, 3))
+    votes = np.random.default_rng(2).uniform(0, 20, size=(5, 3))
+    total = np.rint(votes / anchored.grid.step).astype(np.int64)
     written(
         tmp_path / "anchors",
         Release(mechanism=anchored, total=total, anchors=INPUTS[:5], view=View(shape=(2, 2))),

@@ -23,10 +23,7 @@ MISSING = (
 )
 TESTED = [
     *(f"tests/accounting/test_{name}.py" for name in ("ledger", "loss", "sampling")),
-    *(
-        f"tests/certificates/test_{name}.py"
-        for name in ("certificate", "old_files", "confidence", "rounding")
-    ),
+    *(f"tests/certificates/test_{name}.py" for name in ("certificate", "forgery", "confidence", "rounding")),
     "tests/mechanisms/test_in_words.py",
 ]
 

@@ -1,5 +1,7 @@
 """The configuration that tests share: a run of a second, in ten parts."""
 
+import numpy as np
+
 from fedproof.config import parse_config
 
 TINY = """
@@ -46,3 +48,8 @@ def seeded(folder):
 def outputs(folder):
     """All that a run promises to be the same, by name."""
     return {name: (folder / name).read_bytes() for name in OUTPUTS}
+
+
+def with_noise(mechanism, total, normal):
+    """A sum on the grid of a mechanism, and rounded noise made of given standard normal numbers."""
+    return total + np.rint(normal * mechanism.grid.scale).astype(np.int64)

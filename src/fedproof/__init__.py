@@ -21,9 +21,6 @@ if TYPE_CHECKING:
         cohort_for_size,
         noise_for_epsilon,
         noise_for_size,
-        plan,
-        plan_cohort,
-        plan_rounds,
         rounds_for_size,
     )
     from fedproof.certificates.privacy import ApproximateDP
@@ -70,8 +67,7 @@ _HOME = {
     "fedproof.certificates.document": ("verify",),
     "fedproof.certificates.inefficacy": ("Inefficacy", "inefficacy"),
     "fedproof.certificates.planning": (
-        "cohort_for_size", "noise_for_epsilon", "noise_for_size", "plan", "plan_cohort", "plan_rounds",
-        "rounds_for_size",
+        "cohort_for_size", "noise_for_epsilon", "noise_for_size", "rounds_for_size",
     ),
     "fedproof.certificates.privacy": ("ApproximateDP",),
     "fedproof.encoders.load": ("load",),
@@ -102,7 +98,6 @@ __all__ = [  # noqa: RUF022 - in the order of the guide, not of the alphabet
     "certify", "certify_means", "certify_sequentially", "inefficacy", "verify",
     "Certificate", "Inefficacy", "ApproximateDP",
     "noise_for_size", "rounds_for_size", "cohort_for_size", "noise_for_epsilon",
-    "plan", "plan_rounds", "plan_cohort",
     "UnsupportedEventError",
 ]  # fmt: skip
 

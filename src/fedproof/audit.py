@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.special import betainc
+from scipy.stats import chisquare
 from scipy.stats import f as f_distribution
 from torch import Tensor, nn
 
-from fedproof import check
+from fedproof import check, exact
 from fedproof.accounting import Tradeoff
 from fedproof.arrays import Floats
 from fedproof.certificates.confidence import binomial_lower
@@ -32,6 +33,7 @@ from fedproof.models.model import StackedModel, stacked
 from fedproof.models.tape import Tape, Weights, layer
 from fedproof.threat import Relation
 
+_OFF = 2.0**-10  # of a step: how far float64 may lose what a model was made of
 _PILOT = 4  # one replica in four chooses the thresholds, the others are counted
 
 
@@ -148,6 +150,32 @@ def dependence(noise: ArrayLike) -> float:
     return float(min(1.0, 2 * min(pairs, float(common))))
 
 
+def bits(steps: ArrayLike) -> float:
+    """Chance that noise which is rounded as `fedproof.exact` says has digits like these.
+
+    Rows `(replicas, dim)` are noise in steps of its grid. No number may lie off the grid. Their last eight
+    binary digits must be uniform, those of large and of small numbers alike; and of two numbers that are one,
+    eight or half a row apart, where samplers make them in pairs, the last four of both together.
+
+    >>> rows = np.random.default_rng(0).normal(size=(100, 64)) * 2.0**24
+    >>> bits(np.rint(rows)) > 1e-6, bits(rows) < 1e-6, bits(np.rint(rows / 4) * 4) < 1e-6
+    (True, True, True)
+    """
+    rows = np.asarray(steps, dtype=np.float64)
+    whole = np.rint(rows)
+    if np.abs(rows - whole).max() > _OFF:
+        return 0.0
+    digits, large = whole.astype(np.int64), np.abs(whole) > np.median(np.abs(whole))
+    tables = [digits[large] & 255, digits[~large] & 255]
+    tables += [
+        ((digits[:, :-lag] & 15) * 16 + (digits[:, lag:] & 15)).ravel()
+        for lag in (1, 8, rows.shape[1] // 2)
+        if lag < rows.shape[1]
+    ]
+    chances = [chisquare(np.bincount(table, minlength=256)).pvalue for table in tables]
+    return float(min(1.0, len(chances) * min(chances)))
+
+
 # --- canaries -----------------------------------------------------------------------------------------------
 
 _FEATURES = 32
@@ -228,6 +256,25 @@ def noise_rows(
     side = _Side(size=0, canaries=0, pull=0.0, crowd=0.0, num_users=num_users)
     trained = train_replicas(_task(mechanism, side, seed), range(num_replicas))
     return _weights(trained.models).reshape(num_replicas, -1)
+
+
+def noise_in_steps(
+    mechanism: Mechanism,
+    *,
+    step: float | None = None,
+    num_users: int = 4,
+    num_replicas: int = 1000,
+    seed: int = 0,
+) -> Floats:
+    """Noise `(replicas, dim)` of trainings in which nobody pulls, in steps of its grid; for `bits`.
+
+    `step` is that of the grid, if it is not to be computed as the executor does.
+    """
+    side = _Side(size=0, canaries=0, pull=0.0, crowd=0.0, num_users=num_users)
+    task = replace(_task(mechanism, side, seed), dtype=torch.float64)
+    weights = _weights(train_replicas(task, range(num_replicas)).models).reshape(num_replicas, -1)
+    grid = exact.grid_of(mechanism.noise_multiplier, mechanism.clip_norm)
+    return np.asarray(weights * (_scale(task) * mechanism.clip_norm / (step or float(grid.step))))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """One experiment from data to certificate: the pipeline in reading order, and its directory."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +21,7 @@ from fedproof.arrays import Integers, ensemble_accuracy, replica_accuracies
 from fedproof.certificates import Certificate, dumps
 from fedproof.certificates.comparison import Curve, observed, other_ways
 from fedproof.certificates.rules import labels_at_once
-from fedproof.certificates.soundness import caveats_of as certificate_caveats
+from fedproof.certificates.soundness import unmet
 from fedproof.config import Config, load_config
 from fedproof.ensemble import (
     Task,
@@ -105,12 +105,13 @@ def run(
         folder.check_space(wanted, len(task.federation.test_labels), task.federation.num_classes)
         if is_certified(task.mechanism):
             check_certifiable(task, threat=config.threat_model, **config.asked)
-        replace_file(folder.path / NOTICE, notice(config, task.mechanism).encode())
+        replace_file(folder.path / NOTICE, notice(config, task.mechanism, task.federation).encode())
+        models: Iterable[Mapping[str, Tensor]] = ()
         with _timed(seconds, "train"):
             if task.mechanism.releases is Releases.MODEL:
                 release = load_release(_made_once(config, task, folder, engine))
                 scores = _released(task, folder, release)
-                models: str | None = release.sha256
+                sha256: str | None = release.sha256
             else:
                 ensemble = train_ensemble(
                     task,
@@ -122,10 +123,11 @@ def run(
                     progress=partial(progress, "train"),
                 )
                 scores = _kept(config, task, folder, ensemble)
-                models = ensemble.sha256(task.mechanism) if is_certified(task.mechanism) else None
+                models = (ensemble.models(part.index) for part in ensemble.parts)
+                sha256 = ensemble.sha256(task.mechanism) if is_certified(task.mechanism) else None
         with _timed(seconds, "certify"):
             progress("certify", 0, 1)
-            certificate, curves = _certify(config, task, scores, models)
+            certificate, curves = _certify(config, task, scores, models, sha256)
             limits = {"rule": config.certificate.rule, "seconds": config.certificate.collective_seconds}
             wished = config.certificate.collective
             together = labels_at_once(task.mechanism, config.threat_model, scores, wished, **limits)
@@ -302,25 +304,32 @@ def _made_once(config: Config, task: Task, folder: RunFolder, engine: str) -> Pa
 
 
 def _certify(
-    config: Config, task: Task, scores: NDArray[np.float32], models: str | None
+    config: Config,
+    task: Task,
+    scores: NDArray[np.float32],
+    models: Iterable[Mapping[str, Tensor]],
+    sha256: str | None,
 ) -> tuple[Certificate | None, tuple[Curve, ...]]:
     """The certificate that the configuration asks for, and other ways to certify the same scores."""
     if not is_certified(task.mechanism):
         return None, ()
     labels = task.federation.test_labels
-    certificate = certify_scores(config, task, scores, labels)
-    certificate = replace(certificate, models_sha256=models, config_sha256=config.fingerprint())
+    certificate = certify_scores(config, task, scores, labels, models)
+    certificate = replace(certificate, models_sha256=sha256, config_sha256=config.fingerprint())
     chance, delta = config.certificate.failure_probability, config.mechanism.delta
     return certificate, other_ways(certificate, scores, labels, delta=delta, failure_probability=chance)
 
 
 def certify_scores(
-    config: Config, task: Task, scores: NDArray[np.float32], labels: NDArray[np.int64] | None
+    config: Config,
+    task: Task,
+    scores: NDArray[np.float32],
+    labels: NDArray[np.int64] | None,
+    models: Iterable[Mapping[str, Tensor]] = (),
 ) -> Certificate:
-    """The certificate that the configuration asks for, from the ensemble's scores."""
-    return certify_task(
-        task, scores, labels, threat=config.threat_model, seed=secret_of(config), **config.asked
-    )
+    """The certificate that the configuration asks for, from the ensemble's scores and its models."""
+    seed, threat = secret_of(config), config.threat_model
+    return certify_task(task, scores, labels, threat=threat, seed=seed, models=models, **config.asked)
 
 
 def _summary(
@@ -361,8 +370,7 @@ def _caveats(config: Config, task: Task, certificate: Certificate | None) -> tup
     if certificate is None:
         return task.mechanism.caveats(config.threat.relation)
     known = {caveat.sentence: caveat for caveat in caveats_of(task, config.threat.relation)}
-    found = certificate_caveats(certificate.settings)
-    return tuple(known.get(caveat.sentence, caveat) for caveat in found)
+    return tuple(known.get(caveat.sentence, caveat) for caveat in unmet(certificate))
 
 
 def _write(
@@ -377,7 +385,6 @@ def _write(
     if certificate is not None:
         replace_file(folder / "certificate.json", dumps(certificate).encode())
         replace_rows(folder / "metrics.csv", [row for curve in curves for row in curve.rows()])
-    (folder / "rounds.csv").unlink(missing_ok=True)  # where an earlier release has put it, to be published
     write_summary(summary, folder)
 
 

@@ -1,6 +1,7 @@
 """A federation: which user holds which instances, what everybody is judged by, and both in a few numbers."""
 
 import hashlib
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +12,11 @@ from fedproof import check
 from fedproof.projection import PublicMap, View, range_of
 from fedproof.seeds import scattered
 from fedproof.threat import Relation, Unit
+
+TESTS_OF_USERS = (
+    "the test inputs, which name the classes, are shares of users who train: none of them is poisoned, and "
+    "scores, labels, certificate and page are private, as no finite epsilon covers them"
+)
 
 _PLACE_BITS = 24  # of an identity made from a user's and a place: more instances than one user holds
 _LARGE = 2 ** (63 - _PLACE_BITS)  # identities of users that leave no room for a place
@@ -84,6 +90,8 @@ class Federation:
         public_features: `(instances, ...)`, shaped like `features`: of public instances that belong to no
             user, without labels; None if there are none.
         encoded_by: what all features went through; None if they are as published, and nothing is public.
+        tests_of_users: whether test inputs are shares of users who take part, and so as private as what these
+            train on.
         unsettled: of which units, under which relation, one may change who else is there or who holds what.
     """
 
@@ -103,6 +111,7 @@ class Federation:
     most_instances: int | None = None
     public_features: NDArray[np.generic] | None = None
     encoded_by: EncodedBy | None = None
+    tests_of_users: bool = False
     unsettled: frozenset[tuple[Unit, Relation]] = frozenset()
 
     def __post_init__(self) -> None:
@@ -330,12 +339,14 @@ def by_place(users: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.
 def identities(names: Iterable[str]) -> NDArray[np.int64]:
     """A number for each name that depends on the name alone, so that nobody's changes when somebody joins.
 
-    63 bits of SHA-256: two names of a million share one with probability 1e-7, which `Federation` refuses.
+    63 bits of SHA-256: two names of a million share one with probability 1e-7, which `Federation` refuses. A
+    name is the same in all its Unicode forms.
 
     >>> bool(identities(["ann", "bob"])[1] == identities(["bob"])[0])
     True
     """
-    digests = [hashlib.sha256(name.encode()).digest()[:8] for name in names]
+    forms = (unicodedata.normalize("NFC", name) for name in names)
+    digests = [hashlib.sha256(name.encode()).digest()[:8] for name in forms]
     return np.array([int.from_bytes(digest, "big") >> 1 for digest in digests], dtype=np.int64)
 
 

@@ -1,15 +1,20 @@
-"""Files written whole or not at all, and arrays read from files that are not trusted.
+"""Files written whole or not at all, and files read that are not trusted.
 
-A crash, a full disk or Ctrl-C leaves the old file or the new one, never half. A `.npz` file is read without
+A crash, a full disk or Ctrl-C leaves the old file or the new one, never half. All files are opened here: a
+pipe, a device, a folder or far too much is refused before one byte is read. A `.npz` file is read without
 pickle, and without more memory than the file can fill.
 """
 
 import csv
+import errno
 import fcntl
 import io
+import json
 import lzma
 import math
 import os
+import re
+import stat
 import struct
 import tokenize
 import warnings
@@ -18,7 +23,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import numpy as np
 from numpy.lib import format as npy
@@ -27,6 +32,10 @@ from numpy.typing import NDArray
 from fedproof import check
 
 MAX_BYTES = 2**33  # of one array; models and scores of a part are far smaller
+SETTINGS = 2**24  # bytes of what people write, and of records, ledgers and summaries
+RESULTS = 2**29  # of certificates, which have a few numbers for each input
+DATA = 2**31  # of instances that are read at once
+_DIGITS = 300  # of a whole number: float64 holds what has fewer
 DAMAGE = (
     OSError,
     EOFError,
@@ -115,6 +124,107 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+class UnfitError(OSError, ValueError):
+    """Something else than a file of the expected size lies at a path."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
+@contextmanager
+def opened(path: str | Path, most: int | None = None) -> Iterator[io.BufferedReader]:
+    """A regular file of at most `most` bytes, open for reading. Opening it never waits for anybody.
+
+    Raises:
+        UnfitError: it is no regular file, or holds more; one line that names the file.
+        OSError: it is not there, or nobody may read it.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)  # a pipe would wait
+    try:
+        state = os.fstat(handle)
+        if not stat.S_ISREG(state.st_mode):
+            kind = "a folder" if stat.S_ISDIR(state.st_mode) else "a pipe, a device or a socket"
+            raise UnfitError(errno.EINVAL, f"is {kind}, must be a file", str(path))
+        if most is not None and state.st_size > most:
+            raise UnfitError(
+                errno.EFBIG, f"holds {state.st_size:,} bytes, must be at most {most:,}", str(path)
+            )
+    except BaseException:
+        os.close(handle)
+        raise
+    with os.fdopen(handle, "rb") as file:
+        yield file
+
+
+def read_whole(path: str | Path, most: int = SETTINGS) -> bytes:
+    """All that the regular file `path` holds, at most `most` bytes; errors are those of `opened`."""
+    with opened(path, most) as file:
+        return file.read()
+
+
+def read_text(path: str | Path, most: int = SETTINGS) -> str:
+    """The UTF-8 text of a file; errors are those of `opened`, or UnicodeDecodeError."""
+    return read_whole(path, most).decode("utf-8")
+
+
+def parse_json(content: str | bytes) -> Any:
+    """What a JSON text says, if all readers read the same in it.
+
+    Raises:
+        ValueError: one line. It is no JSON, names a member of an object twice, holds half a character (a lone
+            surrogate), NaN, or a whole number that float64 does not hold.
+    """
+    try:
+        text = content if isinstance(content, str) else content.decode("utf-8")
+        document = json.loads(text, object_pairs_hook=_unique, parse_int=_whole, parse_constant=_constant)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if _ESCAPED.search(text):  # nothing else makes them: UTF-8 has none
+        _check_characters(document)
+    return document
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object's members; two of the same name would let two readers see different files."""
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"it has the field {twice!a} twice")
+    return members
+
+
+_ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def _constant(name: str) -> NoReturn:
+    raise ValueError(f"it holds {name}, must hold finite numbers")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _DIGITS:
+        raise ValueError(f"it holds a whole number of {len(digits)} digits, must be at most {_DIGITS}")
+    return int(digits)
+
+
+def _check_characters(value: Any) -> None:
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueError(f"it holds half a character in {value[:40]!a}") from None
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            _check_characters(key)
+            _check_characters(part)
+    elif isinstance(value, list):
+        for part in value:
+            _check_characters(part)
+
+
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays of a `.npz` file by name.
 
@@ -122,7 +232,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
         ValueError: of one line that names the file: it is missing, damaged, or holds Python objects.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with opened(path, MAX_BYTES) as file, zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
             return {entry.filename.removesuffix(".npy"): _member(archive, entry) for entry in entries}
     except DAMAGE as error:

@@ -3,7 +3,6 @@
 What must not be published lies in `private`, the seed among it.
 """
 
-import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator
@@ -17,7 +16,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedproof.config import Config, load_config
-from fedproof.files import locked, replace_file, replacing
+from fedproof.federation import TESTS_OF_USERS, Federation
+from fedproof.files import locked, read_whole, replace_file, replacing
 from fedproof.mechanisms import Mechanism, is_private
 from fedproof.seeds import BITS, FRESH, KNOWN, NO_SEED, common_half, fresh_seed, paired_seed
 
@@ -107,11 +107,8 @@ class RunFolder:
                 whoever saw both would know it; and a ledger counts one training.
         """
         mark, known = f"{task} {engine}\n".encode(), self.path / _NOISED
-        if known.exists():
-            used = known.read_bytes() != mark
-        else:  # parts of earlier releases know who made them
-            records = map(_made_by, self.parts.glob("part-*.json"))
-            used = any(record not in (None, (task, engine)) for record in records)
+        # Parts whose mark is gone are another's: nobody knows whose noise they hold.
+        used = read_whole(known) != mark if known.exists() else any(self.parts.glob("part-*.json"))
         if used:
             raise ValueError(
                 f"--out {self.path}: its models were trained on other data, or by other code (yours, or "
@@ -149,14 +146,8 @@ def _no_scores(parts: Path, found: str, shape: tuple[int, ...]) -> str:
 
 
 def read_config(folder: Path) -> Config:
-    """The configuration that a run's directory belongs to.
-
-    Directories of earlier releases do not say `data.seed`: there one seed decided who holds what as well.
-    """
-    config = load_config(folder / CONFIG, forgiving=True)
-    if "seed" in config.data.model_fields_set or config.ensemble.seed is None:
-        return config
-    return config.model_copy(update={"data": config.data.model_copy(update={"seed": config.ensemble.seed})})
+    """The configuration that a run's directory belongs to."""
+    return load_config(folder / CONFIG)
 
 
 def _check(path: Path, config: Config, *, resume: bool) -> None:
@@ -186,7 +177,7 @@ def seed_of(folder: Path, config: Config) -> int:
 def kept_seed(folder: Path) -> int:
     """The seed that is kept in a directory; ValueError if none is, which does not repeat what was found."""
     try:
-        text = (folder / SEED).read_bytes()
+        text = read_whole(folder / SEED)
     except FileNotFoundError:
         raise ValueError(
             f"{folder}: {SEED} is missing, by which the run's models are known: put it back"
@@ -226,15 +217,6 @@ def _remove_beginning(path: Path, *, existed: bool) -> None:
     for folder in (path / PRIVATE, path / "parts", *[path] * (not existed)):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
-
-
-def _made_by(record: Path) -> tuple[str, str] | None:
-    """The task that a finished part belongs to, and the engine's version; None if nobody can read it."""
-    try:
-        found = json.loads(record.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return (str(found.get("task")), str(found.get("engine"))) if isinstance(found, dict) else None
 
 
 def _remove_unfinished(path: Path) -> None:
@@ -285,8 +267,8 @@ def secret_of(config: Config) -> str:
     return FRESH if config.ensemble.seed is None else KNOWN
 
 
-def notice(config: Config, mechanism: Mechanism) -> str:
-    """What may be published of a run of `config`, which executes `mechanism`."""
+def notice(config: Config, mechanism: Mechanism, federation: Federation) -> str:
+    """What may be published of a run of `config`, which executes `mechanism` on a `federation`."""
     if not is_private(mechanism):
         first = "No noise was added, so no ε covers anything here; in any case keep private/ to yourself."
         return f"{first}\n\n{_PRIVATE}"
@@ -296,5 +278,8 @@ def notice(config: Config, mechanism: Mechanism) -> str:
     if config.ensemble.seed is not None and not config.ensemble.secure_noise:
         first = "Publish nothing of this that must stay private: whoever knows the seed can remove the noise."
         return f"{first}\n\n{_KNOWN}\n{_PRIVATE}"
+    if federation.tests_of_users:
+        models = "" if federation.tested_only else " but the models, parts/*.safetensors or release.npz"
+        return f"Publish nothing of this{models}: {TESTS_OF_USERS}.\n\n{_PRIVATE}"
     first = "Keep private/ and parts/*.npz to yourself; everything else here may be published."
     return f"{first}\n\n{_COVERED}\n{_PRIVATE}"

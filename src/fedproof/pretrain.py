@@ -14,7 +14,7 @@ from fedproof import check, data, encoders
 from fedproof.config import PretrainConfig, validated
 from fedproof.config.sections import PretrainSection
 from fedproof.federation import Federation
-from fedproof.files import replacing
+from fedproof.files import read_text, replacing
 from fedproof.folder import RELEASE, read_config
 from fedproof.mechanisms import Releases
 from fedproof.mechanisms.uploads import Anchors
@@ -164,9 +164,9 @@ def _accuracy(module: nn.Module, public: Federation) -> float:
 def load_pretrain_config(path: Path) -> PretrainConfig:
     """The configuration of a pretraining; ValueError of one line if it is none."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(read_text(path))
     except FileNotFoundError as error:
         raise ValueError(f"{path}: there is no such file") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: cannot be read: {error}") from error
     return validated(PretrainConfig, document, str(path))

@@ -18,15 +18,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof import check
+from fedproof import check, exact
 from fedproof.arrays import Floats, Integers
 from fedproof.digests import digest_of
 from fedproof.files import read_npz, replacing
 from fedproof.mechanisms import Local, Mechanism, OneRound, Smoothed, UploadedOnce
 from fedproof.mechanisms.codec import describe, restore
-from fedproof.mechanisms.uploads import GRID, MOST_UNITS, Sent, on_grid
+from fedproof.mechanisms.uploads import Sent, on_grid
 from fedproof.projection import View, range_of
-from fedproof.seeds import Numbers
 
 ERROR = 2.0**-20
 """How far computed scores may be from exact ones, in units."""
@@ -48,7 +47,7 @@ class Release:
     """What is published, and how inputs are seen by it."""
 
     mechanism: UploadedOnce  # what was executed
-    total: Integers  # (width, classes), the sum and its noise in multiples of `GRID`
+    total: Integers  # (width, classes), the sum and its noise in steps of `mechanism.grid`
     # (anchors, features), the public inputs that others are compared with; None for plain heads
     anchors: NDArray[np.float32] | None = None
     view: View = field(default_factory=View)
@@ -109,7 +108,7 @@ class Release:
         which moves an entry by one, or two: max|T'| <= (1 + 2 L) max|T|. A product of `width` terms loses a
         part of `width` 2^-53 of L max|T'|.
         """
-        total, parts = self.total * GRID, []
+        total, parts = self.total * self.mechanism.grid.step, []
         largest = float(np.abs(total).max()) + 1
         for weights in self.weights(features):
             reach = float(np.abs(weights).sum(axis=1).max(initial=0.0))
@@ -132,14 +131,15 @@ class Release:
     def shares(self, added: Integers, features: NDArray[np.generic]) -> Iterator[Floats]:
         """What each unit's vector adds to the scores: `(inputs, classes, units)`, some inputs at a time.
 
-        `added` (units, width, classes) are the vectors of the sum, in multiples of `GRID`.
+        `added` (units, width, classes) are the vectors of the sum, in steps of `mechanism.grid`.
 
         Guarantee: each share is within `SHARE_ERROR` of the exact one.
         """
         units, width, classes = added.shape
         if _lost(width, math.sqrt(width), 1.0) > SHARE_ERROR:  # weights of norm one add up to so much
             raise ValueError(f"vectors of {width} numbers cannot be read to {SHARE_ERROR:g} of a unit")
-        vectors = np.ascontiguousarray(added.transpose(1, 2, 0), dtype=np.float64).reshape(width, -1) * GRID
+        vectors = np.ascontiguousarray(added.transpose(1, 2, 0), dtype=np.float64).reshape(width, -1)
+        vectors *= self.mechanism.grid.step
         for weights in self.weights(features, max(1, _SHARES // (classes * units))):
             yield (weights @ vectors).reshape(-1, classes, units)
 
@@ -228,8 +228,7 @@ def summed(mechanism: UploadedOnce, sent: Sent, keep: list[Integers] | None = No
 
     Guarantee: a unit changes it by its own vector alone, whatever it sends.
     """
-    if len(sent) > MOST_UNITS:
-        raise ValueError(f"{len(sent)} units are more than {MOST_UNITS}, whose exact sum fits into 64 bits")
+    check_units(mechanism, len(sent))
     total = np.zeros(mechanism.upload.shape, dtype=np.int64)
     for vectors in vectors_of(mechanism, sent):
         total += vectors.sum(axis=0)
@@ -238,46 +237,32 @@ def summed(mechanism: UploadedOnce, sent: Sent, keep: list[Integers] | None = No
     return total
 
 
+def check_units(mechanism: UploadedOnce, units: int) -> None:
+    """Raise ValueError if so many units cannot be added up exactly."""
+    if units > mechanism.most_units:
+        raise ValueError(
+            f"{units:,} units are more than {mechanism.most_units:,}, whose sum is exact beside "
+            f"noise_multiplier = {mechanism.noise_multiplier:g}"
+        )
+
+
 def add_upload(mechanism: UploadedOnce, total: Integers, sent: Sent, room: Floats | None = None) -> None:
     """Add what one unit sent, put inside its set first, to `total` in place: `summed`, one unit at a time.
 
     Beside the total and what was sent, one vector in float64 is held, in `room` if that is given.
     """
-    vector = mechanism.upload.inside(sent[None], None if room is None else room[None])[0]
+    upload, step = mechanism.upload, mechanism.grid.step
+    vector = upload.inside(sent[None], None if room is None else room[None])[0]
     for begin in range(0, len(total), _ROWS):
-        total[begin : begin + _ROWS] += on_grid(vector[begin : begin + _ROWS])
+        total[begin : begin + _ROWS] += on_grid(upload, vector[begin : begin + _ROWS], step)
 
 
-def add_noise(mechanism: UploadedOnce, total: Integers, numbers: Numbers) -> None:
-    """Add the noise of the release to `total` in place; the numbers are those that the engine would draw.
+def add_noise(mechanism: UploadedOnce, total: Integers, numbers: exact.Source) -> None:
+    """Add the noise of the release to `total` in place: the rounding of a Gaussian mechanism's output.
 
-    Make a release once, and show nobody the sum without it.
+    Make a release once, and show nobody the sum without it. It is the same for the engine and for a server.
     """
     flat = total.reshape(-1)
     for begin in range(0, len(flat) if mechanism.noise_multiplier else 0, _ROWS):
         piece = flat[begin : begin + _ROWS]
-        piece[:] = noised(mechanism, piece, numbers.standard_normal(len(piece), dtype=np.float64))
-
-
-def noised(mechanism: UploadedOnce, total: Integers, normal: Floats) -> Integers:
-    """The sum with its noise; `normal` are standard normal numbers of its shape, drawn for this sum alone.
-
-    Rounding the noise is rounding the noisy sum, as the sum is on the grid: nothing more is learned from it.
-    """
-    return with_noise(total, normal, mechanism.noise_multiplier, mechanism.upload.norm)
-
-
-_LARGEST_NOISE = 2.0**49  # its standard deviation, in steps of the grid: eight of them have 52 bits
-
-
-def with_noise(total: Integers, normal: Floats, multiplier: float, norm: float = 1.0) -> Integers:
-    """A sum on the grid, of vectors up to `norm`, with noise of `multiplier` times that.
-
-    Noise whose last digits are larger than a step of the grid would leave those of the sum as they are, so
-    it is refused: of float64's 53 bits it takes at most 52, but for one number in 10¹⁵.
-    """
-    if not multiplier * norm / GRID <= _LARGEST_NOISE:
-        most = _LARGEST_NOISE * GRID / norm
-        raise ValueError(f"noise_multiplier = {multiplier} must be at most {most:.0f}: sums have 64 bits")
-    noise = normal * (multiplier * norm / GRID)
-    return np.asarray(total + np.rint(noise).astype(np.int64))
+        piece += exact.drawn(numbers, len(piece), mechanism.grid.scale).astype(np.int64)

@@ -8,9 +8,9 @@ unless a configuration names one, and a certificate says which it was.
 import hashlib
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -21,7 +21,6 @@ from fedproof.mechanisms import Everyone, FixedSize, Groups, Mechanism, Poisson,
 BITS = 128
 _CHOSEN = 64  # bits of the longest seed that counts as chosen by somebody
 _BLOCK = 1 << 14  # numbers made at once: what lies between bits and numbers stays in the cache
-_WORDS = 4  # behind each normal number: two radii and two angles
 
 KNOWN = "corrupted units were chosen without knowing the seed, and act without knowing it"
 FRESH = (
@@ -82,12 +81,10 @@ def _digest(*parts: object) -> bytes:
 
 
 class SecureGenerator:
-    """Random numbers that nobody can compute again.
+    """Random bits that nobody can compute again, from `os.urandom`.
 
-    The two methods of `numpy.random.Generator` that training uses, fed by `os.urandom`.
-
-    Guarantee: there is no state, hence no seed to guess and none to go back to; numbers are independent of
-    all others, whoever draws them, in whatever process. They are made in float64 from 53 random bits each.
+    Guarantee: there is no state, hence no seed to guess and none to go back to; bits are independent of all
+    others, whoever draws them, in whatever process.
     """
 
     def random(
@@ -95,47 +92,54 @@ class SecureGenerator:
     ) -> NDArray[Any]:
         """Uniform numbers in [0, 1), all multiples of the type's spacing below one."""
         bits = np.finfo(np.dtype(dtype)).nmant + 1  # those of float64 would round up to 1 in float32
-        return _filled(size, dtype, out, lambda count: _uniform(count, bits))
+        array = np.empty(size, dtype) if out is None else out
+        flat = array.reshape(-1)
+        assert np.shares_memory(flat, array) or not array.size
+        for start in range(0, flat.size, _BLOCK):
+            block = flat[start : start + _BLOCK]
+            words = self.words(block.size).view(np.uint64)
+            block[:] = (words >> np.uint64(64 - bits)) * 2.0**-bits
+        return array
 
-    def standard_normal(
-        self, size: int | tuple[int, ...] = (), dtype: DTypeLike = np.float64, out: NDArray[Any] | None = None
-    ) -> NDArray[Any]:
-        """Standard normal numbers: half the sum of four, each by Box and Muller's method.
+    def words(self, count: int) -> Integers:
+        """Uniform words of 64 bits, as signed numbers."""
+        return np.frombuffer(bytearray(os.urandom(8 * count)), dtype=np.int64)  # which may be written to
 
-        Which floating point numbers a sampler can give tells what was added to them (Mironov 2012). Half the
-        sum of four has the same law, but four words of 53 bits lie behind each number: who sees it would
-        have to try three of them.
-
-        Reference: Holohan and Braghin 2021, arXiv:2107.10138, with n = 2; as `secure_mode` of Opacus.
-        """
-        return _filled(size, dtype, out, _normal)
-
-
-def _filled(
-    size: int | tuple[int, ...], dtype: DTypeLike, out: NDArray[Any] | None, draw: Callable[[int], Floats]
-) -> NDArray[Any]:
-    """The contiguous `out`, or a new array, with drawn numbers in place, block after block."""
-    array = np.empty(size, dtype) if out is None else out
-    flat = array.reshape(-1)
-    assert np.shares_memory(flat, array) or not array.size
-    for start in range(0, flat.size, _BLOCK):
-        block = flat[start : start + _BLOCK]
-        block[:] = draw(block.size)
-    return array
+    def further(self, word: int, place: int) -> int:
+        """64 bits more: who asks looks at them once, so they need not be known again."""
+        return int.from_bytes(os.urandom(8))
 
 
-def _uniform(count: int, bits: int) -> Floats:
-    words = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
-    return np.asarray((words >> np.uint64(64 - bits)) * 2.0**-bits)
+class SeededGenerator:
+    """Random bits that follow from a seed: NumPy's PCG64.
+
+    >>> one, other = (SeededGenerator(np.random.SeedSequence(7)) for _ in range(2))
+    >>> bool((one.words(3) == other.advanced(1).words(3)).any()), one.further(5, 0) == other.further(5, 0)
+    (False, True)
+    """
+
+    def __init__(self, start: np.random.SeedSequence) -> None:
+        self._generator = np.random.Generator(np.random.PCG64(start))
+        self._start = start
+        self.random = self._generator.random
+
+    def words(self, count: int) -> Integers:
+        """Uniform words of 64 bits, as signed numbers."""
+        return self._generator.bit_generator.random_raw(count).view(np.int64)
+
+    def advanced(self, words: int) -> Self:
+        """This generator, standing where so many words more have left it."""
+        self._generator.bit_generator.advance(words)  # type: ignore[attr-defined]  # PCG64 has it
+        return self
+
+    def further(self, word: int, place: int) -> int:
+        """64 bits more behind a word: a function of seed, word and place, see `exact.Further`."""
+        return further_bits(self._start, word, place)
 
 
-def _normal(count: int) -> Floats:
-    """Half the sum of two pairs of Box and Muller, each of radius √(-2 log u) at a uniform angle."""
-    numbers = _uniform(_WORDS * count, 53).reshape(_WORDS, count)
-    # 1 - u lies in (0, 1]: the logarithm is finite.
-    radii = np.sqrt(-2 * np.log1p(-numbers[:2]))
-    angles = 2 * np.pi * numbers[2:]
-    return np.asarray((radii * (np.cos(angles) + np.sin(angles))).sum(axis=0) / 2)
+def further_bits(start: np.random.SeedSequence, word: int, place: int) -> int:
+    """64 bits behind a word that was drawn from a sequence, by SHA-256."""
+    return int.from_bytes(_digest("further", start.entropy, *start.spawn_key, word, place)[:8])
 
 
 # --- who is drawn: numbers that units draw by their identity, alike in the engine and on a server -----------
@@ -170,13 +174,13 @@ def sequence(seed: int, purpose: Purpose, *path: int) -> np.random.SeedSequence:
     return keyed(seed if purpose in _SECRET else common_half(seed), int(purpose), *path)
 
 
-Numbers = np.random.Generator | SecureGenerator
-"""What uniform and normal numbers are drawn from."""
+Numbers = SeededGenerator | SecureGenerator
+"""What uniform numbers, and words for `exact.normals`, are drawn from."""
 
 
 def private_numbers(seed: int, purpose: Purpose, *path: int, secure: bool) -> Numbers:
     """The random numbers of one replica, or unit, for one purpose: of the seed, or the operating system."""
-    return SecureGenerator() if secure else np.random.default_rng(sequence(seed, purpose, *path))
+    return SecureGenerator() if secure else SeededGenerator(sequence(seed, purpose, *path))
 
 
 class Lots:

@@ -15,7 +15,7 @@ from fedproof.accounting.epsilon import natural_relation, replaced_epsilon, sum_
 from fedproof.certificates import Certificate
 from fedproof.certificates.comparison import Curve
 from fedproof.certificates.soundness import unproved
-from fedproof.files import replace_file
+from fedproof.files import parse_json, read_whole, replace_file
 from fedproof.mechanisms import Caveat, Mechanism, Releases, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.threat import Relation, ThreatModel
@@ -169,8 +169,8 @@ def read_summary(folder: Path) -> RunSummary:
     if not path.is_file():
         raise ValueError(f"{folder}: there is no {FILE}; finish the run with --resume")
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        document = parse_json(read_whole(path))
+    except ValueError as error:
         raise ValueError(f"{path}: not valid JSON: {check.one_line(error)}") from error
     try:
         summary = _ADAPTER.validate_python(document)

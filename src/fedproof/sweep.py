@@ -16,7 +16,7 @@ from fedproof.config import Config, DataSection, parse_config, validated
 from fedproof.ensemble import train_replicas
 from fedproof.experiment import SharedWork, make_task, run
 from fedproof.federation import Federation
-from fedproof.files import replace_file
+from fedproof.files import RESULTS, read_whole, replace_file
 from fedproof.folder import CERTIFICATE, common_seed, read_config
 from fedproof.progress import Progress, silent
 from fedproof.seeds import derived_seed, fresh_seed
@@ -147,10 +147,10 @@ def _finished(folder: Path, config: Config) -> RunSummary | None:
         if read_config(folder) != config:
             return None  # `run` says what is different
         summary, path = read_summary(folder), folder / CERTIFICATE
-        check_agrees(summary, loads(path.read_bytes()) if path.is_file() else None, folder)
+        check_agrees(summary, loads(read_whole(path, RESULTS)) if path.is_file() else None, folder)
     except (OSError, ValueError):
         return None
-    return summary if summary.communication is not None else None  # an earlier release did not count it
+    return summary
 
 
 # --- several mechanisms on the same data: what each certifies and costs -------------------------------------
@@ -284,7 +284,7 @@ def pilot(
 def drawing(config: Config, cohort: int) -> Config:
     """The configuration with cohorts of so many units drawn once, and no noise."""
     document = config.model_dump(mode="json", exclude_none=True)
-    changed = {"kind": "cohort-once", "sampling": "fixed", "cohort": cohort, "noise_multiplier": 0.0}
+    changed = {"kind": "bagging", "sampling": "fixed", "cohort": cohort}
     document["mechanism"] |= changed | {"clip": "flat", "pooled": config.mechanism.pools}
     document["certificate"]["method"] = "vote"
     document["certificate"].pop("bound", None)

@@ -1,6 +1,7 @@
 """Train and certify from Python: what a run does, without its directory."""
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +13,11 @@ from fedproof import check
 from fedproof.certificates import Certificate, Group, certify
 from fedproof.certificates.api import settings_for
 from fedproof.certificates.certificate import ONLY_METHOD
+from fedproof.certificates.soundness import copied_models
 from fedproof.digests import of_all, of_each
 from fedproof.ensemble import Task, one_round, released, train_replicas
 from fedproof.ensemble.task import caveats_of
+from fedproof.federation import TESTS_OF_USERS
 from fedproof.mechanisms import Releases
 from fedproof.mechanisms.caveats import sentences
 from fedproof.mechanisms.codec import describe
@@ -53,7 +56,10 @@ class Trained:
         threat = ThreatModel(unit=self.task.mechanism.unit, relation=Relation(relation))
         seed = NO_SEED if self.task.secure_noise else KNOWN
         labels = self.task.federation.test_labels
-        found = certify_task(self.task, self.scores, labels, threat=threat, seed=seed, **options)
+        models = [self.models] if self.models else []
+        found = certify_task(
+            self.task, self.scores, labels, threat=threat, seed=seed, models=models, **options
+        )
         return replace(found, models_sha256=self.sha256)
 
     @property
@@ -94,9 +100,12 @@ def certify_task(
     *,
     threat: ThreatModel,
     seed: str,
+    models: Iterable[Mapping[str, Tensor]] = (),
     **options: Any,
 ) -> Certificate:
     """The certificate of replicas that this package trained, with what their training cannot promise.
+
+    `models` are those of the replicas, part by part, for what they have in common.
 
     `seed` says what nobody who was corrupted may have known. A partition keeps no secret: its votes are
     counted, and a unit touches one group, whoever knows which. Nor does one release: its noise cancels. What
@@ -109,8 +118,13 @@ def certify_task(
         labels,
         mechanism=task.mechanism,
         threat=threat,
-        caveats=sentences(caveats_of(task, threat.relation)),
-        assumptions=(*secret, *_assumed_of_start(task), *(seen.assumptions if seen else ())),
+        caveats=sentences((*caveats_of(task, threat.relation), *copied_models(task.mechanism, models))),
+        assumptions=(
+            *secret,
+            *_assumed_of_start(task),
+            *(seen.assumptions if seen else ()),
+            *[TESTS_OF_USERS] * (task.federation.tests_of_users and labels is not None),
+        ),
         **options,
     )
 

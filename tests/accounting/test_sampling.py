@@ -338,10 +338,7 @@ def test_bad_arguments_are_refused(arguments, message):
         CohortOnce(**values)
 
 
-def test_a_cohort_drawn_once_without_noise_is_bagging_under_an_old_name():
-    with pytest.warns(DeprecationWarning, match="CohortOnce without noise is called Bagging"):
-        old = CohortOnce(rounds=2, sampling=fixed(2, 10), noise_multiplier=0.0, clip_norm=2.0, rule="krum")
-    assert old == Bagging(rounds=2, sampling=fixed(2, 10), rule="krum")
+def test_a_copy_of_a_description_is_the_same():
     noisy = CohortOnce(rounds=2, sampling=fixed(2, 10), noise_multiplier=1.0)
     assert pickle.loads(pickle.dumps(noisy)) == copy.copy(noisy) == noisy
 

@@ -9,8 +9,9 @@ from fedproof.certificates import certify, certify_means
 from fedproof.certificates.tight import partition_costs
 from fedproof.mechanisms import Bagging, FixedSize, OneRound, Partition, Poisson
 from fedproof.mechanisms.uploads import Anchors
-from fedproof.release import Release, noised, summed
+from fedproof.release import Release, summed
 from fedproof.threat import Relation, ThreatModel
+from tests.tiny import with_noise
 
 SEED = 19
 INPUTS = 300
@@ -204,7 +205,7 @@ def test_no_k_uploads_change_a_certified_prediction(relation, record_property):
         noise = rng.normal(size=upload.shape)
 
         def scores(sent, noise=noise):
-            total = noised(mechanism, summed(mechanism, sent), noise)
+            total = with_noise(mechanism, summed(mechanism, sent), noise)
             return Release(mechanism=mechanism, total=total, anchors=public).scores(inputs)
 
         certificate = certify(scores(honest)[None], mechanism=mechanism, threat=threat, method="exact")

@@ -26,7 +26,7 @@ from fedproof.mechanisms import (
     Quantile,
     UserFedAvg,
 )
-from fedproof.mechanisms.uploads import GRID, Ball, NonNegative, Pairs, Rows
+from fedproof.mechanisms.uploads import Ball, NonNegative, Pairs, Rows
 from fedproof.models import build
 from fedproof.release import summed
 from fedproof.threat import Relation, ThreatModel
@@ -246,7 +246,8 @@ def sums_of_releases(mechanism, canaries, monkeypatch, *, num_releases=4000, see
         patched.setattr(one_round, "uploads_of", lambda task, units: sent)
         seeds = range(seed, seed + num_releases)
         totals = [one_round.release(replace(task, seed=one)).total.ravel() for one in seeds]
-    return np.array(totals) * GRID, sum(summed(mechanism, part) for part in sent).ravel() * GRID
+    step = mechanism.grid.step
+    return np.array(totals) * step, sum(summed(mechanism, part) for part in sent).ravel() * step
 
 
 @pytest.mark.parametrize("relation", Relation)
@@ -281,7 +282,7 @@ def own_noise(mechanism, canary, monkeypatch, *, num=4000, seed=0):
             noised = list(own(one))
             patched.setattr(one_round, "uploads_of", lambda task, units, noised=noised: noised)
             sent.append(noised[0][1].ravel())
-            totals.append(one_round.release(one).total.ravel() * GRID)
+            totals.append(one_round.release(one).total.ravel() * mechanism.grid.step)
     return np.array(sent), np.array(totals)
 
 

@@ -33,7 +33,7 @@ from fedproof.mechanisms import (
     Poisson,
     UserFedAvg,
 )
-from fedproof.rounds import instance, members, user_fedavg
+from fedproof.rounds import clipping, members, randomness, user_fedavg
 from fedproof.rounds.randomness import Stream
 from fedproof.seeds import Purpose
 from fedproof.threat import Relation, ThreatModel
@@ -87,20 +87,16 @@ def user_mechanism(**changes):
 # --- the mistakes -------------------------------------------------------------------------------------------
 
 
-def small_noise_in(module, monkeypatch):
-    real = module.add_noise
+def small_noise(monkeypatch):
+    real = randomness.noise
     monkeypatch.setattr(
-        module, "add_noise", lambda total, std, sizes, *drawn: real(total, 0.8 * std, sizes, *drawn)
+        clipping,
+        "noise",
+        lambda streams, rows, numbers, scale, *cores: real(streams, rows, numbers, 0.8 * scale, *cores),
     )
 
 
-small_noise_of_users = partial(small_noise_in, user_fedavg)
-small_noise_of_drawn_instances = partial(small_noise_in, members)
-
-
-def small_noise_of_instances(monkeypatch):
-    real = instance._noise
-    monkeypatch.setattr(instance, "_noise", lambda *arguments: 0.8 * real(*arguments))
+small_noise_of_users = small_noise_of_drawn_instances = small_noise_of_instances = small_noise
 
 
 def drawn_instances_clipped_to_twice_the_norm(monkeypatch):
@@ -113,19 +109,15 @@ def drawn_instances_clipped_to_twice_the_norm(monkeypatch):
 
 
 def clipping_after_summing(monkeypatch):
-    real_bound, real_noise = user_fedavg.bound, user_fedavg.add_noise
+    real = clipping._sums
 
-    def whole(contributions, clipping, clip_norms):
-        bounded = real_bound(contributions, clipping, clip_norms)
-        scales = contributions.present.unsqueeze(2).to(contributions.updates.dtype)
-        return replace(bounded, contributions=replace(bounded.contributions, scales=scales))
+    def clip_the_sum(contributions, factors):
+        step = CLIP_NORM / real(contributions, torch.ones_like(factors)).new_tensor(2.0**24)
+        total = real(contributions, torch.ones_like(factors) / step)
+        norms = torch.linalg.vector_norm(total * step, dim=1, keepdim=True)
+        return torch.round(total * (CLIP_NORM / norms).clamp(max=1))
 
-    def clip_then_noise(total, std, sizes, *drawn):
-        norms = torch.linalg.vector_norm(total, dim=1, keepdim=True)
-        return real_noise(total * (CLIP_NORM / norms).clamp(max=1), std, sizes, *drawn)
-
-    monkeypatch.setattr(user_fedavg, "bound", whole)
-    monkeypatch.setattr(user_fedavg, "add_noise", clip_then_noise)
+    monkeypatch.setattr(clipping, "_sums", clip_the_sum)
 
 
 def division_by_the_realised_cohort(monkeypatch, module=user_fedavg):

@@ -16,6 +16,7 @@ from fedproof.certificates import (
     CostMethod,
     Group,
     Method,
+    Rule,
     Spending,
     certify,
     certify_means,
@@ -242,8 +243,8 @@ def test_entries_and_fields_cannot_be_removed_or_added(scores):
         assert name in refusal(left, scores)
     assert "extra" in refusal(document | {"extra": 1}, scores)
     assert "certified_size" in refusal(document | {"certified_size": document["certified_size"][1:]}, scores)
-    text = dumps(make("mean", scores)).replace('"version": 2,', '"version": 2,\n"accuracy": 1.0,')
-    with pytest.raises(ValueError, match="accuracy twice"):
+    text = dumps(make("mean", scores)).replace('"version": 3,', '"version": 3,\n"accuracy": 1.0,')
+    with pytest.raises(ValueError, match="the field 'accuracy' twice"):
         loads(text)
 
 
@@ -262,9 +263,9 @@ def test_other_scores_are_noticed(scores):
         ("", "not a JSON document"),
         ("[1, 2]", "schema"),
         ('{"schema": "other"}', "schema"),
-        ('{"schema": "fedproof/certificate", "version": 3}', "version = 3 must be one of 1, 2"),
-        ('{"schema": "fedproof/certificate", "version": true}', "version = True must be one of 1, 2"),
-        ('{"schema": "fedproof/certificate", "version": 2}', "missing or unknown"),
+        ('{"schema": "fedproof/certificate", "version": 2}', "version = 2 must be 3"),
+        ('{"schema": "fedproof/certificate", "version": true}', "version = True must be 3"),
+        ('{"schema": "fedproof/certificate", "version": 3}', "missing or unknown"),
         ('{"schema": NaN}', "NaN"),
         (b"\xff\xfe\x00", "not a JSON document"),
     ],
@@ -345,12 +346,9 @@ def fits(value, rule):
     return typed and (not isinstance(value, list) or all(fits(item, rule["items"]) for item in value))
 
 
-UNUSUAL = {"rule", "simultaneous"}
-
-
-def check_schema(name, document, unusual=frozenset(), **kinds):
+def check_schema(name, document, **kinds):
     schema = json.loads(resources.files("fedproof.certificates").joinpath(name).read_text())
-    assert set(schema["required"]) == set(schema["properties"]) - unusual == set(document) - unusual
+    assert set(schema["required"]) == set(schema["properties"]) == set(document)
     for field, value in document.items():
         assert fits(value, schema["properties"][field]), field
     for field, kind in kinds.items():
@@ -359,15 +357,8 @@ def check_schema(name, document, unusual=frozenset(), **kinds):
 
 @pytest.mark.parametrize("method", Method)
 def test_files_fit_the_shipped_schema(method, scores):
-    kinds = {"method": Method, "bound": Bound, "spending": Spending, "group": Group}
-    check_schema("certificate.schema.json", json.loads(dumps(make(method, scores))), UNUSUAL, **kinds)
-
-
-def test_files_with_unusual_fields_fit_the_shipped_schema(scores):
-    asked = {"method": "vote", "rule": "run-off", "simultaneous": True}
-    document = json.loads(dumps(certify(scores, mechanism=VALUES[0], **asked)))
-    assert set(document) >= UNUSUAL
-    check_schema("certificate.schema.json", document, UNUSUAL)
+    kinds = {"method": Method, "bound": Bound, "spending": Spending, "group": Group, "rule": Rule}
+    check_schema("certificate.schema.json", json.loads(dumps(make(method, scores))), **kinds)
 
 
 @pytest.mark.parametrize("method", CostMethod)

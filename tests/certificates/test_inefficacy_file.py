@@ -16,7 +16,6 @@ from fedproof.certificates import (
     verify,
 )
 from fedproof.certificates.document import checksum
-from fedproof.certificates.version_one import check_order
 from fedproof.mechanisms import Poisson, UserFedAvg
 
 COSTS = np.random.default_rng(0).uniform(0.1, 0.3, size=400)
@@ -120,10 +119,3 @@ def test_the_order_of_the_costs_does_not_matter(bound):
         found = inefficacy(costs, cost_bound=0.5, mechanism=MECHANISM, bound=bound)
         assert found.lower == pytest.approx(shuffled.lower, rel=1e-12)
         assert found.upper == pytest.approx(shuffled.upper, rel=1e-12)
-
-
-@pytest.mark.parametrize("costs", [np.sort(COSTS), np.sort(COSTS)[::-1]])
-def test_sorted_costs_are_refused_in_files_of_version_one(costs):
-    with pytest.raises(ValueError, match="costs are sorted: bound 'betting' needs them in the order"):
-        check_order(costs)
-    check_order(np.repeat([0.1, 0.2], 200))  # two values may well come in this order

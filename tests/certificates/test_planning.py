@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import fedproof as fp
 from fedproof.accounting import account
 from fedproof.accounting.epsilon import pld_epsilon
 from fedproof.certificates import certify_means
@@ -99,19 +98,3 @@ def test_impossible_questions_are_named(change, message):
 def test_an_unknown_accountant_is_named():
     with pytest.raises(ValueError, match="accountant = 'prv' must be one of"):
         noise_for_epsilon(epsilon=1.0, delta=1e-5, sampling=TENTH, rounds=1, accountant="prv")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "known"),
-    [
-        (fp.plan, fp.noise_for_size, {"sampling": TENTH, "rounds": 3}),
-        (fp.plan_rounds, fp.rounds_for_size, {"sampling": TENTH, "noise_multiplier": 3.0}),
-        (fp.plan_cohort, fp.cohort_for_size, {"users": 20, "noise_multiplier": 3.0, "rounds": 3}),
-    ],
-    ids=["noise", "rounds", "cohort"],
-)
-def test_old_names_still_answer_and_name_the_new_one(old, new, known):
-    question = {"size": 5, "top": 0.95, "rival": 0.05, "threat": ThreatModel()} | known
-    with pytest.warns(DeprecationWarning, match=f"use {new.__name__}, the new name"):
-        found = old(**question)
-    assert found == new(**question)

@@ -23,7 +23,8 @@ from fedproof.certificates import (
 )
 from fedproof.certificates.document import checksum
 from fedproof.certificates.tight import mean_sizes, served_gap
-from fedproof.mechanisms import Bagging, Everyone, FixedSize, Partition, UserFedAvg
+from fedproof.mechanisms import Bagging, Everyone, FixedSize, Partition, Poisson, UserFedAvg
+from fedproof.mechanisms.codec import describe
 
 SIGMA = 40.0
 MECHANISM = UserFedAvg(rounds=1, noise_multiplier=SIGMA, sampling=Everyone())
@@ -161,7 +162,7 @@ def test_means_are_of_no_number_of_replicas_that_could_be_served():
 def test_a_theorem_that_does_not_go_with_the_mechanism_is_told_in_a_sentence():
     scores = np.random.default_rng(3).dirichlet([9, 1], size=(30, 2))
     document = json.loads(dumps(certify(scores, mechanism=MECHANISM, method="renyi")))
-    bagging = {"kind": "bagging", "rounds": 1, "sampling": {"kind": "poisson", "probability": 0.5}}
+    bagging = describe(Bagging(rounds=1, sampling=Poisson(probability=0.5)))
     body = {name: value for name, value in document.items() if name != "checksums"} | {"mechanism": bagging}
     text = json.dumps(body | {"checksums": {name: checksum(value) for name, value in body.items()}})
     assert any("no privacy guarantee" in sentence for sentence in verify(text, scores))

@@ -14,10 +14,11 @@ from fedproof.certificates.paper_theorems import certified_size
 from fedproof.certificates.privacy import approximate_curve
 from fedproof.certificates.tight import class_bounds, exact_sizes, mean_sizes, observed_sizes, walk
 from fedproof.mechanisms import Everyone, InstanceFedAvg, OneRound, Poisson, UserFedAvg
-from fedproof.mechanisms.uploads import GRID, UPLOADS, Anchors
-from fedproof.release import Release, noised, vectors_of
+from fedproof.mechanisms.uploads import UPLOADS, Anchors
+from fedproof.release import Release, vectors_of
 from fedproof.threat import Relation, ThreatModel
 from tests.certificates.conftest import JOIN, REPLACE, WorstCase
+from tests.tiny import with_noise
 
 TOPS = [0.55, 0.8, 0.97, 0.995]
 
@@ -171,7 +172,8 @@ def test_coverage_of_the_whole_certificate(bound):
 
 
 def release_of(mechanism, added, normal, anchors):
-    return Release(mechanism=mechanism, total=noised(mechanism, added.sum(axis=0), normal), anchors=anchors)
+    total = with_noise(mechanism, added.sum(axis=0), normal)
+    return Release(mechanism=mechanism, total=total, anchors=anchors)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -197,7 +199,7 @@ def test_observed_sizes_by_trying_every_set_of_users_and_everything_that_they_co
             rest = np.delete(sent, gone, axis=0).sum(axis=0) + noise
             multisets = itertools.combinations_with_replacement(range(len(votes)), size)
             come = np.array([vectors[list(chosen)].sum(axis=0) for chosen in multisets])
-            scores = np.einsum("iw,swc->sic", weights, (rest + come) * GRID)
+            scores = np.einsum("iw,swc->sic", weights, (rest + come) * mechanism.grid.step)
             flipped = (scores.argmax(axis=2) != top).any(axis=0)
             safe = np.where(flipped, np.minimum(safe, size - 1), safe)
     np.testing.assert_array_equal(sizes, safe)

@@ -33,12 +33,23 @@ ROWS += [("4", f"user{i % 3}", "good\nday") for i in range(15)]
 
 
 def test_accounts_are_users_and_a_fifth_of_each_is_for_testing(write_official):
-    federation = load("sent140", data_dir=write_official([*ROWS, ("2", "user9", "the flight")]))
+    rows = [*ROWS, ("2", "user9", "the flight")]
+    federation = load("sent140", data_dir=write_official(rows), test="shares")
     assert federation.name == "sent140"
     assert federation.class_names == ("negative", "positive")
     assert federation.sizes.tolist() == [8, 8, 8]
     assert len(federation.test_labels) == 6
     assert np.bincount(federation.labels).sum() + len(federation.test_labels) == 30  # neutral is left out
+    assert federation.tests_of_users
+
+
+def test_whole_accounts_are_for_testing(write_official):
+    rows = [(polarity, f"user{i % 40}", "good day") for i, (polarity, *_) in enumerate(8 * ROWS)]
+    federation = load("sent140", data_dir=write_official(rows))
+    assert set(federation.sizes.tolist()) == {6}
+    assert 24 <= federation.num_users < 40
+    assert len(federation.test_labels) == 6 * (40 - federation.num_users)  # nothing of theirs is left out
+    assert not federation.tests_of_users
 
 
 def test_latin_1_and_line_breaks_in_texts_are_read(write_official):

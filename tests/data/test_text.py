@@ -1,12 +1,14 @@
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
-from fedproof.data import load
+from fedproof.data import load as load_data
 from fedproof.data.text import Encoding, encode, read_vectors, tokens
 from fedproof.threat import Relation, Unit
 
+load = partial(load_data, test="shares")  # of three users none may be set aside
 TRAIN = {
     "ann": [("Good day!", 1), ("the flight", 0)],
     "bob": [("bad bad flight", 0)],

@@ -34,10 +34,9 @@ def test_brightness_and_contrast_do_not_matter_but_direction_does():
     assert oriented_gradients(1 - edge).reshape(8, 7, 7)[:, 3, 3].argmax() == 4  # to the left
 
 
-@pytest.mark.parametrize("key", ["encoder", "features"])  # the second is an earlier name
-def test_a_federation_keeps_everything_but_its_features(module, key):
+def test_a_federation_keeps_everything_but_its_features(module):
     plain = load(f"{module}:federation")
-    seen = load(f"{module}:federation", **{key: "hog"})
+    seen = load(f"{module}:federation", encoder="hog")
     np.testing.assert_array_equal(seen.features, oriented_gradients(plain.features[:, 0]))
     np.testing.assert_array_equal(seen.test_features, oriented_gradients(plain.test_features[:, 0]))
     np.testing.assert_array_equal(seen.public_features, oriented_gradients(plain.public_features[:, 0]))
@@ -48,10 +47,5 @@ def test_a_federation_keeps_everything_but_its_features(module, key):
 
 
 def test_vectors_are_no_images():
-    for key in ("encoder", "features"):
-        with pytest.raises(ValueError, match=r"encoder = 'hog' needs grey images.*inputs of shape \(64,\)"):
-            load("digits", classes=[0, 1], **{key: "hog"})
-    with pytest.raises(ValueError, match="features = 'edges' must be pixels or hog"):
-        load("digits", features="edges")
-    with pytest.raises(ValueError, match="encoder = 'glove-mean': leave out one"):
-        load("digits", features="hog", encoder="glove-mean")
+    with pytest.raises(ValueError, match=r"encoder = 'hog' needs grey images.*inputs of shape \(64,\)"):
+        load("digits", classes=[0, 1], encoder="hog")

@@ -47,8 +47,8 @@ def test_every_partition_deals_out_what_is_left(partition):
 
 
 def test_where_data_come_with_users_whole_users_are_set_aside(module):
-    seen = load(f"{module}:grown", public=7)
-    plain = load(f"{module}:grown")
+    seen = load(f"{module}:grown", public=7, test="shares")
+    plain = load(f"{module}:grown", test="shares")
     assert seen.num_users == 7  # ten, less three whose nine instances are public, or left out
     assert len(seen.public_features) == 7
     assert set(seen.user_ids) < set(plain.user_ids)
@@ -158,7 +158,7 @@ def test_what_cannot_be_set_aside_or_projected_is_refused_in_one_line(options, m
 
 def test_whole_users_cannot_all_be_set_aside(module):
     with pytest.raises(ValueError, match="public = 28 leaves no user with data: whole users are set aside"):
-        load(f"{module}:grown", public=28)
+        load(f"{module}:grown", public=28, test="shares")
 
 
 def test_projecting_what_is_not_public_is_refused(module):

@@ -152,7 +152,7 @@ def _read_leaf(folder, content):
     for part in ("train", "test"):
         (folder / part).mkdir(exist_ok=True)
         _write(folder / part / "data.json", content)
-    return leaf.read(folder, name="leaf", find_encoding=lambda: None)
+    return leaf.read(folder, name="leaf", find_encoding=lambda: None, shares=True)
 
 
 def _tweets(columns):

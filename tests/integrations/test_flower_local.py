@@ -1,24 +1,24 @@
 """Noise of nodes' own over Flower: against the local engine, hostile nodes, and servers that are killed."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.stats import chi2
 
 import fedproof as fp
+from fedproof import exact
 from fedproof.accounting.epsilon import sum_epsilon
 from fedproof.accounting.ledger import load_ledger
 from fedproof.data import load
 from fedproof.ensemble import Task, one_round
 from fedproof.integrations import site as own
 from fedproof.mechanisms import Local, LocalTraining, OneRound
-from fedproof.mechanisms.uploads import GRID, Anchors, Ball, Rows
+from fedproof.mechanisms.uploads import Anchors, Ball, Rows
 from fedproof.models.networks import linear
 from fedproof.release import load_release
 from fedproof.report.certificate_page import write_certificate_report
-from fedproof.seeds import Purpose, private_numbers
+from fedproof.seeds import Purpose, SeededGenerator, private_numbers
 
 files = pytest.importorskip(
     "fedproof.integrations.flower.files",
@@ -138,7 +138,7 @@ def test_noise_of_nodes_is_their_own_and_has_the_stated_scale(flower, make, make
         strategy = make(mechanism)
         node = lambda message: [flower.upload_reply(message, zeros, local=mechanism)]  # noqa: E731
         strategy.start(make_grid(dict.fromkeys(range(100, 100 + USERS), node)))
-        released.append(strategy.release.total * GRID * mechanism.reach)
+        released.append(strategy.release.total * mechanism.grid.step * mechanism.reach)
     assert (released[0] != released[1]).all()
     std = mechanism.noise_multiplier * ROWS.norm * np.sqrt(USERS)
     statistic, numbers = float(np.square(np.array(released) / std).sum()), 2 * zeros.size
@@ -180,7 +180,7 @@ def test_one_node_moves_a_release_by_one_vector_of_the_servers_set(make, make_gr
     before.start(make_grid(nodes(mechanism)))
     loudest = np.zeros(ANCHORS, np.uint8) if upload.labels else np.full(upload.shape, 1e300)
     after.start(make_grid(nodes(mechanism) | {104: lambda message: 3 * plain(loudest)(message)}))
-    moved = (after.release.total - before.release.total) * GRID
+    moved = (after.release.total - before.release.total) * after.release.mechanism.grid.step
     assert 0 < np.linalg.norm(moved) <= upload.distance
     assert {fault for _, _, fault in after.faults} == {"twice"}
 
@@ -362,11 +362,10 @@ def test_sites_that_noise_and_count_by_themselves_take_part(
         context = Context(1, 7, {"site": str(path)}, RecordDict(), {})
         return lambda message: [app(message, context)]
 
-    normal = np.random.default_rng(3).standard_normal((USERS, heads[0].size, 1))
-    drawn = iter(normal)
-    monkeypatch.setattr(
-        own, "SecureGenerator", lambda: SimpleNamespace(standard_normal=lambda _: next(drawn))
-    )
+    drawn = iter([SeededGenerator(np.random.SeedSequence(user)) for user in range(USERS)])
+    monkeypatch.setattr(own, "SecureGenerator", lambda: next(drawn))
+    again = [SeededGenerator(np.random.SeedSequence(user)) for user in range(USERS)]
+    normal = np.array([exact.drawn(each, heads[0].size, 2.0**24) for each in again]) * 2.0**-24
     paths = [site(user) for user in range(USERS)]
     strategy = make(mechanism, folder=tmp_path / "run")
     grid = make_grid({100 + user: node(path, heads[user]) for user, path in enumerate(paths)})
@@ -375,6 +374,7 @@ def test_sites_that_noise_and_count_by_themselves_take_part(
     assert not strategy.faults
     heard = mechanism.upload.inside(heads).sum(axis=0)
     heard += mechanism.noise_multiplier * normal.sum(axis=0).reshape(heard.shape)
-    np.testing.assert_allclose(strategy.release.total * GRID * mechanism.reach, heard, atol=1e-4)
+    found = strategy.release.total * mechanism.grid.step * mechanism.reach
+    np.testing.assert_allclose(found, heard, atol=1e-4)
     for path in paths:
         assert sum(query.count for query in own.spent(own.load_site(path)).queries) == 1

@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from fedproof.aggregation import mean
+from fedproof import exact
 from fedproof.integrations import server
 from fedproof.integrations.server import Plan
 from fedproof.mechanisms import Everyone, FixedSize, Flat, Median, PerLayer, Poisson, Quantile, UserFedAvg
 from fedproof.rounds import clipping as engine_clipping
-from fedproof.rounds.clipping import add_noise
 from fedproof.rounds.randomness import Stream
 from fedproof.rounds.state import contributions_of
 from fedproof.seeds import Purpose, draw_cohorts
@@ -53,15 +52,12 @@ def test_rounds_are_the_engines(clipping):
         bounded = engine_clipping.bound(
             contributions_of(torch.tensor(updates), members, layers), clipping, norms
         )
-        noise_std = (plan.mechanism.noise_multiplier * bounded.thresholds).float()
-        params = params + add_noise(mean(bounded.contributions), noise_std, layers, streams) / plan.divisor
+        total, step = engine_clipping.released(bounded, plan.mechanism.noise_multiplier, streams, 1)
+        params = exact.moved(params, total, step, plan.divisor).float()
         if isinstance(clipping, Quantile):
-            drawn = torch.empty(3, dtype=torch.float64)
-            for row, stream in zip(drawn.unsqueeze(1), streams, strict=True):
-                stream.normal_(row)
-            norms = engine_clipping.next_clip_norms(bounded, clipping, norms, drawn, plan.divisor)
-        np.testing.assert_allclose(state.params, params.numpy(), atol=1e-5)
-        np.testing.assert_allclose(state.clip_norms, norms.numpy(), rtol=1e-6)
+            norms = engine_clipping.next_clip_norms(bounded, clipping, norms, streams, plan.divisor)
+        np.testing.assert_array_equal(state.params, params.numpy())
+        np.testing.assert_array_equal(state.clip_norms, norms.numpy())
 
 
 def noise_std(plan):
@@ -94,20 +90,24 @@ def test_nothing_exceeds_the_clip_norm(rows, clip_norm):
     plan = make_plan(replicas=range(len(rows)))
     updates = np.array(rows)
     bounded = server.bound(plan, updates, np.full(len(rows), clip_norm), (4,))
-    assert (np.linalg.norm(bounded.updates, axis=1) <= clip_norm).all()
+    step = exact.grid_of(plan.mechanism.noise_multiplier, clip_norm).step
+    assert (np.linalg.norm(bounded.updates * step, axis=1) <= clip_norm).all()
     assert (bounded.updates[~np.isfinite(updates).all(axis=1)] == 0).all()
 
 
 def test_the_largest_float_is_shortened_exactly_enough():
     # 0.125 / 1.8e308 is subnormal: a product with it would exceed the clip norm.
     updates = np.array([[0.0, np.finfo(np.float64).max]])
-    bounded = server.bound(make_plan(replicas=range(1)), updates, np.array([0.125]), (2,))
-    assert 0.1249 < np.linalg.norm(bounded.updates) <= 0.125
+    plan = make_plan(replicas=range(1))
+    bounded = server.bound(plan, updates, np.array([0.125]), (2,))
+    step = exact.grid_of(plan.mechanism.noise_multiplier, 0.125).step
+    assert 0.1249 < np.linalg.norm(bounded.updates * step) <= 0.125
 
 
 def test_a_short_update_is_hardly_touched():
     bounded = server.bound(make_plan(), np.full((3, 4), 0.1), np.ones(3), (4,))
-    np.testing.assert_allclose(bounded.updates, 0.1, rtol=1e-14)
+    step = exact.grid_of(make_plan().mechanism.noise_multiplier, 1.0).step
+    np.testing.assert_allclose(bounded.updates * step, 0.1, atol=step)
     assert not bounded.clipped.any()
 
 
@@ -150,7 +150,7 @@ def test_noise_goes_on_where_it_stopped(clipping):
     for _ in range(2):
         state = play(plan, state, np.zeros((3, 1, 9)), (9,), noise)
     resumed = server.noise_streams(plan, state)
-    assert [a.standard_normal() for a in noise] == [b.standard_normal() for b in resumed]
+    assert [a.words(1) for a in noise] == [b.words(1) for b in resumed]
 
 
 def test_newcomers_change_nobody_elses_draw_and_have_one_of_their_own():
@@ -189,11 +189,12 @@ def test_sums_are_exact_for_as_many_as_a_plan_allows_and_more_are_refused():
     with pytest.raises(ValueError, match="more than 32,768 users are expected in a round"):
         Plan(mechanism=mechanism, num_users=4 * 2**15 + 4, seed=0)
     generator = np.random.default_rng(0)
-    updates = generator.normal(size=(2**16, 3))
-    updates *= 0.7 / np.linalg.norm(updates, axis=1, keepdims=True)  # twice as many as expected, the longest
-    parts = [server.addends(plan, one[None].copy(), np.array([0.7]))[0] for one in updates]
+    updates = generator.normal(size=(2**16, 3))  # twice as many as expected, all longer than the clip norm
+    bounded = [server.bound(plan, one[None].copy(), np.array([0.7]), (3,)) for one in updates]
+    parts = [server.addends(plan, one.updates)[0] for one in bounded]
     there, back = (sum(every, np.zeros((1, 3))) for every in (parts, parts[::-1]))
     np.testing.assert_array_equal(there, back)
+    assert (there == [[sum(int(one[0, place]) for one in parts) for place in range(3)]]).all()
     assert not np.array_equal(sum(updates, np.zeros(3)), sum(updates[::-1], np.zeros(3)))
 
 

@@ -12,7 +12,8 @@ from fedproof.accounting.epsilon import pld_epsilon, replaced_epsilon, sum_epsil
 from fedproof.config import parse_config
 from fedproof.mechanisms import Local
 from fedproof.mechanisms.local import RARE
-from fedproof.mechanisms.uploads import GRID, Anchors, Ball, NonNegative, Rows, shortened
+from fedproof.mechanisms.uploads import Anchors, Ball, NonNegative, Rows, shortened
+from fedproof.seeds import SeededGenerator
 from fedproof.threat import Relation
 
 FALSE_ALARM = 1e-6
@@ -25,8 +26,7 @@ def local(upload, noise=0.7, honest=100):
 
 
 def noised(mechanism, heads, seed=0):
-    rng = np.random.default_rng(seed)
-    return mechanism.noised(heads, rng.standard_normal((len(heads), *mechanism.upload.shape)))
+    return mechanism.noised(heads, SeededGenerator(np.random.SeedSequence(seed)))
 
 
 # --- what is sent, and what is kept of it -------------------------------------------------------------------
@@ -47,8 +47,9 @@ def test_honest_noise_survives_the_server_bit_for_bit(upload):
     """So the sum is that of Gaussians, as the ε of the sum alone says."""
     mechanism = local(upload)
     sent = noised(mechanism, np.random.default_rng(1).normal(size=(USERS, *upload.shape)))
-    np.testing.assert_array_equal(mechanism.received(sent) * GRID, sent)
-    assert (np.rint(sent / GRID) * GRID == sent).all()
+    step = mechanism.grid.step
+    np.testing.assert_array_equal(mechanism.received(sent) * step, sent)
+    assert (np.rint(sent / step) * step == sent).all()
 
 
 @pytest.mark.parametrize("upload", HEADS, ids=lambda upload: upload.kind)
@@ -71,7 +72,7 @@ def test_whatever_is_sent_lies_in_the_set(upload, seed, scale, odd):
     sent = rng.standard_cauchy((3, *upload.shape)) * 10.0**scale
     sent[1, 0, 0] += odd
     with np.errstate(over="ignore", invalid="ignore"):
-        kept = shortened(upload, sent) * GRID
+        kept = shortened(upload, sent, 2.0**-32) * 2.0**-32
     lengths = np.sqrt(np.square(kept).sum(axis=upload.axes))
     assert (lengths <= 1).all()
     assert not np.isfinite(odd) or kept.any() or scale < -9

@@ -25,7 +25,7 @@ FALSE_ALARM = 1e-6
 REPLICAS = 300
 COST_BOUND = 4.0
 DELTA = 0.005
-SIZES = (1, 6, 12)
+SIZES = (1, 6, 13)
 ATTACKS = {
     "backdoor": {"kind": "backdoor"},
     "backdoor x50": {"kind": "backdoor", "scale": 50.0},

@@ -72,7 +72,7 @@ def test_a_server_that_shortens_too_little_is_caught(monkeypatch):
     task = task_of(config)
     (row,) = attack(config, ["worst-case"], [3], task=task)
     check(row)
-    wide = lambda self, sent: 20 * shortened(self.upload, sent / 20)  # noqa: E731
+    wide = lambda self, sent: 20 * shortened(self.upload, sent / 20, self.grid.step)  # noqa: E731
     monkeypatch.setattr(type(task.mechanism), "received", wide)
     (row,) = attack(config, ["worst-case"], [3], task=task)
     assert not row.holds_on_certified

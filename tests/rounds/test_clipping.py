@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import chi2
 from scipy.stats import norm as normal
 
+from fedproof import exact
 from fedproof.ensemble import Task, train_replicas
 from fedproof.federation import Federation
 from fedproof.mechanisms import (
@@ -30,7 +31,7 @@ from fedproof.mechanisms import (
 )
 from fedproof.models.model import ClippedGradient
 from fedproof.rounds import executor_of
-from fedproof.rounds.clipping import Bounded, add_noise, bound, next_clip_norms, unbounded
+from fedproof.rounds.clipping import Bounded, bound, next_clip_norms, released, unbounded
 from fedproof.rounds.instance import Draw, Tally, clipped_sums
 from fedproof.rounds.randomness import Purpose, Stream
 from fedproof.rounds.state import contributions_of, report
@@ -117,12 +118,22 @@ def test_median_of_the_cohort_or_the_fixed_norm_if_it_is_empty(norms, expected):
     assert float(found.thresholds) == pytest.approx(expected)
 
 
+class Still:
+    """A stream whose normal numbers are 0: the quantile of one half."""
+
+    def words_(self, out):
+        out.fill_(torch.iinfo(torch.int64).max)
+
+    def further(self, word, place):
+        raise AssertionError("nothing is left open in the middle")
+
+
 def quantile_step(norms, clip_norm, clipping, cohort=4.0) -> float:
     updates = torch.zeros(1, len(norms), 8)
     updates[0, :, 0] = torch.tensor(norms)
     before = torch.full((1,), clip_norm, dtype=torch.float64)
     found: Bounded = bound(contributions(updates), clipping, before)
-    return float(next_clip_norms(found, clipping, before, torch.zeros(1, dtype=torch.float64), cohort))
+    return float(next_clip_norms(found, clipping, before, [Still()], cohort))
 
 
 def test_quantile_step_closed_form():
@@ -218,9 +229,11 @@ class _Silent:
 
 def test_replicas_and_layers_have_noise_of_their_own():
     streams = [Stream(0, Purpose.NOISE, replica, CPU) for replica in range(2)]
-    noise = add_noise(
-        torch.zeros(2, 20_000), torch.tensor([[1.0, 3.0], [2.0, 0.0]]), (10_000, 10_000), streams
-    )
+    nobody = contributions_of(torch.zeros(2, 1, 20_000), np.zeros((2, 1), dtype=np.int64), (10_000, 10_000))
+    thresholds = torch.tensor([[1.0, 3.0], [2.0, 0.0]], dtype=torch.float64)
+    found = replace(bound(nobody, PerLayer(num_layers=2), torch.ones(2)), thresholds=thresholds)
+    total, step = released(found, 1.0, streams, 1)
+    noise = total * step
     assert_unit_variance(noise[0, :10_000])
     assert_unit_variance(noise[0, 10_000:] / 3)
     assert_unit_variance(noise[1, :10_000] / 2)
@@ -298,6 +311,7 @@ def summed_instances(setting):
             params,
             Draw.of(torch.arange(len(numbers)), torch.tensor([len(numbers)])),
             clip_norm=1.0,
+            grid=exact.grid_of(0.0, 1.0),
             tally=Tally(1, params),
             lane=np.zeros(1, dtype=np.int64),
             pieces=(1, 0.0),

@@ -30,7 +30,7 @@ from fedproof.mechanisms import (
 )
 from fedproof.models import build
 from fedproof.rounds import randomness
-from fedproof.rounds.randomness import Stream, data_order
+from fedproof.rounds.randomness import Stream, data_order, noise
 from fedproof.seeds import Purpose, draw_cohorts
 
 FALSE_ALARM = 1e-6
@@ -129,14 +129,25 @@ def test_a_training_opens_every_secret_stream_once(federation, monkeypatch, mech
     assert {path for purpose, path in secret if purpose is Purpose.NOISE} == {(0,), (1,), (2,)}
 
 
-def sequences(count, *, seeds=(0, 1), replicas=range(12), rounds=3):
+def normal(stream, count):
+    """Normal numbers of a stream."""
+    scale = torch.full((1, 1), 2.0**24, dtype=torch.float64)
+    return noise([stream], [1], count, scale)[0] * 2.0**-24
+
+
+def sequences(count, *, seeds=(0, 1), replicas=range(12), rounds=3, words=False):
     """Normal numbers `(streams, count)` of every purpose, replica and seed, and of later rounds of each."""
-    rows = torch.empty(len(seeds) * len(SECRET) * len(replicas) * rounds, count, dtype=torch.float64)
+    dtype = torch.int64 if words else torch.float64
+    rows = torch.empty(len(seeds) * len(SECRET) * len(replicas) * rounds, count, dtype=dtype)
     places = iter(rows)
     for seed, purpose, replica in product(seeds, SECRET, replicas):
         stream = Stream(seed, purpose, replica, CPU)
         for _ in range(rounds):
-            stream.normal_(next(places))
+            row = next(places)
+            if words:
+                stream.words_(row)
+            else:
+                row.copy_(normal(stream, count))
     return rows.numpy()
 
 
@@ -150,16 +161,15 @@ def test_sequences_are_uncorrelated():
 
 
 def test_no_sequence_is_a_later_stretch_of_another():
-    # 216 streams of 1,000 numbers with 52 random bits or more: an accidental pair has chance 1e-5.
-    rows = sequences(1000)
+    # 216 streams of 1,000 words of 64 bits: an accidental pair has chance 2e-9.
+    rows = sequences(1000, words=True)
     assert np.unique(rows).size == rows.size
 
 
 def test_uniform_numbers_that_choose_say_nothing_about_the_noise():
     count = 200_000
     chosen = draw_cohorts(Poisson(probability=0.3), np.arange(count), 1, 0, range(1))[0, 0]
-    noise, batch = torch.empty(count, dtype=torch.float64), torch.empty(count, dtype=torch.float64)
-    Stream(0, Purpose.NOISE, 0, CPU).normal_(noise)
+    noise, batch = normal(Stream(0, Purpose.NOISE, 0, CPU), count), torch.empty(count, dtype=torch.float64)
     Stream(0, Purpose.BATCH, 0, CPU).uniform_(batch)
     bound = 4.9 / np.sqrt(count)  # standard normal beyond 4.9 with probability 1e-6, on both sides
     for first, second in [(chosen, noise.numpy()), (batch.numpy(), noise.numpy()), (chosen, batch.numpy())]:

@@ -11,7 +11,7 @@ from typing import Any
 from fedproof import check
 from fedproof.accounting.epsilon import ensemble_account, parallel_of, pld_epsilon, round_up
 from fedproof.accounting.events import Source, queries_of
-from fedproof.files import replace_file
+from fedproof.files import parse_json, read_whole, replace_file
 from fedproof.mechanisms import Queries, Query
 from fedproof.mechanisms.codec import describe, restore
 
@@ -92,7 +92,8 @@ class Ledger:
             "replicas": self.replicas,
             "queries": [_describe(query) for query in self.queries],
             "epsilon": self.epsilon,
-        } | ({"parallel": self.parallel} if self.parallel > 1 else {})
+            "parallel": self.parallel,
+        }
 
 
 def save_ledger(ledger: Ledger, path: Path) -> None:
@@ -117,7 +118,7 @@ def resumed_ledger(ledger: Ledger, path: Path) -> Ledger:
 def load_ledger(path: Path, kind: str | None = None) -> Ledger:
     """The ledger of a file; ValueError that names the file if it is none, or one of another `kind`."""
     try:
-        document = json.loads(path.read_text())
+        document = parse_json(read_whole(path))
         if document["version"] != _VERSION:
             raise ValueError(f"version {document['version']!r} is not {_VERSION}")
         if document.get("kind") != kind:
@@ -130,9 +131,9 @@ def load_ledger(path: Path, kind: str | None = None) -> Ledger:
             queries=queries,
             delta=document["delta"],
             replicas=document["replicas"],
-            parallel=document.get("parallel", 1),
+            parallel=document["parallel"],
         )
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         which = "ledger of a site" if kind == _SITE else "ledger"
         raise ValueError(f"{path} is not a {which}: {check.one_line(error)}") from error
 

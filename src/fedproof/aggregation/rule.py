@@ -53,8 +53,6 @@ class Contributions:
         return scales.repeat_interleave(sizes, dim=2)
 
 
-_COLUMNS = 2048  # of updates that are copied at once
-
 Aggregation = Callable[[Contributions], Tensor]
 """A rule: contributions of all replicas in, `(replicas, dim)` out, on the scale of a sum over the cohort."""
 
@@ -65,40 +63,19 @@ def mean(contributions: Contributions) -> Tensor:
     Guarantee: a replica's sum is taken over its own members, one after the other: it is the same bit for bit
     whoever else the others have drawn.
     """
-    return summed(contributions, contributions.updates.dtype)
-
-
-def summed(contributions: Contributions, dtype: torch.dtype) -> Tensor:
-    """The same sum, taken in `dtype`.
-
-    Guarantee: in float64 one member moves the sum of N updates of float32, rounding included, by at most the
-    clip norm, for N up to 10^5. Proof: a product of factor and update is exact, each of N additions errs by
-    2^-53 of N clip norms at most, on either side, and clipping leaves room for 2^-20 of one. In float32 it
-    would not hold: whoever lifts a sum of 4096 clip norms above a power of two doubles the step of its grid,
-    and what 4096 others add, each less than half a step, is gone: it moves the sum by two clip norms.
-    """
     updates, present = contributions.updates, contributions.present
     replica, slot = present.nonzero(as_tuple=True)
     rows = slot if len(updates) == 1 else replica * updates.shape[1] + slot
     counts = present.sum(1)
     begin = counts.cumsum(0) - counts
-    scales = contributions.scales[replica, slot].to(dtype)
+    scales = contributions.scales[replica, slot]
     sizes = contributions.layer_sizes if scales.shape[1] > 1 else (updates.shape[2],)
     parts = torch.split(updates.flatten(0, 1), list(sizes), dim=1)
-    # A bag is a weighted sum of rows of a table: clipped copies of the updates are never made. Copies in
-    # another type are made of some columns at a time, as many whoever takes part.
-    columns = max(sizes) if dtype == updates.dtype else _COLUMNS
+    # A bag is a weighted sum of rows of a table: clipped copies of the updates are never made.
     return torch.cat(
         [
-            F.embedding_bag(
-                rows,
-                some.to(dtype).contiguous(),
-                begin,
-                mode="sum",
-                per_sample_weights=scale.contiguous(),
-            )
+            F.embedding_bag(rows, part.contiguous(), begin, mode="sum", per_sample_weights=scale.contiguous())
             for part, scale in zip(parts, scales.unbind(1), strict=True)
-            for some in torch.split(part, columns, dim=1)
         ],
         dim=1,
     )

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from fedproof import check
 from fedproof.accounting.events import Source, is_event, queries_of, unsupported
 from fedproof.arrays import Bools, Floats, Integers, votes_of
-from fedproof.certificates.certificate import VERSION, Certificate, Method, Settings
+from fedproof.certificates.certificate import Certificate, Method, Settings
 from fedproof.certificates.compute import certified_sizes
 from fedproof.certificates.confidence import Bound, Spending, betting_lower, share
 from fedproof.certificates.paper_theorems import Group
@@ -24,8 +24,9 @@ from fedproof.certificates.scores import (
     check_scores,
     input_parts,
     load,
+    repeated_scores,
 )
-from fedproof.certificates.soundness import assumptions_of, caveats_of
+from fedproof.certificates.soundness import assumptions_of, caveats_of, copies
 from fedproof.digests import fingerprint
 from fedproof.mechanisms import Mechanism, Queries, Releases, is_certified
 from fedproof.mechanisms.caveats import sentences
@@ -171,7 +172,6 @@ def settings_for(
     failure_probability: float = 0.0,
     rule: Rule | str = Rule.PLURALITY,
     exact: bool = False,
-    version: int = VERSION,
     **others: Any,
 ) -> Settings:
     """Settings with everything that follows from what was asked for; `exact`: for means.
@@ -195,9 +195,7 @@ def settings_for(
         check.open_probability(failure_probability=failure_probability)
     return Settings(
         mechanism=described_as,
-        privacy=epsilon_delta(
-            described_as, privacy, wanted=chosen is Method.PAPER, delta=delta, version=version
-        ),
+        privacy=epsilon_delta(described_as, privacy, wanted=chosen is Method.PAPER, delta=delta),
         threat=threat,
         method=chosen,
         bound=Bound.NONE if exact or counted else Bound(bound or _DEFAULT_BOUND[chosen]),
@@ -205,7 +203,6 @@ def settings_for(
         rule=rule,  # type: ignore[arg-type]  # a name becomes a member
         caveats=stated(caveats, "caveats"),
         stated_assumptions=stated(assumptions, "assumptions"),
-        version=version,
         **others,
     )
 
@@ -245,6 +242,8 @@ def certificate_of_scores(
     known = None if labels is None else check_labels(load(labels, "labels"), num_inputs, num_classes)
     found = certified_sizes(settings, scores)
     num_replicas = len(scores) if scores.ndim == 3 else None
+    copied, alike = _repeated(settings, scores)
+    reasons = (*caveats_of(settings, exact=num_replicas is None), *copies(copied, len(scores)))
     return Certificate(
         settings=settings,
         num_replicas=num_replicas,
@@ -259,9 +258,20 @@ def certificate_of_scores(
         labels=None if known is None else tuple(known.tolist()),
         labels_sha256=None if known is None else fingerprint(known),
         accuracy=None if known is None else float(np.mean((found.leader == known) & ~found.tied)),
-        reasons=sentences(caveats_of(settings, exact=num_replicas is None)),
-        assumptions=assumptions_of(settings, numbers=scores.dtype.name, num_replicas=num_replicas),
+        reasons=sentences(reasons),
+        assumptions=assumptions_of(
+            settings, numbers=scores.dtype.name, num_replicas=num_replicas, alike=alike
+        ),
     )
+
+
+def _repeated(settings: Settings, scores: Array) -> tuple[int, int]:
+    """Replicas that repeat another one: against an unmet condition, and by chance, as without noise."""
+    if scores.ndim == 2 or settings.certain:
+        return 0, 0
+    telling, others = repeated_scores(scores)
+    noisy = settings.mechanism is None or settings.mechanism.noisy
+    return (telling, others) if noisy else (0, telling + others)
 
 
 def stated(texts: Sequence[str], name: str) -> tuple[str, ...]:

@@ -52,17 +52,13 @@ class CostMethod(StrEnum):
     DISTRIBUTION = "distribution"
 
 
-VERSION = 2  # of the file format, and of the rules by which a certificate is computed
-
-
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Everything a certificate depends on besides the scores and the labels.
 
     As for `certify`. `privacy` is the (ε, δ) of one unit where that is all that is known or all that the
     method uses. `spending` and `group` matter to some methods only. Without `served` the certificate is about
-    expected confidences alone. Certificates of `version` 1 are read and derived as they were; none of the
-    fields that came later are set.
+    expected confidences alone.
     """
 
     mechanism: Mechanism | None
@@ -80,7 +76,6 @@ class Settings:
     simultaneous: bool = False
     caveats: tuple[str, ...] = ()
     stated_assumptions: tuple[str, ...] = ()
-    version: int = VERSION
 
     def __post_init__(self) -> None:
         names = {"method": Method, "bound": Bound, "spending": Spending, "group": Group, "rule": Rule}
@@ -110,12 +105,6 @@ class Settings:
         """Whether nothing is estimated."""
         return self.counted or self.exact
 
-    @property
-    def unusual(self) -> dict[str, Any]:
-        """Fields that are not in every file, where they say something: older files lack them."""
-        found: dict[str, Any] = {} if self.rule is Rule.PLURALITY else {"rule": self.rule.value}
-        return found | ({"simultaneous": True} if self.simultaneous else {})
-
     def for_each(self, num_inputs: int) -> "Settings":
         """The settings of one input by itself, with its share of the failure probabilities.
 
@@ -139,8 +128,7 @@ class Settings:
         Bets on means do (`betting`); bets on margins and all other bounds are for one number, fixed
         beforehand.
         """
-        exempt = self.version == 1 and not self.sequential
-        return self.bound is Bound.BETTING and self.method is not Method.MARGIN and not exempt
+        return self.bound is Bound.BETTING and self.method is not Method.MARGIN
 
     def _check_served(self) -> None:
         """A served ensemble needs a lead, which not every method bounds."""
@@ -197,7 +185,7 @@ class Settings:
 class CostSettings:
     """Everything the bounds depend on besides the costs; `negative` is for costs in [-C̄, 0].
 
-    `caveats`, `stated_assumptions` and `version` are those of a certificate's `Settings`.
+    `caveats` and `stated_assumptions` are those of a certificate's `Settings`.
     """
 
     cost_bound: float
@@ -213,7 +201,6 @@ class CostSettings:
     max_size: int
     caveats: tuple[str, ...] = ()
     stated_assumptions: tuple[str, ...] = ()
-    version: int = VERSION
 
     def __post_init__(self) -> None:
         _become_members(self, {"method": CostMethod, "bound": Bound})
@@ -353,7 +340,8 @@ class Certificate:
             "bound": self.settings.bound.value,
             "sound": self.sound,
             "reasons": list(self.reasons),
-            **self.settings.unusual,
+            "rule": self.settings.rule.value,
+            "simultaneous": self.settings.simultaneous,
         }
 
     @property

@@ -4,7 +4,6 @@ import numpy as np
 
 from fedproof.accounting.epsilon import rdp
 from fedproof.arrays import Floats, Integers
-from fedproof.certificates import version_one
 from fedproof.certificates.certificate import Method, Settings
 from fedproof.certificates.confidence import MIXTURE, Bound, share
 from fedproof.certificates.margin import margin_sizes_by_betting, margin_sizes_by_levels
@@ -91,19 +90,17 @@ def _run_off(settings: Settings, scores: Array) -> CertifiedSizes:
 
 
 def _bounds(settings: Settings, scores: Array) -> ClassBounds:
-    first = settings.version == 1
     if scores.ndim == 2:
-        return exact_bounds(scores, rounded=not first)
+        return exact_bounds(scores, rounded=True)
     if settings.rule is Rule.PAIRWISE:
         each = rule_share(settings.rule, settings.failure_probability, scores.shape[2], settings.spending)
         return pairwise_bounds(scores, settings.bound, each, MIXTURE)
-    split = version_one.share if first else share
     return class_bounds(
         scores,
         settings.bound,
-        split(settings.failure_probability, scores.shape[2], settings.spending),
+        share(settings.failure_probability, scores.shape[2], settings.spending),
         votes=settings.votes,
-        bets=version_one.bets(settings.sequential) if first else MIXTURE,
+        bets=MIXTURE,
     )
 
 
@@ -129,9 +126,8 @@ def _margin(settings: Settings, scores: Array) -> CertifiedSizes:
     gap, psi, most = _gap(settings, scores), settings.failure_probability, _most(settings)
     if settings.bound is Bound.LEVELS:
         return margin_sizes_by_levels(scores, curve, failure_probability=psi, max_size=most, gap=gap)
-    order = betting_order(scores) if settings.version > 1 else None
     return margin_sizes_by_betting(
-        scores, curve, failure_probability=psi, max_size=most, gap=gap, order=order
+        scores, curve, failure_probability=psi, max_size=most, gap=gap, order=betting_order(scores)
     )
 
 

@@ -10,23 +10,22 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedproof import check
 from fedproof.arrays import Integers
-from fedproof.certificates import version_one
 from fedproof.certificates.api import certificate_of_scores, check_any, settings_for
-from fedproof.certificates.certificate import VERSION, Certificate, CostSettings, Settings
-from fedproof.certificates.confidence import Bound
+from fedproof.certificates.certificate import Certificate, CostSettings, Settings
 from fedproof.certificates.inefficacy import Inefficacy, bounds_of_costs, cost_settings_for
 from fedproof.certificates.scores import Array, check_costs, check_labels, check_means, load
 from fedproof.digests import fingerprint
-from fedproof.mechanisms import Releases
-from fedproof.mechanisms.codec import completed, describe, restore
+from fedproof.files import parse_json
+from fedproof.mechanisms.codec import describe, restore
 
+VERSION = 3  # of the format, and of the rules by which its numbers are computed
 _DEPTH = 12  # a mechanism holds queries, which hold a sampling
 _RELATIVE_ERROR = 1e-9  # another processor's logarithm may differ in the last digits
 _FROM_LABELS = ("labels", "labels_sha256", "accuracy", "certified_accuracy")
@@ -43,27 +42,21 @@ class _Kind:
     settings: type[Settings] | type[CostSettings]  # what it holds, with the result
     result: type[Certificate] | type[Inefficacy]
     derived: Mapping[str, str]  # fields for readers, which follow from the rest, and their attributes
-    later: frozenset[str]  # fields that files of version 1 lack
-    unusual: frozenset[str] = frozenset()  # of the settings: written where not at their default
 
-    def setting_names(self, version: int) -> tuple[str, ...]:
-        """Fields of the settings; the version stands at the top of the file."""
-        names = self._known(self.settings, version, without="version")
-        return tuple(name for name in names if name not in self.unusual)
+    @property
+    def setting_names(self) -> tuple[str, ...]:
+        """Fields of the settings."""
+        return tuple(field.name for field in fields(self.settings))
 
-    def result_names(self, version: int) -> tuple[str, ...]:
+    @property
+    def result_names(self) -> tuple[str, ...]:
         """Fields of the result."""
-        return self._known(self.result, version, without="settings")
+        return tuple(field.name for field in fields(self.result) if field.name != "settings")
 
-    def keys(self, version: int) -> frozenset[str]:
-        """All fields that every file has but the checksums."""
-        names = (*self.setting_names(version), *self.result_names(version), *self.derived)
-        return frozenset(("schema", "version", *names))
-
-    def _known(self, kind: Any, version: int, *, without: str) -> tuple[str, ...]:
-        unknown = self.later if version == 1 else frozenset()
-        names = (field.name for field in fields(kind))
-        return tuple(name for name in names if name != without and name not in unknown)
+    @property
+    def keys(self) -> frozenset[str]:
+        """All fields but the checksums."""
+        return frozenset(("schema", "version", *self.setting_names, *self.result_names, *self.derived))
 
 
 _KINDS = {
@@ -75,8 +68,6 @@ _KINDS = {
             settings=Settings,
             result=Certificate,
             derived={"sound": "sound", "certified_accuracy": "curve"},
-            later=frozenset({"served", "caveats", "stated_assumptions", "models_sha256", "config_sha256"}),
-            unusual=frozenset({"rule", "simultaneous"}),
         ),
         _Kind(
             schema="fedproof/inefficacy",
@@ -84,7 +75,6 @@ _KINDS = {
             settings=CostSettings,
             result=Inefficacy,
             derived={"sound": "sound"},
-            later=frozenset({"caveats", "stated_assumptions", "assumptions"}),
         ),
     )
 }
@@ -127,11 +117,9 @@ def _unaltered(text: str | bytes, wanted: type[Result]) -> Result:
 def document_of(certificate: Certificate | Inefficacy) -> dict[str, Any]:
     """The certificate as JSON values."""
     kind, settings = _kind_of(type(certificate)), certificate.settings
-    version = settings.version
-    body: dict[str, Any] = {"schema": kind.schema, "version": version}
-    body |= {name: describe(getattr(settings, name)) for name in kind.setting_names(version)}
-    body |= getattr(settings, "unusual", {})
-    body |= {name: describe(getattr(certificate, name)) for name in kind.result_names(version)}
+    body: dict[str, Any] = {"schema": kind.schema, "version": VERSION}
+    body |= {name: describe(getattr(settings, name)) for name in kind.setting_names}
+    body |= {name: describe(getattr(certificate, name)) for name in kind.result_names}
     body |= {name: describe(getattr(certificate, attribute)) for name, attribute in kind.derived.items()}
     return body | {"checksums": {name: checksum(value) for name, value in body.items()}}
 
@@ -139,20 +127,16 @@ def document_of(certificate: Certificate | Inefficacy) -> dict[str, Any]:
 def parse(text: str | bytes) -> dict[str, Any]:
     """The JSON document of a certificate file, with the right schema, version and fields."""
     try:
-        document = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        document = parse_json(text)
+    except ValueError as error:
         raise ValueError(f"certificate is not a JSON document: {check.one_line(error)}") from error
     schema = document.get("schema") if isinstance(document, Mapping) else None
     if not isinstance(schema, str) or schema not in _KINDS:
         raise ValueError(f"schema must be {' or '.join(map(repr, _KINDS))}: this is not a certificate")
     version = document.get("version")
-    if type(version) is not int or not 1 <= version <= VERSION:
-        raise ValueError(
-            f"version = {version!r} must be one of {', '.join(map(str, range(1, VERSION + 1)))}: written by "
-            "another release"
-        )
-    allowed = _KINDS[schema].unusual if version > 1 else frozenset()
-    odd = sorted(set(document) - allowed ^ (_KINDS[schema].keys(version) | {"checksums"}))
+    if type(version) is not int or version != VERSION:
+        raise ValueError(f"version = {version!r} must be {VERSION}: written by another release")
+    odd = sorted(set(document) ^ (_KINDS[schema].keys | {"checksums"}))
     if odd:
         raise ValueError(f"certificate has missing or unknown fields: {', '.join(odd)}")
     _check_texts(document, "certificate")
@@ -189,20 +173,14 @@ def mismatched(document: Mapping[str, Any]) -> list[str]:
 
 def certificate_of(document: Mapping[str, Any]) -> Certificate | Inefficacy:
     """What a parsed document holds, whatever its checksums say."""
-    kind, version = _KINDS[document["schema"]], document["version"]
-    written = [name for name in sorted(kind.unusual) if name in document]
-    stated, found = [*kind.setting_names(version), *written], kind.result_names(version)
-    values = {name: restore(document[name], name=name) for name in (*stated, *found)}
+    kind = _KINDS[document["schema"]]
+    stated, found = (
+        {name: restore(document[name], name=name) for name in names}
+        for names in (kind.setting_names, kind.result_names)
+    )
     try:
-        settings: Any = kind.settings(**{name: values[name] for name in stated}, version=version)
-        if version == 1:
-            version_one.check_mechanism(settings.mechanism)
-        idle = [name for name in written if name not in settings.unusual]
-        if idle:
-            raise ValueError(
-                f"{idle[0]} = {values[idle[0]]!r} must be left out: it is what a file without it says"
-            )
-        return kind.result(settings=settings, **{name: values[name] for name in found})
+        settings: Any = kind.settings(**stated)
+        return kind.result(settings=settings, **found)
     except TypeError as error:
         raise ValueError(f"certificate has a field of the wrong type: {error}") from error
 
@@ -215,20 +193,6 @@ def checksum(value: Any) -> str:
     """
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object's members; two of the same name would let two readers see different files."""
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"certificate has the field {twice} twice")
-    return members
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"certificate holds {name}, which is not a number")
 
 
 # --- every number derived again from the scores, or the costs, that a file was made from --------------------
@@ -272,7 +236,7 @@ def verify(
     try:
         with np.errstate(all="ignore"):  # a file may state numbers that no computation survives
             again = document_of(_recompute(certificate, array, known))
-        whole = {field: completed(value) for field, value in document.items() if field != "checksums"}
+        whole = {field: value for field, value in document.items() if field != "checksums"}
     except (ValueError, UnsupportedEventError) as error:
         return (*altered, check.one_line(error))
     except ArithmeticError as error:
@@ -285,23 +249,10 @@ def verify(
 def unverified(text: str | bytes, labels: ArrayLike | str | Path | None = None) -> tuple[str, ...]:
     """What `verify` takes from a certificate file as it is, though it could be checked; empty if nothing.
 
-    Without `labels` these are the labels in the file and the accuracies that follow from them. A file of
-    version 1 whose bets depend on the order of the replicas does not show who chose that order, and one from
-    means took what rounding made one of them for certainty: certify the scores, or the means, again.
+    Without `labels` these are the labels in the file and the accuracies that follow from them.
     """
-    document = parse(text)
-    known = document.get("labels") is not None
-    taken = [name for name in _FROM_LABELS if known and labels is None]
-    if document["version"] == 1 and document["bound"] == Bound.BETTING and not _is_counted(document):
-        taken.append("order of the replicas")
-    if document["version"] == 1 and document.get("num_replicas", 0) is None:
-        taken.append("rounding of the means")
-    return tuple(taken)
-
-
-def _is_counted(document: Mapping[str, Any]) -> bool:
-    mechanism = restore(document["mechanism"], name="mechanism")
-    return mechanism is not None and mechanism.releases is not Releases.REPLICAS
+    known = parse(text).get("labels") is not None
+    return _FROM_LABELS if known and labels is None else ()
 
 
 def _check(certificate: Certificate | Inefficacy, array: Array) -> None:

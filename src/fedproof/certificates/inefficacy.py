@@ -15,9 +15,8 @@ from numpy.typing import ArrayLike
 
 from fedproof.accounting.events import Source
 from fedproof.arrays import Floats
-from fedproof.certificates import version_one
 from fedproof.certificates.api import described, stated
-from fedproof.certificates.certificate import VERSION, CostMethod, CostSettings, check_columns
+from fedproof.certificates.certificate import CostMethod, CostSettings, check_columns
 from fedproof.certificates.confidence import MIXTURE, Bets, Bound, binomial_lower, mean_lower, mean_upper
 from fedproof.certificates.paper_theorems import adversaries_needed, inefficacy_bounds
 from fedproof.certificates.privacy import (
@@ -59,7 +58,7 @@ class Inefficacy:
     num_replicas: int
     costs_sha256: str
     reasons: tuple[str, ...]
-    assumptions: tuple[str, ...] = ()
+    assumptions: tuple[str, ...]
 
     def __post_init__(self) -> None:
         check_columns(self, ("lower", "upper"), len(self.sizes))
@@ -153,7 +152,6 @@ def cost_settings_for(
     delta: float | None,
     caveats: Sequence[str],
     assumptions: Sequence[str],
-    version: int = VERSION,
     **others: Any,
 ) -> CostSettings:
     """Settings with everything that follows from what was asked for; `others` as in `CostSettings`."""
@@ -167,28 +165,23 @@ def cost_settings_for(
     paper = chosen is CostMethod.PAPER
     return CostSettings(
         mechanism=described_as,
-        privacy=epsilon_delta(described_as, privacy, wanted=paper, delta=delta, version=version),
+        privacy=epsilon_delta(described_as, privacy, wanted=paper, delta=delta),
         threat=threat,
         method=chosen,
         bound=Bound(bound or (Bound.LEVELS if chosen is CostMethod.DISTRIBUTION else Bound.BETTING)),
         sizes=tuple(sizes),
         caveats=stated(caveats, "caveats"),
         stated_assumptions=stated(assumptions, "assumptions"),
-        version=version,
         **others,
     )
 
 
 def bounds_of_costs(settings: CostSettings, costs: Array) -> Inefficacy:
     """The bounds for complete settings and checked costs."""
-    first = settings.version == 1
-    if first and settings.bound is Bound.BETTING:
-        version_one.check_order(costs)
-    bets = version_one.bets(sequential=False) if first else MIXTURE
     sign = -1.0 if settings.negative else 1.0
     raw = sign * costs.astype(np.float64) / settings.cost_bound
     shares = np.clip(raw, 0.0, 1.0)
-    low, high = clean_interval(shares, settings.bound, settings.failure_probability / 2, bets)
+    low, high = clean_interval(shares, settings.bound, settings.failure_probability / 2)
     interval = _interval(settings, shares, low, high)
     ends = np.array([interval(size) for size in settings.sizes]).reshape(-1, 2) * settings.cost_bound
     lower, upper = (-ends[:, 1], -ends[:, 0]) if settings.negative else (ends[:, 0], ends[:, 1])
@@ -202,7 +195,7 @@ def bounds_of_costs(settings: CostSettings, costs: Array) -> Inefficacy:
         num_replicas=len(costs),
         costs_sha256=fingerprint(costs),
         reasons=sentences(cost_caveats(settings)),
-        assumptions=() if first else cost_assumptions(settings),
+        assumptions=cost_assumptions(settings),
     )
 
 

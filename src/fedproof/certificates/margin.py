@@ -131,7 +131,7 @@ def margin_sizes_by_betting(
 ) -> CertifiedSizes:
     """Margin certificates from one bet per input, rival and size.
 
-    `order` is the order in which replicas are bet on; None: that of the file, as in version 1.
+    `order` is the order in which replicas are bet on; None: that of the file.
 
     Guarantee: per input, wrong with probability at most ψ. The class is chosen by replicas on which nothing
     is bet, every stage's bet by earlier stages, and the claim needs a capital of 1/ψ (Ville).

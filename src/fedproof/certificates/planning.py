@@ -5,18 +5,14 @@ computed with the planned value holds.
 """
 
 import math
-import warnings
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 from fedproof import check
 from fedproof.accounting.epsilon import ACCOUNTANTS, pld_epsilon
 from fedproof.accounting.tradeoff import RESOLUTION, curve_of
 from fedproof.mechanisms import FixedSize, Poisson, Queries, Query, Sampling
 from fedproof.threat import Relation, ThreatModel
-
-Number = TypeVar("Number", float, int)
 
 _LARGEST_NOISE = 1e5
 _MOST_ROUNDS = 1_000_000
@@ -109,26 +105,6 @@ def lead_for_size(size: int, relation: Relation) -> int:
     """
     check.count(size=size)
     return int(size) * (1 if relation is Relation.JOIN else 2)
-
-
-def plan(**question: Any) -> float:
-    """The old name of `noise_for_size`. Deprecated: use the new one."""
-    return _under_new_name(noise_for_size, question)
-
-
-def plan_rounds(**question: Any) -> int:
-    """The old name of `rounds_for_size`. Deprecated: use the new one."""
-    return _under_new_name(rounds_for_size, question)
-
-
-def plan_cohort(**question: Any) -> int:
-    """The old name of `cohort_for_size`. Deprecated: use the new one."""
-    return _under_new_name(cohort_for_size, question)
-
-
-def _under_new_name(function: Callable[..., Number], question: dict[str, Any]) -> Number:
-    warnings.warn(f"use {function.__name__}, the new name", DeprecationWarning, stacklevel=3)
-    return function(**question)
 
 
 def _question(

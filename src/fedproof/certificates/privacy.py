@@ -25,8 +25,7 @@ class ApproximateDP:
     """(ε, δ)-differential privacy for one unit, taken as given.
 
     `relation` is what ε and δ were proved for: `join` if for one unit added or removed, which is what
-    accountants state unless they say otherwise, `replace` if for one unit replaced by another. A certificate
-    needs to know; None is what files of version 1 hold.
+    accountants state unless they say otherwise, `replace` if for one unit replaced by another.
 
     >>> ApproximateDP(epsilon=0.63, delta=0.0029, relation="join").relation
     <Relation.JOIN: 'join'>
@@ -34,14 +33,13 @@ class ApproximateDP:
 
     epsilon: float
     delta: float
-    relation: Relation | None = None
+    relation: Relation
     kind: ClassVar[str] = "approximate-dp"
 
     def __post_init__(self) -> None:
         check_privacy(self.epsilon, self.delta)
         check.plain(self)
-        if self.relation is not None:  # plain strings are welcome
-            object.__setattr__(self, "relation", check.member(Relation, relation=self.relation))
+        object.__setattr__(self, "relation", check.member(Relation, relation=self.relation))  # or a string
 
     def under(self, relation: Relation) -> tuple[float, float]:
         """(ε, δ) of one unit for the threat's relation.
@@ -53,7 +51,7 @@ class ApproximateDP:
         >>> ApproximateDP(epsilon=0.5, delta=0.0, relation="join").under(Relation.REPLACE)
         (1.0, 0.0)
         """
-        if self.relation in (relation, None):  # None: a file of version 1, where it is an assumption
+        if self.relation is relation:
             return float(self.epsilon), float(self.delta)
         if relation is Relation.JOIN:
             raise ValueError(
@@ -148,17 +146,9 @@ def epsilon_delta(
     *,
     wanted: bool,
     delta: float | None,
-    version: int,
 ) -> ApproximateDP | None:
     """The (ε, δ) of one unit: as given, or if `wanted` the paper's ε of the mechanism at `delta`."""
     if mechanism is None:
-        if version == 1 and privacy is not None and privacy.relation is not None:
-            raise ValueError("privacy.relation must not be in a file of version 1")
-        if version > 1 and privacy is not None and privacy.relation is None:
-            raise ValueError(
-                "privacy.relation = None must be 'join' if epsilon was proved for one unit added or removed, "
-                "'replace' if for one replaced"
-            )
         return privacy
     if privacy is not None:
         raise ValueError("privacy must not be given together with mechanism: it follows from it")
@@ -167,5 +157,5 @@ def epsilon_delta(
     if delta is None:
         raise ValueError("delta = None: method paper needs the delta at which the mechanism is accounted")
     check.open_probability(delta=delta)
-    relation = Relation.JOIN if version > 1 else None  # the paper accounts adding or removing a unit
-    return ApproximateDP(epsilon=paper_epsilon(mechanism, delta), delta=delta, relation=relation)
+    # The paper accounts adding or removing a unit.
+    return ApproximateDP(epsilon=paper_epsilon(mechanism, delta), delta=delta, relation=Relation.JOIN)

@@ -1,15 +1,18 @@
 """Which conditions of its theorem a certificate meets, in plain sentences (theory.md, section 5)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from fedproof.accounting.events import queries_of
-from fedproof.certificates import version_one
-from fedproof.certificates.certificate import CostMethod, CostSettings, Method, Settings
+from fedproof.certificates.certificate import Certificate, CostMethod, CostSettings, Method, Settings
 from fedproof.certificates.confidence import Bound, Spending
 from fedproof.certificates.paper_theorems import Group
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.certificates.rules import Rule
-from fedproof.mechanisms import Caveat, Mechanism
+from fedproof.certificates.scores import repeated_models
+from fedproof.mechanisms import Caveat, Mechanism, Releases
 from fedproof.mechanisms.sampling import digits
 from fedproof.threat import Relation, ThreatModel
 
@@ -47,6 +50,23 @@ _OWNERS = Caveat(
     sentence="users are drawn as a whole, but every instance is accounted as if drawn by itself",
     remedy=f"{_TIGHT}: they account users that are drawn as a whole.",
 )
+
+_COPIES = "Give every training random numbers of its own, and its scores as they were computed, not rounded."
+
+
+def copies(number: int, total: int, what: str = "replicas score what another one does") -> tuple[Caveat, ...]:
+    """So many replicas repeat another one; none if `number` is 0."""
+    sentence = f"{number} of {total} {what}, number for number: trainings that share a seed are one training"
+    return (Caveat(code="copies", sentence=sentence, remedy=_COPIES),) if number else ()
+
+
+def copied_models(mechanism: Mechanism, parts: Iterable[Mapping[str, ArrayLike]]) -> tuple[Caveat, ...]:
+    """Why trainings of a mechanism with noise are not independent: some of their models are equal."""
+    if mechanism.releases is not Releases.REPLICAS or not mechanism.noisy:
+        return ()
+    found = ({name: np.asarray(values) for name, values in named.items()} for named in parts)
+    return copies(*repeated_models(found), "models equal another one")
+
 
 _ELECTED = {
     Rule.PLURALITY: "class with most votes, the first of equal ones",
@@ -91,17 +111,28 @@ def caveats_of(settings: Settings, *, exact: bool = False) -> tuple[Caveat, ...]
     return (*found, *_stated(settings.caveats))
 
 
+def unmet(certificate: Certificate) -> tuple[Caveat, ...]:
+    """The reasons of a certificate with their remedies; what its settings do not tell, its scores did."""
+    found = caveats_of(certificate.settings, exact=certificate.num_replicas is None)
+    known = {caveat.sentence: caveat for caveat in found}
+    return tuple(
+        known.get(reason, Caveat(code="copies", sentence=reason, remedy=_COPIES))
+        for reason in certificate.reasons
+    )
+
+
 def _stated(sentences: Iterable[str]) -> list[Caveat]:
     return [Caveat(code="stated", sentence=sentence) for sentence in sentences]
 
 
-def assumptions_of(settings: Settings, *, numbers: str, num_replicas: int | None) -> tuple[str, ...]:
+def assumptions_of(
+    settings: Settings, *, numbers: str, num_replicas: int | None, alike: int = 0
+) -> tuple[str, ...]:
     """What the certificate takes for granted and nobody can check from the scores.
 
-    `numbers` is the type of the scores; without `num_replicas` they are exact means.
+    `numbers` is the type of the scores; without `num_replicas` they are exact means. So many replicas are
+    `alike` for no reason that could be seen.
     """
-    if settings.version == 1:
-        return version_one.assumptions_of(settings, exact=num_replicas is None)
     if settings.mechanism is not None and settings.counted:
         alone, group = settings.mechanism.assumptions
         elected = f"the certified predictor is the {_ELECTED[settings.rule]}"
@@ -111,6 +142,7 @@ def assumptions_of(settings: Settings, *, numbers: str, num_replicas: int | None
     else:
         stated = [
             *_measured(settings, numbers, num_replicas),
+            *_alike(alike),
             f"the certified predictor is the {_predictor(settings)} of the ensemble; a single replica has no "
             "certificate",
             *_rule(settings),
@@ -142,6 +174,11 @@ def _measured(settings: Settings, numbers: str, num_replicas: int | None) -> lis
     if settings.method is Method.MARGIN and settings.bound is Bound.BETTING:
         found.append(_ORDER)
     return found
+
+
+def _alike(number: int) -> list[str]:
+    """What is taken for granted of replicas that repeat another one."""
+    return [f"{number} replicas score what another one does, number for number, by chance"] if number else []
 
 
 def _independent(mechanism: Mechanism | None) -> str:

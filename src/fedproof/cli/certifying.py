@@ -25,7 +25,6 @@ from fedproof.cli.belonging import Kind, check_options
 from fedproof.cli.common import (
     Json,
     check_written,
-    doubt_copies,
     doubt_delta,
     looked_at,
     median_and_largest,
@@ -157,7 +156,6 @@ def certify(
         )
         return
     show(certificate, words)
-    doubt_copies(scores)
     doubt_delta(delta)
     if out is not None:
         say(f"written to {out}; check it with: {command}")
@@ -202,6 +200,7 @@ def _source_of_guarantee(
     if epsilon is None:
         return mechanism_of(options, kinds)
     assert delta is not None, "checked by the table of options"
+    assert relation is not None, "checked by the table of options"
     check.not_negative(**{"--epsilon": epsilon, "--delta": delta})
     return ApproximateDP(epsilon=epsilon, delta=delta, relation=relation)
 

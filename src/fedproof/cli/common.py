@@ -14,9 +14,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedproof.certificates.scores import read_array
-from fedproof.digests import replica_parts
-
 stdout = Console()
 stderr = Console(stderr=True)
 
@@ -70,13 +67,6 @@ def answer(document: Any, *texts: object, json: bool) -> None:
 def median_and_largest(median: int | None, largest: int | None) -> str:
     """Two certified sizes; none where every input abstains."""
     return "none" if median is None else f"{median} / {largest}"
-
-
-def doubt_copies(scores: Path) -> None:
-    """A sentence about replicas that all score the same, as trainings from one seed do."""
-    array = read_array(scores)
-    if all((part == array[:1]).all() for _, part in replica_parts(array)):
-        say("all replicas score the same, number for number: trainings that share a seed are one training")
 
 
 def doubt_delta(delta: float | None) -> None:

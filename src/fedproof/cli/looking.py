@@ -24,6 +24,7 @@ from fedproof.cli.mechanism import (
 )
 from fedproof.cli.training import Device, Experiment, Set
 from fedproof.config import load_config
+from fedproof.files import RESULTS, read_whole
 from fedproof.folder import CERTIFICATE, CONFIG, MODELS, RELEASE
 from fedproof.mechanisms import Local
 from fedproof.mechanisms.codec import describe
@@ -227,7 +228,7 @@ def verify(
     if certificate.is_dir():
         certificate /= CERTIFICATE
     try:
-        text = certificate.read_bytes()
+        text = read_whole(certificate, RESULTS)
     except OSError as error:
         raise ValueError(f"{certificate}: cannot be read: {error.strerror}") from error
     try:
@@ -245,16 +246,10 @@ def verify(
     believed = unverified(text, labels)
     count = f"{document['num_inputs']} inputs" if "num_inputs" in document else "bounds on a cost"
     holds = "does not hold" if differences else f"every number holds ({count})"
-    again = unverified(text, labels=())  # what no labels cure
-    cured = [item for item in believed if item not in again]
-    given = [] if inputs or not document.get("models_sha256") else ["scores"]
-    believed += tuple(given)
-    kinds = (
-        ("without --labels", cured),
-        ("without --inputs", given),
-        ("from a file of version 1, certify again", again),
-    )
+    given = () if inputs or not document.get("models_sha256") else ("scores",)
+    kinds = (("without --labels", believed), ("without --inputs", given))
     told = "; ".join(f"not verified {how}: {', '.join(items)}" for how, items in kinds if items)
+    believed += given
     but = f"{';' if differences else ' but these,'} {told}"
     reasons = document["reasons"] if isinstance(document["reasons"], list) else []  # a file may hold anything
     heuristic = ["it is heuristic, not a proof, because:", *(f"  - {one}" for one in reasons)]

@@ -27,7 +27,7 @@ from fedproof.cli.common import (
     thinned,
 )
 from fedproof.config import Config, load_config, parse_config, validated
-from fedproof.files import replace_file
+from fedproof.files import read_text, replace_file
 from fedproof.folder import NOTICE, OBSERVED, read_config
 from fedproof.summary import RunSummary
 from fedproof.threat import Relation, changed_in_words
@@ -186,15 +186,15 @@ def show(summary: RunSummary, out: Path, curves: "tuple[Curve, ...] | None" = No
         say("secure noise: its numbers came from the operating system, the seed does not repeat this run")
     _say_observed(out / OBSERVED)
     say(f"the page to look at is {out / 'report.html'}; everything is in {out}")
-    say((out / NOTICE).read_text(encoding="utf-8").splitlines()[0])
+    say(read_text(out / NOTICE).splitlines()[0])
 
 
 def _say_observed(path: Path) -> None:
     """What follows from what each unit was seen to send, for whoever trained."""
     if not path.exists():
         return
-    with path.open(encoding="utf-8", newline="") as file:
-        curve = [float(row["certified_accuracy"]) for row in csv.DictReader(file)]
+    rows = csv.DictReader(read_text(path).splitlines())
+    curve = [float(row["certified_accuracy"]) for row in rows]
     shown = ", ".join(f"{curve[k]:.2%} at k = {k}" for k in thinned(len(curve)))
     say(
         f"by what each unit was seen to send: {shown} ({path}); ε does not cover these numbers, they are not "

@@ -32,6 +32,7 @@ from fedproof.config.sections import (
     ThreatSection,
     validated,
 )
+from fedproof.files import read_text
 from fedproof.mechanisms import Mechanism, Releases, SamplingKind
 from fedproof.mechanisms.codec import trainable_kinds
 from fedproof.threat import Relation, ThreatModel, Unit
@@ -318,7 +319,7 @@ def load_config(path: Path, overrides: Iterable[str] = (), **how: Any) -> Config
         ValueError: one line that names the file, the key, its value and what is allowed.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except FileNotFoundError as error:
         raise ValueError(f"{path}: there is no such file") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -338,13 +339,12 @@ def parse_config(
     """The configuration in a TOML text; `name` is what errors call it.
 
     Where an override makes another choice, what the text says for the old one alone is left behind, and so is
-    what overrides `beneath` these say. With `forgiving` all keys that decide nothing are, for directories of
-    earlier releases hold every key, or all of the `overrides`, which may be meant for other files. What is
-    left behind is put into `left`.
+    what overrides `beneath` these say. With `forgiving` all keys that decide nothing are, or all of the
+    `overrides`, which may be meant for other files. What is left behind is put into `left`.
     """
     try:
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{name}: not valid TOML: {check.one_line(error)}") from error
     levels = {_set(document, override): 1 for override in beneath}
     levels |= {_set(document, override): 2 for override in overrides}
@@ -360,7 +360,7 @@ def _set(document: dict[str, Any], override: str) -> str:
         raise ValueError(f"--set {override!r} must look like section.key=value")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         value = text.strip()
     table = document.setdefault(section, {})
     if not isinstance(table, dict):

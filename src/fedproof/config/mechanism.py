@@ -143,9 +143,7 @@ class MechanismSection(Section):
 
     @property
     def described(self) -> type[Mechanism]:
-        """The mechanism that these keys describe; a cohort drawn once without noise has a name of its own."""
-        if self.kind == CohortOnce.kind and not self.noise_multiplier:
-            return Bagging
+        """The mechanism that these keys describe."""
         return trainable_kinds()[self.kind]
 
     def idle(self) -> Iterator[IdleKeyError]:
@@ -195,6 +193,7 @@ class MechanismSection(Section):
         kind = self.described
         names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
         instead = {Releases.GROUPS: "partition", Releases.MODEL: "one-round"}.get(kind.releases, "fedavg")
+        instead = Bagging.kind if kind is CohortOnce else instead
         if "noise_multiplier" in names and not self.noise_multiplier and kind.kind != instead:
             raise ValueError(
                 f"noise_multiplier = 0 must be positive for kind = '{self.kind}'; "
@@ -278,10 +277,9 @@ def keys_of(kind: type[Mechanism]) -> frozenset[str]:
 
 
 def known_keys(kind: str) -> frozenset[str]:
-    """The keys that may stand beside `kind`; a cohort drawn once may be one without noise."""
-    both = (kind, Bagging.kind) if kind == CohortOnce.kind else (kind,)
-    found = [keys_of(trainable_kinds()[name]) for name in both if name in trainable_kinds()]
-    return frozenset().union(*found)
+    """The keys that may stand beside `kind`; none where there is no such kind."""
+    described = trainable_kinds().get(kind)
+    return frozenset() if described is None else keys_of(described)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,6 +101,10 @@ class DataSection(Section):
     # of who gets what, where instances are dealt out, and of which are set aside; public, nothing else
     # follows from it
     seed: Annotated[int, Field(ge=0)] = 0
+    # what is tested on where data come with users whose tests are shares of them: `users`, all that a fifth
+    # of the users hold, who take part in nothing; `shares`, those of the users who train, whose certificate,
+    # scores and page are then private
+    test: Literal["users", "shares"] = "users"
     test_limit: Count | None = None  # at most so many test inputs, drawn once for all
     vectors: str | None = None  # of text: a GloVe file, a path or a name in the folder `glove`
     # frozen public features of inputs, computed once and kept: `hog` (edges in grey images), `glove-mean`
@@ -119,7 +123,6 @@ class DataSection(Section):
     # whitened; `spectral`, a map of the public instances on which neighbours stay near, for few labels and
     # for noise; `both`, that map beside 64 principal directions
     projection: Literal["principal", "spectral", "both"] = "principal"
-    features: Literal["pixels", "hog"] = "pixels"  # an earlier name of `encoder`: `pixels` for none, or `hog`
     # folder of all data sets; `FEDPROOF_DATA`, or the platform's cache folder, if not given
     data_dir: str | None = None
 
@@ -131,6 +134,9 @@ class DataSection(Section):
             but = "" if self.partition is None else f", not {shown(self.partition)}"
             why = f"belongs to partition = 'dirichlet' or 'natural'{but}"
             yield IdleKeyError("minimum", self.minimum, "partition", why)
+        if not comes_with_users(self.name):
+            why = f"belongs to data that come with users, not name = {shown(self.name)}"
+            yield IdleKeyError("test", self.test, "name", why)
         if not any(isinstance(name, str) and holds_text(name) for name in (self.name, self.public)):
             why = f"belongs to text, not name = {shown(self.name)}"
             yield IdleKeyError("vectors", self.vectors, "name", why)

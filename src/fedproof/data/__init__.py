@@ -24,6 +24,7 @@ from fedproof.data.arrays import (
     limit_test,
     read_only,
     say_untested,
+    users_aside,
 )
 from fedproof.data.fetch import fetch
 from fedproof.data.files import data_folder
@@ -38,6 +39,7 @@ __all__ = [
 
 FOLDERS = ("mnist", *cifar.VERSIONS, "leaf", "sent140", "sent140-pseudo")  # in the folder of all data
 NAMES = ("digits", *FOLDERS, "leaf/FOLDER", "idx/FOLDER", "module:function")
+TESTS = ("users", "shares")  # what test inputs are where data come with users
 MAX_CLASSES = 100_000  # labels beyond are account numbers or prices, and each class costs memory
 USERS = {"digits": 96, "mnist": 200, "cifar10": 200, "sent140-pseudo": 805}  # the demo's and the paper's
 
@@ -65,6 +67,7 @@ def load(
     most_instances: int | None = None,
     seed: int = 0,
     data_dir: PathLike | None = None,
+    test: str = "users",
     test_limit: int | None = None,
     vectors: PathLike | None = None,
     length: int = text.LENGTH,
@@ -82,8 +85,10 @@ def load(
     """
     check.not_negative_count(seed=seed)
     check.count(test_limit=1 if test_limit is None else test_limit)
+    if test not in TESTS:
+        raise ValueError(f"test = {test!r} must be {' or '.join(TESTS)}")
     read = partial(_read, data_dir=data_dir, vectors=vectors, length=length)
-    source = read(name)
+    source = read(name, shares=test == "shares")
     dealt = {"dirichlet_alpha": dirichlet_alpha, "degree": degree, "minimum": minimum}
     if isinstance(source, Federation):
         same = classes is None and users in (None, source.num_users) and partition in (None, "natural")
@@ -127,8 +132,13 @@ def _is_own(name: str) -> bool:
     return ":" in name or name.partition("/")[0] in ("leaf", "idx")
 
 
-def _read(name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int) -> Arrays | Federation:
-    source = _custom(name) if ":" in name else _published(name, data_dir, vectors, length)
+def _read(
+    name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int, *, shares: bool = True
+) -> Arrays | Federation:
+    if ":" not in name:
+        source: Arrays | Federation = _published(name, data_dir, vectors, length, shares)
+    elif isinstance(source := _custom(name), Arrays) and not shares:
+        source = users_aside(source)
     _check_classes(source)
     # In a folder of one's own an instance may come in anywhere, and move the places of those behind it.
     if _is_own(name) or isinstance(source, Federation):
@@ -152,7 +162,9 @@ def _check_classes(source: Arrays | Federation) -> None:
         )
 
 
-def _published(name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int) -> Arrays:
+def _published(
+    name: str, data_dir: PathLike | None, vectors: PathLike | None, length: int, shares: bool
+) -> Arrays:
     if name == "digits":
         return digits.read()
     first, _, rest = name.partition("/")
@@ -167,8 +179,10 @@ def _published(name: str, data_dir: PathLike | None, vectors: PathLike | None, l
         return cifar.read(folder, cifar.VERSIONS[name])
     find = partial(text.find_encoding, folder, vectors, length)
     if first == "leaf":
-        return leaf.read(folder / name if rest else folder, name=name, find_encoding=find)
-    return (sent140.read if name == "sent140" else sent140.read_pseudo)(folder, encoding=find())
+        return leaf.read(folder / name if rest else folder, name=name, find_encoding=find, shares=shares)
+    if first == "sent140-pseudo":
+        return sent140.read_pseudo(folder, encoding=find())
+    return sent140.read(folder, encoding=find(), shares=shares)
 
 
 def _as_it_is(

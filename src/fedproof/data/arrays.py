@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedproof.data import text
 from fedproof.federation import EncodedBy, Federation, by_place
+from fedproof.seeds import scattered
 
 Kind = TypeVar("Kind", bound=np.generic)
 _LOG = logging.getLogger("fedproof")
@@ -121,6 +122,52 @@ def say_untested(arrays: Arrays) -> Arrays:
     return replace(arrays, tested_only=True)
 
 
+ASIDE = 5  # one of so many users is set aside for testing
+
+
+def is_aside(ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which users of these identities are set aside for testing.
+
+    Guarantee: it follows from a user's identity alone, so nobody changes it for others.
+    """
+    return np.asarray(scattered(ids) % ASIDE == 0)
+
+
+def check_aside(name: str, users: int, aside: NDArray[np.bool_]) -> None:
+    """Raise ValueError where nobody is left to test on, or to train on."""
+    if aside.all() or not aside.any():
+        raise ValueError(
+            f"{name}: of {users} users {'all' if aside.all() else 'none'} would be set aside for testing: "
+            "bring more, or set test = 'shares', which tests on shares of users who train, and keep the "
+            "results private"
+        )
+
+
+def users_aside(arrays: Arrays) -> Arrays:
+    """The same data with whole users for testing: about a fifth of them, who take part in nothing.
+
+    All that they hold is for testing. Test inputs of users who train are left out; inputs of nobody who
+    trains stay, and data without any other are as they were.
+    """
+
+    def tested(owners: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return is_aside(owners if arrays.owner_ids is None else arrays.owner_ids[owners])
+
+    if arrays.owners is None or arrays.test_owners is None or not (arrays.test_owners >= 0).any():
+        return arrays
+    aside = tested(arrays.owners)
+    check_aside(arrays.name, len(np.unique(arrays.owners)), aside)
+    tests = chosen(arrays, test_rows=(arrays.test_owners < 0) | tested(arrays.test_owners))
+    moved = chosen(arrays, rows=aside & (arrays.labels >= 0))
+    return replace(
+        chosen(arrays, rows=~aside),
+        test_features=np.concatenate([tests.test_features, moved.features]),
+        test_labels=np.concatenate([tests.test_labels, moved.labels]),
+        test_owners=None,
+        test_texts=None,
+    )
+
+
 Source = TypeVar("Source", "Arrays", Federation)
 
 
@@ -209,6 +256,7 @@ def as_federation(
         instance_ids=ids,
         left_out=len(there) - kept,
         tested_only=arrays.tested_only,
+        tests_of_users=arrays.test_owners is not None and bool((arrays.test_owners >= 0).any()),
         most_instances=most_instances,
         public_features=None if public is None else final.features[kept:],
         encoded_by=by if public is None else replace(by or EncodedBy(), public=len(public)),

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedproof.data.arrays import Arrays, Scaling
 from fedproof.data.files import MAX_BYTES, existing, reading
+from fedproof.files import opened
 
 PIXELS = 3 * 32 * 32
 # What the paper's code uses, and so what its pretrained weights expect. These are not the deviations
@@ -105,7 +106,7 @@ def read_batches(paths: Sequence[Path], version: Version) -> NDArray[np.uint8]:
     counts = [_count_records(path, version) for path in paths]
     records = np.empty((sum(counts), version.record), dtype=np.uint8)
     for path, rows in zip(paths, np.split(records, np.cumsum(counts)[:-1]), strict=True):
-        with reading(path, version.remedy), path.open("rb") as stream:
+        with reading(path, version.remedy), opened(path) as stream:
             if stream.readinto(rows.data) != rows.size:
                 raise ValueError(f"{path} was truncated while it was read; {version.remedy}")
         largest, last = rows[:, version.label_bytes - 1].max(), len(version.classes) - 1

@@ -15,6 +15,7 @@ from typing import IO
 from platformdirs import user_cache_path
 
 from fedproof import check
+from fedproof.files import opened
 
 VARIABLE = "FEDPROOF_DATA"
 MAX_BYTES = 2**31  # no file of the known data sets unpacks to more; a header may promise anything
@@ -51,7 +52,7 @@ def existing(path: Path, *, name: str | None) -> Path:
 
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal digits."""
-    with reading(path, "make it readable"), path.open("rb") as stream:
+    with reading(path, "make it readable"), opened(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -104,7 +105,7 @@ def unpack(archive: Path, *, folder: Path, members: Mapping[str, int]) -> None:
 
 
 def _tar_entries(archive: Path, wanted: set[str]) -> Iterator[tuple[str, IO[bytes]]]:
-    with tarfile.open(archive) as tar:
+    with opened(archive) as file, tarfile.open(fileobj=file, mode="r:gz") as tar:
         for entry in tar:
             name = PurePosixPath(entry.name).name
             stream = tar.extractfile(entry) if entry.isreg() and name in wanted else None
@@ -113,7 +114,7 @@ def _tar_entries(archive: Path, wanted: set[str]) -> Iterator[tuple[str, IO[byte
 
 
 def _zip_entries(archive: Path, wanted: set[str]) -> Iterator[tuple[str, IO[bytes]]]:
-    with zipfile.ZipFile(archive) as packed:
+    with opened(archive) as file, zipfile.ZipFile(file) as packed:
         for entry in packed.infolist():
             name = PurePosixPath(entry.filename).name
             if name in wanted and not entry.is_dir():

@@ -3,19 +3,20 @@
 Features are texts, Sentiment140's lists whose fifth entry is the text, or numbers.
 """
 
-import json
+import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.data.arrays import Arrays, say_untested
+from fedproof.data.arrays import Arrays, say_untested, users_aside
 from fedproof.data.files import reading
 from fedproof.data.text import Encoding
 from fedproof.federation import identities
+from fedproof.files import DATA, parse_json, read_text
 
 REMEDY = "make it again with LEAF's preprocess.sh"
 TEXT_FIELD = 4  # of Sentiment140's instances in LEAF: id, date, query, account, text
@@ -32,35 +33,52 @@ class Part:
     labels: NDArray[np.int64]
 
 
-def read(folder: Path, *, name: str, find_encoding: Callable[[], Encoding]) -> Arrays:
+def read(
+    folder: Path,
+    *,
+    name: str,
+    find_encoding: Callable[[], Encoding],
+    shares: bool = False,
+) -> Arrays:
     """Instances of a LEAF folder with the users they come with.
 
-    Classes are the labels that occur in the test part, in increasing order. Users whose names begin with
-    `pseudo` are nobody's accounts: the name of the data then says so. `find_encoding` is asked for texts
-    alone: numbers need no word vectors.
+    Tests are on whole users, see `users_aside`, or on the `shares` that the folder sets apart. Classes are
+    the labels of the test inputs, in increasing order. Users whose names begin with `pseudo` are nobody's
+    accounts: the name of the data then says so. `find_encoding` is asked for texts alone: numbers need no
+    word vectors.
     """
     train, test = read_part(folder / "train"), read_part(folder / "test")
     if empty := [user for user, size in zip(train.users, train.sizes, strict=True) if not size][:5]:
         raise ValueError(f"{folder / 'train'}: users {empty} hold no data; remove them, or {REMEDY} -k 1")
-    values = np.unique(test.labels)
     position = {user: index for index, user in enumerate(train.users)}
     owners = [position.get(user, -1) for user in test.users]
     synthetic = all(user.startswith("pseudo") for user in train.users)
     features = _features(train, folder / "train")
     test_features = _features(test, folder / "test", like=features)
+    known = np.unique(np.concatenate([train.labels, test.labels]))
     arrays = Arrays(
         features=features,
-        labels=np.where(np.isin(train.labels, values), np.searchsorted(values, train.labels), -1),
+        labels=np.searchsorted(known, train.labels).astype(np.int64),
         test_features=test_features,
-        test_labels=np.searchsorted(values, test.labels).astype(np.int64),
-        class_names=tuple(str(value) for value in values),
+        test_labels=np.searchsorted(known, test.labels).astype(np.int64),
+        class_names=tuple(str(value) for value in known),
         name=f"{name} {SYNTHETIC}" if synthetic else name,
         owners=np.repeat(np.arange(len(train.users)), train.sizes),
         test_owners=np.repeat(np.array(owners, dtype=np.int64), test.sizes),
         owner_ids=identities(train.users),
         encoding=find_encoding() if features.dtype == object else None,
     )
-    return say_untested(arrays)
+    return say_untested(_tested(arrays if shares else users_aside(arrays)))
+
+
+def _tested(arrays: Arrays) -> Arrays:
+    """The classes of the test inputs alone; instances of other classes get -1."""
+    values = np.unique(arrays.test_labels)
+    number = np.full(len(arrays.class_names), -1, dtype=np.int64)
+    number[values] = np.arange(len(values))
+    names = tuple(arrays.class_names[value] for value in values)
+    labels, test_labels = number[arrays.labels], number[arrays.test_labels]
+    return replace(arrays, labels=labels, test_labels=test_labels, class_names=names)
 
 
 def read_part(folder: Path) -> Part:
@@ -72,7 +90,8 @@ def read_part(folder: Path) -> Part:
     features: list[Any] = []
     labels: list[Any] = []
     for path in files:
-        for user, rows, row_labels in _users_of(path):
+        for written, rows, row_labels in _users_of(path):
+            user = unicodedata.normalize("NFC", written)  # one name has several forms, and is one user
             if user in users:
                 raise ValueError(f"{path}: user {user!r} occurs twice; {REMEDY}")
             users[user] = len(rows)
@@ -109,10 +128,10 @@ def _users_of(path: Path) -> list[tuple[str, list[Any], list[Any]]]:
 
 def _fields(path: Path) -> tuple[list[Any], list[Any], dict[str, Any]]:
     with reading(path, REMEDY):
-        content = path.read_text(encoding="utf-8")
+        content = read_text(path, DATA)
     try:
-        data = json.loads(content)
-    except (ValueError, RecursionError) as error:  # also numbers of more digits than Python converts
+        data = parse_json(content)
+    except ValueError as error:
         raise ValueError(f"{path} is no JSON file ({error}); {REMEDY}") from None
     kinds = {"users": list, "num_samples": list, "user_data": dict}
     if not isinstance(data, dict) or not all(isinstance(data.get(key), kind) for key, kind in kinds.items()):

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedproof.data.arrays import Arrays, Scaling, say_untested
 from fedproof.data.files import MAX_BYTES, MAX_RATIO, existing, reading, sha256_of
+from fedproof.files import opened
 
 FOLDER = "mnist"
 FILES = {
@@ -69,7 +70,7 @@ def read_idx(path: Path, *, dimensions: int, remedy: str = REMEDY) -> NDArray[np
     The sizes in the header are checked against what the file can hold before anything is
     allocated, and not a byte more than they promise is unpacked.
     """
-    with reading(path, remedy), gzip.open(path) as stream:
+    with reading(path, remedy), opened(path) as file, gzip.open(file) as stream:
         header = stream.read(4 + 4 * dimensions)
         if header[:4] != bytes([0, 0, UNSIGNED_BYTE, dimensions]) or len(header) < 4 + 4 * dimensions:
             raise ValueError(

@@ -6,6 +6,7 @@ results on them are no results on Sentiment140 by account, and the name of the d
 
 import csv
 import gzip
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,12 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.data.arrays import Arrays
+from fedproof.data.arrays import Arrays, check_aside, is_aside
 from fedproof.data.files import existing, lines, reading
 from fedproof.data.leaf import SYNTHETIC
 from fedproof.data.text import Encoding
 from fedproof.federation import identities
+from fedproof.files import opened
 
 FOLDER = "sent140"
 OFFICIAL = "training.1600000.processed.noemoticon.csv"
@@ -42,17 +44,22 @@ class Tweets:
     accounts: tuple[str, ...]
 
 
-def read(data_folder: Path, *, encoding: Encoding) -> Arrays:
+def read(data_folder: Path, *, encoding: Encoding, shares: bool = False) -> Arrays:
     """Negative and positive tweets with the accounts that wrote them.
 
-    A fifth of each account's tweets, at least one if it has two, is set apart for testing: the manual
-    test set of the publishers comes from other accounts, and is too small to certify with.
+    About a fifth of the accounts are set apart for testing, or, as `shares`, a fifth of each account's
+    tweets, at least one if it has two: the manual test set of the publishers is too small to certify with.
     """
     path = existing(data_folder / FOLDER / OFFICIAL, name="sent140")
     tweets = read_tweets(path)
     if len(tweets.accounts) < 2:
         raise ValueError(f"{path} has no accounts; use name = 'sent140-pseudo', whose users are synthetic")
-    return _arrays(tweets, held_out(tweets.owners), name="sent140", encoding=encoding, with_owners=True)
+    accounts = len(tweets.accounts)
+    aside = np.zeros(accounts, dtype=bool) if shares else is_aside(identities(tweets.accounts))
+    if not shares:
+        check_aside("sent140", accounts, aside)
+    test = held_out(tweets.owners) if shares else aside[tweets.owners]
+    return _arrays(tweets, test, name="sent140", encoding=encoding, trains=~aside)
 
 
 def read_pseudo(data_folder: Path, *, encoding: Encoding) -> Arrays:
@@ -61,7 +68,7 @@ def read_pseudo(data_folder: Path, *, encoding: Encoding) -> Arrays:
     found = [folder / name for name in (OFFICIAL, WITHOUT_ACCOUNTS) if (folder / name).is_file()]
     tweets = read_tweets(existing((found or [folder / OFFICIAL])[0], name="sent140"))
     test = held_out(np.zeros(len(tweets.labels), dtype=np.int64))
-    return _arrays(tweets, test, name=f"sent140-pseudo {SYNTHETIC}", encoding=encoding, with_owners=False)
+    return _arrays(tweets, test, name=f"sent140-pseudo {SYNTHETIC}", encoding=encoding)
 
 
 def read_tweets(path: Path) -> Tweets:
@@ -70,7 +77,7 @@ def read_tweets(path: Path) -> Tweets:
     labels: list[int] = []
     owners: list[int] = []
     accounts: dict[str, int] = {}
-    with reading(path, REMEDY), _open(path) as stream:
+    with reading(path, REMEDY), opened(path) as file, _text(file, path) as stream:
         for polarity, account, text in _rows(stream, path):
             if polarity != NEUTRAL:
                 texts.append(text)
@@ -118,15 +125,22 @@ def _rows(stream: IO[str], path: Path) -> Iterator[tuple[str, str, str]]:
         raise ValueError(f"{path}, line {table.line_num}: no CSV ({error}); {REMEDY}") from None
 
 
-def _open(path: Path) -> IO[str]:
+def _text(file: IO[bytes], path: Path) -> IO[str]:
     if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", newline="")
-    return path.open(encoding="latin-1", newline="")
+        return gzip.open(file, "rt", encoding="utf-8", newline="")
+    return io.TextIOWrapper(file, encoding="latin-1", newline="")
 
 
 def _arrays(
-    tweets: Tweets, test: NDArray[np.bool_], *, name: str, encoding: Encoding, with_owners: bool
+    tweets: Tweets,
+    test: NDArray[np.bool_],
+    *,
+    name: str,
+    encoding: Encoding,
+    trains: NDArray[np.bool_] | None = None,
 ) -> Arrays:
+    """`trains`: which accounts take part; None: they are no users."""
+    owners = tweets.owners
     return Arrays(
         features=tweets.texts[~test],
         labels=tweets.labels[~test],
@@ -134,8 +148,8 @@ def _arrays(
         test_labels=tweets.labels[test],
         class_names=CLASSES,
         name=name,
-        owners=tweets.owners[~test] if with_owners else None,
-        test_owners=tweets.owners[test] if with_owners else None,
-        owner_ids=identities(tweets.accounts) if with_owners else None,
+        owners=None if trains is None else owners[~test],
+        test_owners=None if trains is None else np.where(trains[owners], owners, -1)[test],
+        owner_ids=None if trains is None else identities(tweets.accounts),
         encoding=encoding,
     )

@@ -1,6 +1,7 @@
 """Texts as sequences of word numbers, and the GloVe vectors of these words."""
 
 import html
+import io
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedproof import check
 from fedproof.data.files import lines, reading
+from fedproof.files import opened
 
 PADDING, UNKNOWN = 0, 1
 LENGTH = 25  # words of a tweet that are kept, as in FedProx (arXiv:1812.06127) and LEAF
@@ -92,7 +94,11 @@ def read_vectors(path: Path, words: Iterable[str]) -> Vocabulary:
     wanted = set(words)
     found: list[str] = []
     rows: list[list[float]] = []
-    with reading(path, REMEDY), path.open(encoding="utf-8", newline="\n") as stream:
+    with (
+        reading(path, REMEDY),
+        opened(path) as file,
+        io.TextIOWrapper(file, encoding="utf-8", newline="\n") as stream,
+    ):
         dimensions = 0
         for number, line in enumerate(lines(stream, path, max_characters=2**35), start=1):
             dimensions = dimensions or line.count(" ")

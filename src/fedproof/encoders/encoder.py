@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from platformdirs import user_cache_path
 
 from fedproof.data import data_folder
-from fedproof.files import DAMAGE, read_header, replace_file
+from fedproof.files import DAMAGE, MAX_BYTES, read_header, read_whole, replace_file
 from fedproof.progress import Progress, silent
 
 FOLDER = "encoded"
@@ -80,7 +80,7 @@ def digest_of(*parts: str | NDArray[np.generic]) -> str:
 def _read(path: Path) -> NDArray[np.float32] | None:
     """The features in a file whose name holds its digest; None if the file is not what was written."""
     try:
-        content = path.read_bytes()
+        content = read_whole(path, MAX_BYTES)
         if hashlib.sha256(content).hexdigest() != path.stem.rpartition("-")[2]:
             return None
         stream = io.BytesIO(content)

@@ -36,10 +36,10 @@ def load(
     most_instances: int | None = None,
     seed: int = 0,
     data_dir: PathLike | None = None,
+    test: str = "users",
     test_limit: int | None = None,
     vectors: PathLike | None = None,
     length: int = text.LENGTH,
-    features: str = "pixels",
     encoder: str | None = None,
     public: int | str | None = None,
     project: int | None = None,
@@ -66,10 +66,12 @@ def load(
         most_instances: that any user may hold, see `Federation`; None: no limit.
         seed: of the partition and the public instances. The same seed gives the same users anywhere.
         data_dir: folder of all data sets; None: FEDPROOF_DATA, else the platform's cache folder.
+        test: what is tested on where data come with users, and their tests are shares of them: `users`, all
+            that a fifth of the users hold, who take part in nothing; `shares`, those of the users who train,
+            whose certificate, scores and page are then private.
         test_limit: at most so many test inputs, drawn once for all.
         vectors: GloVe text file, a path or a name in the folder `glove`; None: the largest one there.
         length: words of a text that are kept.
-        features: an earlier name of `encoder`: `pixels` for none, or `hog`.
         encoder: `hog`, `glove-mean`, `glove-vader`, `efficientnet-lite0`, `efficientnet-lite2`, one of the
             last two followed by `-mirrored`, or `my_package.module:function`, whose features are computed
             once and kept; None: inputs as they are.
@@ -86,7 +88,6 @@ def load(
     >>> federation.features.shape, federation.test_features.shape, federation.public_features.shape
     ((144, 8), (72, 8), (144, 8))
     """
-    chosen = _one_name(features, encoder)
     if projection not in PROJECTIONS:
         raise ValueError(f"projection = {projection!r} must be one of {', '.join(PROJECTIONS)}")
     if project is None and projection != "principal":
@@ -110,11 +111,14 @@ def load(
         most_instances=most_instances,
         seed=seed,
         data_dir=data_dir,
+        test=test,
         test_limit=test_limit,
         vectors=vectors,
         length=length,
         public=public,
-        encode=None if chosen is None else partial(encoded, chosen, cache_beside(data_dir), device, progress),
+        encode=None
+        if encoder is None
+        else partial(encoded, encoder, cache_beside(data_dir), device, progress),
     )
     return federation if project is None else projected(federation, project, projection)
 
@@ -204,11 +208,3 @@ def projected(federation: Federation, kept: int, name: str = "principal") -> Fed
             range=range_of(public),
         ),
     )
-
-
-def _one_name(features: str, encoder: str | None) -> str | None:
-    if features not in ("pixels", "hog"):
-        raise ValueError(f"features = {features!r} must be pixels or hog")
-    if features == "hog" and encoder not in (None, "hog"):
-        raise ValueError(f"features = 'hog' is the encoder hog, but encoder = {encoder!r}: leave out one")
-    return "hog" if features == "hog" else encoder

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fedproof.data.files import sha256_of
 from fedproof.data.text import PADDING, UNKNOWN, Encoding, read_vectors, said, tokens
 from fedproof.encoders.encoder import Encoder, Function, Inputs, digest_of
+from fedproof.files import DATA, read_whole
 
 SMALLEST_SIDE = 16  # of images that a network trained on photographs can make something of
 _AT_ONCE = 500  # inputs, where arithmetic is NumPy's
@@ -100,7 +101,7 @@ def read_weights(name: str, published: Published) -> bytes:
     """
     path = _folder_of(published.package, name, " with its weights") / published.file
     try:
-        content = path.read_bytes()
+        content = read_whole(path, DATA)
     except OSError as error:
         raise ValueError(f"encoder = {name!r}: {path} cannot be read ({error.strerror})") from error
     found = hashlib.sha256(content).hexdigest()
@@ -203,7 +204,9 @@ def _with_polarity(mean: Encoder, inputs: Inputs) -> Encoder:
     if not inputs.texts:
         raise ValueError(f"encoder = {mean.name!r} needs texts, {inputs.name} has {inputs.described}")
     folder = _folder_of("vaderSentiment", mean.name)  # its rules decide as much as its words
-    rated = digest_of(*(hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.*"))))
+    rated = digest_of(
+        *(hashlib.sha256(read_whole(path, DATA)).hexdigest() for path in sorted(folder.glob("*.*")))
+    )
     if rated != VADER_SHA256:
         raise ValueError(
             f"encoder = {mean.name!r}: the files in {folder} have the digest {rated}, must be "

@@ -16,10 +16,10 @@ from fedproof.ensemble.engines import on_engine
 from fedproof.ensemble.fingerprints import fingerprint
 from fedproof.ensemble.task import Task
 from fedproof.ensemble.train import released, train_replicas
-from fedproof.files import replace_file
+from fedproof.files import read_whole, replace_file
 from fedproof.mechanisms import Partition, UploadedOnce
 from fedproof.mechanisms.uploads import Sent
-from fedproof.release import Centre, Release, noised, summed
+from fedproof.release import Centre, Release, add_noise, check_units, summed
 from fedproof.rounds import State, Tampering
 from fedproof.rounds.heads import heads
 from fedproof.seeds import Purpose, private_numbers
@@ -38,6 +38,7 @@ def release(task: Task, keep: list[Integers] | None = None, *, engine: str = "lo
     the unit alone, and sums on the grid are exact, whoever adds up how many of them, in which order.
     """
     mechanism = described(task)
+    check_units(mechanism, task.units.num_users)
     total = np.zeros(mechanism.upload.shape, dtype=np.int64)
     added: dict[int, list[Integers]] = {}
     on_gpu = mechanism.upload.labels and task.device.startswith("cuda")
@@ -49,8 +50,7 @@ def release(task: Task, keep: list[Integers] | None = None, *, engine: str = "lo
     if keep is not None:
         keep.extend(vectors for begin in sorted(added) for vectors in added[begin])
     if mechanism.noise_multiplier and mechanism.honest is None:
-        numbers = private_numbers(task.seed, Purpose.NOISE, 0, secure=task.secure_noise)
-        total = noised(mechanism, total, numbers.standard_normal(mechanism.upload.shape, dtype=np.float64))
+        add_noise(mechanism, total, private_numbers(task.seed, Purpose.NOISE, 0, secure=task.secure_noise))
     return Release(
         mechanism=mechanism, total=total, anchors=anchors_of(task, mechanism), view=task.federation.view
     )
@@ -91,7 +91,7 @@ def make_once(
     """
     mark, waiting = f"{fingerprint(task)}\n".encode(), made_of.with_suffix(".npz")
     if path.exists() or made_of.exists():
-        if not made_of.exists() or made_of.read_bytes() != mark:
+        if not made_of.exists() or read_whole(made_of) != mark:
             raise ValueError(
                 f"--out {path.parent}: {path.name} was made of other data, and its noise must not be used "
                 "again; choose a new directory"
@@ -129,12 +129,10 @@ def uploads_of(task: Task, units: range | None = None) -> Iterator[Sent]:
 def _noised(task: Task, made: Sent, begin: int) -> Sent:
     """What the users from `begin` on send, each with noise of its own, which no other user changes."""
     mechanism = described(task)
-    shape = mechanism.upload.shape
     sent = []
     for vector, who in zip(made, task.units.who[begin : begin + len(made)].tolist(), strict=True):
         numbers = private_numbers(task.seed, Purpose.NOISE, 0, who, secure=task.secure_noise)
-        normal = np.asarray(numbers.standard_normal((1, *shape), dtype=np.float64))
-        sent.append(mechanism.noised(vector[None], normal))
+        sent.append(mechanism.noised(vector[None], numbers))
     return np.concatenate(sent)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from fedproof import check
 from fedproof.digests import of_each
 from fedproof.ensemble.train import Replicas
-from fedproof.files import read_npz, replace_file
+from fedproof.files import MAX_BYTES, opened, parse_json, read_npz, read_whole, replace_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +93,8 @@ def is_finished(folder: Path, part: Part) -> bool:
     """Whether the part is there, belongs to this task and these replicas, and is as it was written."""
     stem = _stem(folder, part.index)
     try:
-        record = json.loads(stem.with_suffix(".json").read_bytes())
-    except (OSError, ValueError, RecursionError):
+        record = parse_json(read_whole(stem.with_suffix(".json")))
+    except (OSError, ValueError):
         return False
     if not isinstance(record, dict) or any(
         record.get(key) != value for key, value in _identity(part).items()
@@ -108,9 +108,9 @@ def is_finished(folder: Path, part: Part) -> bool:
 def stored_part_size(folder: Path, fingerprint: str) -> int | None:
     """Size of the first part in `folder` if it belongs to the same task: a resumed run keeps its plan."""
     try:
-        record = json.loads(_stem(folder, 0).with_suffix(".json").read_bytes())
+        record = parse_json(read_whole(_stem(folder, 0).with_suffix(".json")))
         start, stop = record["replicas"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     whole = type(start) is int and type(stop) is int and 0 <= start < stop
     return stop - start if whole and record.get("task") == fingerprint else None
@@ -133,7 +133,7 @@ def read_models(folder: Path, part: Part) -> dict[str, Tensor]:
     """Named parameters `(replicas, ...)` of a finished part."""
     path = _stem(folder, part.index).with_suffix(".safetensors")
     try:
-        return load_tensors(path.read_bytes())
+        return load_tensors(read_whole(path, MAX_BYTES))
     except SafetensorError as error:
         raise ValueError(f"{path}: not a whole safetensors file ({check.one_line(error)})") from error
 
@@ -162,7 +162,7 @@ def _stem(folder: Path, index: int) -> Path:
 
 def _digest(path: Path) -> str | None:
     try:
-        with path.open("rb") as file:
+        with opened(path, MAX_BYTES) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedproof import check
+from fedproof import check, exact
 from fedproof.aggregation import Aggregation, mean
 from fedproof.aggregation.rule import rule_of
 from fedproof.federation import Federation
@@ -101,7 +101,7 @@ def _check_mechanism(task: Task) -> None:
             "be added to every copy"
         )
     if noised:
-        _check_clip_norm(mechanism)
+        _check_clip_norm(mechanism, task.model.layout.dim)
     mechanism.sampling.check_units(task.units.num_users)
     mechanism.check_users(task.federation.sizes, task.local.batch_size)
     _check_solver(task)
@@ -123,7 +123,7 @@ def _check_mechanism(task: Task) -> None:
         )
 
 
-def _check_clip_norm(mechanism: Mechanism) -> None:
+def _check_clip_norm(mechanism: Mechanism, numbers: int) -> None:
     """Refuse a clip norm, or noise, at which the engine's numbers do not keep what is accounted.
 
     Guarantee: between the two limits a vector of up to 2^40 numbers of float32 adds at most the clip norm S.
@@ -133,6 +133,8 @@ def _check_clip_norm(mechanism: Mechanism) -> None:
     """
     norm, noise = mechanism.clip_norm, mechanism.clip_norm * mechanism.noise_multiplier
     check.summed_in_float32(**{"clip_norm": norm, "clip_norm * noise_multiplier": noise})
+    grid = exact.grid_of(mechanism.noise_multiplier, norm)
+    exact.check_room(grid, norm, numbers, noise_multiplier=mechanism.noise_multiplier)
 
 
 def _check_solver(task: Task) -> None:

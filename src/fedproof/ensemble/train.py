@@ -27,7 +27,7 @@ from fedproof.rounds import RoundReport, Setting, State, Streams, executor_of, s
 from fedproof.rounds.randomness import Stream
 from fedproof.rounds.stacking import LANES, Stacking, free_cores, on_cores
 from fedproof.rounds.state import users_on
-from fedproof.seeds import Lots, Purpose, cohorts_of, private_numbers
+from fedproof.seeds import Lots, Purpose, cohorts_of
 
 _WIDTH = 512  # test inputs at once, for as many replicas as fit
 _TOGETHER = 64  # replicas in closed form, each for itself, that are computed by the same operations
@@ -158,8 +158,8 @@ def released(task: Task, updates: Tensor | None = None, sizes: Sizes | None = No
     """
     sizes = sizes or sizes_for(task)
     updates = first_updates(task, sizes) if updates is None else updates
-    numbers = private_numbers(task.seed, Purpose.RELEASE, 0, secure=task.secure_noise)
-    return smoothed.release(task.mechanism, _setting(task, sizes, 1), start_of(task, 0), updates, numbers)
+    stream = Stream(task.seed, Purpose.RELEASE, 0, torch.device("cpu"), secure=task.secure_noise)
+    return smoothed.release(task.mechanism, _setting(task, sizes, 1), start_of(task, 0), updates, stream)
 
 
 @all_digits()

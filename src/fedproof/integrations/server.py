@@ -1,8 +1,8 @@
 """The server's half of what trains in rounds, in NumPy, for any framework that delivers updates.
 
 It draws the same cohorts, groups and noise as `fedproof.ensemble` does for the same seed and replica (see
-`rounds.randomness`), so the two can be compared replica by replica. Norms and scales are float64, sums exact;
-noise is drawn in the precision of the model.
+`rounds.randomness`), so the two can be compared replica by replica, and the arithmetic is `fedproof.exact`,
+as the engine's is: the same updates give the same bits.
 """
 
 from collections.abc import Sequence
@@ -12,19 +12,15 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof import check, seeds
+from fedproof import check, exact, seeds
 from fedproof.arrays import Floats
-from fedproof.mechanisms import Mechanism, Releases
-from fedproof.seeds import Numbers, Purpose, private_numbers
+from fedproof.mechanisms import Mechanism, Quantile, Releases
+from fedproof.seeds import Numbers, Purpose, SeededGenerator, private_numbers
 from fedproof.threat import Unit
 
 Params = NDArray[np.floating]
 
-_HUGE = 1e100  # beyond, squares may overflow
-_FREE = 2.0**32  # an update that is not clipped holds no larger number
-_STEP = 2.0**-36  # of what is added up, over the largest number that it may hold
 _MEMBERS = 2**15  # a cohort that is drawn with chances is never twice as large as expected
-_PIECE = 8192  # too short for BLAS to share among threads, which on busy cores wait for each other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +92,8 @@ class Bounded:
     """One user's updates after clipping.
 
     Attributes:
-        updates: `(replicas, dim)`, no longer than the clip norm; zero where it was not finite.
+        updates: `(replicas, dim)`, in steps of the grid and no longer than the clip norm; without noise as
+            they came; zero where one was not finite.
         norms: `(replicas, layers or 1)`, before clipping; 0 where it was not finite.
         finite: `(replicas,)`.
         clipped: `(replicas,)`, whether it was longer than the clip norm.
@@ -112,6 +109,9 @@ def start(plan: Plan, initial: Params) -> State:
     """The state before round one: every replica starts from `initial` (dim,)."""
     if not np.isfinite(initial).all():
         raise ValueError("the initial model holds NaN or infinity")
+    noise, norm = plan.mechanism.noise_multiplier, plan.mechanism.clip_norm
+    if noise:
+        exact.check_room(exact.grid_of(noise, norm), norm, len(initial), noise_multiplier=noise)
     count = len(plan.replicas)
     return State(
         round=0,
@@ -166,57 +166,36 @@ def bound(plan: Plan, updates: Floats, clip_norms: Floats, layers: tuple[int, ..
 
     Guarantee: whatever is handed in, a row has at most its clip norm (times √layers where each layer is
     clipped); a row that is not finite counts as zero. Where no noise is added nothing is clipped, and a row
-    with a number beyond 2^32 counts as zero, too: exact sums have no room for it.
+    with a number beyond 2^20 counts as zero, too: exact sums have no room for it.
     """
     sizes = layers if plan.mechanism.clipping.num_layers is not None else (updates.shape[1],)
-    parts = np.split(updates, np.cumsum(sizes)[:-1], axis=1)  # views
-    norms = np.stack([_norms(part) for part in parts], axis=1)
+    norms = exact.lengths(updates, sizes)
     finite: NDArray[np.bool_] = np.all(np.isfinite(norms), axis=1)
     if not plan.mechanism.noise_multiplier:
-        finite &= np.abs(updates).max(axis=1, initial=0.0) <= _FREE
+        finite &= exact.holds(updates)
     if not finite.all():
         norms[~finite] = updates[~finite] = 0.0
     if not plan.mechanism.noise_multiplier:
         return Bounded(updates=updates, norms=norms, finite=finite, clipped=np.zeros_like(finite))
-    bounds = clip_norms[:, None]
+    bounds, step = clip_norms[:, None], _grid(plan, clip_norms).step[:, None]
+    factors = exact.factors(norms, bounds, step, updates.shape[1])
+    for part, factor in zip(np.split(updates, np.cumsum(sizes)[:-1], axis=1), factors.T, strict=True):
+        exact.whole(part, factor[:, None])  # a view: in place
     clipped: NDArray[np.bool_] = np.any(norms > bounds, axis=1)
-    # Quotient, product and norm may each round up: leave them room.
-    scales = bounds * (1 - (8 + updates.shape[1]) * np.finfo(np.float64).eps)
-    longest = np.maximum(norms, bounds)
-    for part, own in zip(parts, longest.T[:, :, None], strict=True):
-        if own.max() > _HUGE:  # the factor would be subnormal, hence inexact: shorten first
-            part /= own
-            part *= scales
-        else:
-            part *= scales / own
     return Bounded(updates=updates, norms=norms, finite=finite, clipped=clipped)
 
 
-def addends(plan: Plan, updates: Floats, clip_norms: Floats) -> tuple[Floats, ...]:
+def addends(plan: Plan, updates: Floats) -> tuple[Floats, ...]:
     """Bounded `updates` (replicas, dim), which are overwritten, as what is added up, each by itself.
-
-    Of a clipped update that is one vector, of another two: its numbers may differ more in size. They are cut
-    to multiples of 2^-36 of the power of two above the clip norm, those without noise to multiples of 2^-40.
 
     Guarantee: sums of up to 2^16 are exact, so the order in which nodes reply changes no bit of a model.
     Who sends what cannot be read, or nothing for long, decides about that order, also where it was not drawn.
-    Proof: no number has more than 2^36 whole steps of a power of two. All are rounded towards zero, which
-    makes no update longer.
     """
-    if plan.mechanism.noise_multiplier:
-        largest = np.ldexp(1.0, np.frexp(clip_norms)[1])[:, None]  # no number is larger than the whole
-        return (_rounded(updates, largest * _STEP),)
-    coarse = _rounded(updates.copy(), np.float64(_FREE * _STEP))
-    updates -= coarse
-    return coarse, _rounded(updates, np.float64(_FREE * _STEP * _STEP))
+    return (updates,) if plan.mechanism.noise_multiplier else exact.parts(updates)
 
 
-def _rounded(numbers: Floats, step: Floats | np.float64) -> Floats:
-    """The numbers as whole multiples of a power of two, in place."""
-    numbers *= 1 / step  # as exact as a quotient, and sooner done
-    np.trunc(numbers, out=numbers)
-    numbers *= step
-    return numbers
+def _grid(plan: Plan, clip_norms: Floats) -> exact.Grid:
+    return exact.grid_of(plan.mechanism.noise_multiplier, clip_norms)
 
 
 def release(
@@ -227,7 +206,7 @@ def release(
     replied: NDArray[np.int64],
     noise: Sequence[Numbers],
 ) -> State:
-    """The state after a round in which bounded updates added up to `total` (replicas, dim).
+    """The state after a round whose bounded updates add up to `total` (replicas, dim), which is overwritten.
 
     Guarantee: given the models before it, a round is a Gaussian mechanism: noise of standard deviation
     `noise_multiplier * clip_norm` on the sum, whether or not anybody replied, and then a fixed divisor.
@@ -236,31 +215,27 @@ def release(
     Of each replica `replied` updates are in the sum, of which `below` were not clipped; `noise` has one
     generator for each replica, see `noise_streams`.
     """
-    mechanism, dtype = plan.mechanism, _noise_dtype(state.params)
+    mechanism = plan.mechanism
     heard = state.heard | (replied > 0) | (mechanism.noise_multiplier > 0)
     if not mechanism.noise_multiplier:
-        return replace(
-            state, round=state.round + 1, params=_averaged(state.params, total, replied), heard=heard
-        )
-    drawn = np.stack([stream.standard_normal(state.params.shape[1], dtype=dtype) for stream in noise])
-    moved = drawn * (mechanism.noise_multiplier * state.clip_norms)[:, None]  # float64, and then in place
-    moved += total
-    moved /= plan.divisor
-    moved += state.params
+        members = plan.divisor if mechanism.divides else np.maximum(replied, 1)[:, None]
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved = exact.moved(state.params, total, 1.0, members).astype(state.params.dtype)
+        params = np.where(np.isfinite(moved).all(axis=1, keepdims=True), moved, state.params)
+        return replace(state, round=state.round + 1, params=params, heard=heard)
+    grid = _grid(plan, state.clip_norms)
+    for row, stream, scale in zip(total, noise, grid.scale, strict=True):
+        row += exact.drawn(stream, len(row), scale)
+    moved = exact.moved(state.params, total, grid.step[:, None], plan.divisor)
     clip_norms = state.clip_norms
-    if mechanism.clipping.bit_noise is not None:
+    if isinstance(mechanism.clipping, Quantile):
+        words = np.concatenate([stream.words(1) for stream in noise])
+        further = [stream.further for stream in noise]
         bits = below - 0.5 * replied  # ±1/2 for each member that replied
-        bit_noise = np.array([stream.standard_normal() for stream in noise])
-        clip_norms = clip_norms * np.exp(mechanism.clipping.step(bits, bit_noise, plan.divisor))
+        noisy = exact.noisy_bits(bits, mechanism.clipping.count_noise_std, words, further)
+        clip_norms = clip_norms * np.exp(mechanism.clipping.step(noisy, plan.divisor))
     params = moved.astype(state.params.dtype)
     return State(round=state.round + 1, params=params, clip_norms=clip_norms, heard=heard)
-
-
-def _averaged(params: Params, total: Floats, replied: NDArray[np.int64]) -> Params:
-    """The models after the mean of their members' updates; one whose members sent too much stays."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        moved = (params + total / np.maximum(replied, 1)[:, None]).astype(params.dtype)
-    return np.where(np.isfinite(moved).all(axis=1, keepdims=True), moved, params)
 
 
 def noise_streams(plan: Plan, state: State) -> Sequence[Numbers]:
@@ -268,34 +243,9 @@ def noise_streams(plan: Plan, state: State) -> Sequence[Numbers]:
     if not plan.mechanism.noise_multiplier:
         return ()
     draw = partial(private_numbers, plan.seed or 0, Purpose.NOISE, secure=plan.seed is None)
+    in_a_round = state.params.shape[1] + isinstance(plan.mechanism.clipping, Quantile)
     streams = [draw(replica) for replica in plan.replicas]
-    for stream in () if plan.seed is None else streams:
-        for _ in range(state.round):
-            stream.standard_normal(state.params.shape[1], dtype=_noise_dtype(state.params))
-            if plan.mechanism.clipping.bit_noise is not None:
-                stream.standard_normal()
+    for stream in streams:
+        if isinstance(stream, SeededGenerator):
+            stream.advanced(state.round * in_a_round)
     return streams
-
-
-def _norms(rows: Floats) -> Floats:
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        norms = np.sqrt(_squares(rows))
-        return norms if (norms < _HUGE).all() else _norms_of_huge(rows)
-
-
-def _norms_of_huge(rows: Floats) -> Floats:
-    # Scaled by the largest entry: the square of a huge number overflows, and its row would be lost.
-    largest: Floats = np.abs(rows).max(axis=1, initial=0.0)
-    return largest * np.sqrt(_squares(rows / np.where(largest > 0, largest, 1.0)[:, None]))
-
-
-def _squares(rows: Floats) -> Floats:
-    squares: Floats = np.zeros(len(rows))
-    for begin in range(0, rows.shape[1], _PIECE):
-        piece = rows[:, begin : begin + _PIECE]
-        squares += np.vecdot(piece, piece)
-    return squares
-
-
-def _noise_dtype(params: Params) -> type[np.float32] | type[np.float64]:
-    return np.float64 if params.dtype == np.float64 else np.float32

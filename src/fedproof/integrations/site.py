@@ -14,14 +14,13 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from fedproof import exact
 from fedproof.accounting.ledger import Ledger, load_site_ledger, save_site_ledger
 from fedproof.arrays import Floats
 from fedproof.config import validated
 from fedproof.config.sections import Open, Positive, Section
-from fedproof.files import locked
+from fedproof.files import locked, read_text
 from fedproof.mechanisms import Everyone, Query
-from fedproof.mechanisms.uploads import GRID, Ball, shortened
-from fedproof.release import with_noise
 from fedproof.seeds import SecureGenerator
 
 _PATIENCE = 30.0  # seconds that a process waits for another of the same site
@@ -46,7 +45,7 @@ class Site(Section):
 
     ledger: str
     clip_norm: Positive
-    noise_multiplier: Annotated[float, Field(ge=0.5, le=2.0**16)]  # what `with_noise` can add to a grid
+    noise_multiplier: Annotated[float, Field(ge=0.5, le=2.0**16)]  # less noise hides nothing
     delta: Open
     max_epsilon: Positive
 
@@ -62,7 +61,7 @@ class Site(Section):
 def load_site(path: Path) -> Site:
     """The decisions in a TOML file; ValueError of one line if it is none."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(read_text(path))
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -131,15 +130,16 @@ def noised(site: Site, update: Floats) -> Floats:
     """An update `(dim,)` clipped, with noise that the operating system drew.
 
     Guarantee: one Gaussian query (`Site.query`), whatever the update is; what is not finite counts as zero.
-    Proof: on the grid a clipped update has norm one at most, over `clip_norm`; noise is rounded to the same
-    grid, which is rounding the noised update (post-processing).
+    On the grid a clipped update has norm `clip_norm` at most, and the noise is that of `exact.normals`.
     """
-    with np.errstate(all="ignore"):
-        vector = (update / site.clip_norm).reshape(1, -1, 1)
-        clipped = shortened(Ball(features=vector.size, classes=1), vector)[0]
-    normal = SecureGenerator().standard_normal(clipped.shape)
-    sent = with_noise(clipped, normal, site.noise_multiplier)[:, 0]
-    return np.asarray(sent * (GRID * site.clip_norm), dtype=np.float64)
+    grid = exact.grid_of(site.noise_multiplier, site.clip_norm)
+    row = np.array(update, dtype=np.float64, ndmin=2)
+    norms = exact.lengths(row, (row.shape[1],))
+    if not np.isfinite(norms).all():
+        row[:], norms[:] = 0.0, 0.0
+    sent = exact.whole(row, exact.factors(norms, site.clip_norm, grid.step, row.shape[1]))[0]
+    sent += exact.drawn(SecureGenerator(), len(sent), grid.scale)
+    return np.asarray(sent * grid.step)
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fedproof import check
+from fedproof.arrays import Floats
 from fedproof.mechanisms.caveats import Caveat
 
 
@@ -29,10 +30,6 @@ class Bounding:
     def sensitivity(self) -> float:
         """Joint L2 bound of one contribution in units of the clip norm."""
         return math.sqrt(self.num_layers or 1)
-
-    def step(self, bits: Any, noise: Any, divisor: float) -> Any:
-        """Logarithm of the factor that the clip norm changes by after a round."""
-        return 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,12 +114,12 @@ class Quantile(Bounding):
         """Standard deviation of the noise on the sum of bits."""
         return self.count_noise_std
 
-    def step(self, bits: Any, noise: Any, divisor: float) -> Any:
+    def step(self, bits: Floats, divisor: float) -> Floats:
         """Logarithm of the factor that takes the clip norm towards its target: one noisy geometric step.
 
-        `bits` are the sums of the members' centred bits, `noise` is standard normal; arrays or tensors.
+        `bits` are the noisy sums of the members' centred bits.
         """
-        share = (bits + self.count_noise_std * noise) / divisor + 0.5
+        share = bits / divisor + 0.5
         return -self.learning_rate * (share - self.target)
 
 

@@ -4,14 +4,14 @@ Every kind is registered here, by one line. A file holds `kind` and all fields o
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from fedproof.mechanisms.clipping import Flat, Median, PerLayer, PerLayerMedian, Quantile
-from fedproof.mechanisms.cohort_once import Bagging, CohortOnce, bagging_of
+from fedproof.mechanisms.cohort_once import Bagging, CohortOnce
 from fedproof.mechanisms.contract import Mechanism, Query
 from fedproof.mechanisms.instance import InstanceFedAvg, InstanceFedSGD
 from fedproof.mechanisms.local import Local
@@ -26,8 +26,6 @@ from fedproof.threat import ThreatModel
 Kind = TypeVar("Kind", bound=type)
 
 KINDS: dict[str, Any] = {}
-# Fields that files of version 1 lack: not written while they say nothing, so that old files stay as they are.
-_LATER = frozenset({"population", "by_size", "adversaries", "relation"})
 
 
 def register(kind: Kind) -> Kind:
@@ -62,11 +60,7 @@ def describe(value: Any) -> Any:
         name = getattr(type(value), "kind", None)
         if name is None or KINDS.get(name) is not type(value):
             raise ValueError(f"{type(value).__name__} cannot be written to a certificate")
-        return {"kind": name} | {
-            field.name: describe(getattr(value, field.name))
-            for field in fields(value)
-            if field.name not in _LATER or getattr(value, field.name) not in (None, False, 0)
-        }
+        return {"kind": name} | {one.name: describe(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, tuple):
         return [describe(part) for part in value]
     if isinstance(value, np.generic):
@@ -76,8 +70,6 @@ def describe(value: Any) -> Any:
 
 def restore(document: Any, *, name: str) -> Any:
     """The value that `describe` wrote; ValueError that names the field if the document is not one.
-
-    Fields that an earlier release did not have may be missing if they have a default.
 
     >>> restore({"kind": "poisson", "probability": 0.1}, name="sampling")
     Poisson(probability=0.1)
@@ -90,45 +82,19 @@ def restore(document: Any, *, name: str) -> Any:
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"{name}.kind = {kind!r} must be one of {', '.join(KINDS)}")
     cls = KINDS[kind]
-    given, known = set(document) - {"kind"}, {field.name for field in fields(cls)}
-    needed = {one.name for one in fields(cls) if one.default is MISSING and one.default_factory is MISSING}
-    odd = (given - known) | (needed - given)
+    known = {field.name for field in fields(cls)}
+    odd = (set(document) - {"kind"}) ^ known
     if odd:
         raise ValueError(f"{name} of kind {kind} has missing or unknown fields: {', '.join(sorted(odd))}")
-    parts = {key: restore(document[key], name=f"{name}.{key}") for key in known & given}
+    parts = {key: restore(document[key], name=f"{name}.{key}") for key in known}
     hints = get_type_hints(cls)
     for key, part in parts.items():
         if not _fits(part, hints[key]):
             raise ValueError(f"{name}.{key} = {part!r} is not what {kind} has there")
     try:
-        # Files from before Bagging had a name of its own.
-        return bagging_of(parts) if is_old_bagging(document) else cls(**parts)
+        return cls(**parts)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"{name} of kind {kind}: {error}") from error
-
-
-def is_old_bagging(document: Mapping[str, Any]) -> bool:
-    """Whether a document describes a cohort drawn once as earlier releases did where there is no noise."""
-    noise = document.get("noise_multiplier", 0.0)
-    return document.get("kind") == CohortOnce.kind and isinstance(noise, int | float) and noise == 0
-
-
-def completed(document: Any) -> Any:
-    """A document that `restore` has accepted, as this release would write it.
-
-    Missing fields get their defaults, and a description under an old name its new one.
-
-    >>> completed({"kind": "threat", "unit": "user"})
-    {'kind': 'threat', 'unit': 'user', 'relation': 'replace'}
-    """
-    if isinstance(document, list):
-        return [completed(part) for part in document]
-    if not isinstance(document, Mapping):
-        return document
-    whole = describe(restore(document, name=""))
-    if is_old_bagging(document):
-        return whole
-    return {key: completed(document[key]) if key in document else value for key, value in whole.items()}
 
 
 _PLAIN: dict[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,)}  # bool is none of them

@@ -1,11 +1,9 @@
 """Units drawn once: then trained on in any way, without noise, or with noise in every round."""
 
 import math
-import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from fedproof import check
 from fedproof.mechanisms.caveats import Caveat, rule_caveats
 from fedproof.mechanisms.contract import (
     SOLVER_OPTIONS,
@@ -98,7 +96,7 @@ class CohortOnce(Members):
     all, depends on the sample.
     Reference: theory.md, section 3, "Certificates from sampling alone, and the hybrid".
 
-    Without noise this is `Bagging`, which is what you get for `noise_multiplier` 0 (deprecated).
+    Without noise this is `Bagging`.
 
     >>> once = CohortOnce(rounds=4, noise_multiplier=3.0, sampling=FixedSize(cohort=10, users=1000))
     >>> once.queries[0].noise_multiplier, once.queries[0].count
@@ -106,8 +104,8 @@ class CohortOnce(Members):
     """
 
     rounds: int
+    noise_multiplier: float
     sampling: Poisson | FixedSize
-    noise_multiplier: float = 0.0
     clip_norm: float = 1.0
     pooled: bool = False
     rule: str = "mean"
@@ -115,13 +113,6 @@ class CohortOnce(Members):
     unit: Unit = Unit.USER
     population: int | None = None
     kind: ClassVar[str] = "cohort-once"
-
-    def __new__(cls, **fields: Any) -> Any:
-        """`Bagging` was this with noise 0 before it had a name; copies come here without fields."""
-        if fields and not fields.get("noise_multiplier", 0.0):
-            warnings.warn("CohortOnce without noise is called Bagging", DeprecationWarning, stacklevel=2)
-            return bagging_of(fields)
-        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,10 +132,3 @@ class CohortOnce(Members):
 
     def in_words(self) -> tuple[str, ...]:
         return (*super().in_words(), *noisy_sum_in_words(self))
-
-
-def bagging_of(fields: dict[str, Any]) -> Bagging:
-    """What a description of a cohort drawn once without noise means, however old it is."""
-    check.positive(clip_norm=fields.get("clip_norm", 1.0))
-    known = {name: value for name, value in fields.items() if name not in ("noise_multiplier", "clip_norm")}
-    return Bagging(**known)

@@ -140,6 +140,11 @@ class Mechanism:
         return self.queries
 
     @property
+    def noisy(self) -> bool:
+        """Whether noise tells any two replicas from each other, whoever took part in them."""
+        return any(query.noise_multiplier > 0 for query in self.certified_queries)
+
+    @property
     def replaced(self) -> tuple[Query, ...]:
         """What an observer sees where one unit is replaced; as a rule its vector moves by two norms."""
         return self.queries

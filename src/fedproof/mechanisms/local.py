@@ -6,11 +6,11 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from fedproof import check
-from fedproof.arrays import Floats, Integers
+from fedproof import check, exact
+from fedproof.arrays import Integers
 from fedproof.mechanisms.contract import Query, noise_in_words
 from fedproof.mechanisms.one_round import UploadedOnce
-from fedproof.mechanisms.uploads import GRID, Anchors, Ball, Rows, Sent, on_grid, shortened
+from fedproof.mechanisms.uploads import Anchors, Ball, Rows, Sent, on_grid, shortened
 from fedproof.threat import Relation
 
 RARE = 1e-9
@@ -73,6 +73,7 @@ class Local(UploadedOnce):
             raise ValueError(f"noise_multiplier = {self.noise_multiplier!r} must be at least {_LEAST}")
         if self.upload.kind not in self.uploads:
             raise ValueError(f"upload = '{self.upload.kind}' must be one of {', '.join(self.uploads)}")
+        self.check_grid()
 
     def heard(self, replied: int, users: int) -> Self:
         """The honest users that are left if so many of all were heard.
@@ -99,22 +100,25 @@ class Local(UploadedOnce):
         longest = math.sqrt(2 * float(gammainccinv(count / 2, RARE / parts)))
         return (1 + self.noise_multiplier * self.upload.norm * longest) * _ROOM
 
-    def noised(self, vectors: Sent, normal: Floats) -> Sent:
-        """What users send whose models are `vectors`; `normal` (users, width, classes) is their own noise.
+    @property
+    def longest(self) -> float:
+        """In units of the server's set, which has room for noise."""
+        return self.upload.norm / self.reach
+
+    def noised(self, vectors: Sent, numbers: exact.Source) -> Sent:
+        """What users send whose models are `vectors`, with noise of their own from `numbers`.
 
         Rounding the noise is rounding the noised vector, as the vector is on the grid.
         """
-        reach = self.reach
-        inside = on_grid(self.upload.inside(vectors) / reach)
-        noise = normal * (self.noise_multiplier * self.upload.norm / (reach * GRID))
-        sent = inside + np.rint(noise)
-        return sent.argmax(axis=2) if isinstance(self.upload, Anchors) else sent * GRID
+        inside = on_grid(self.upload, self.upload.inside(vectors) / self.reach, self.grid.step)
+        sent = inside + exact.drawn(numbers, inside.size, self.grid.scale).reshape(inside.shape)
+        return np.asarray(sent.argmax(axis=2) if isinstance(self.upload, Anchors) else sent * self.grid.step)
 
     def received(self, sent: Sent) -> Integers:
         """What enters the sum: labels as votes, heads as they came unless they are too long."""
         if isinstance(self.upload, Anchors):
             return super().received(sent)
-        return shortened(self.upload, sent)
+        return shortened(self.upload, sent, self.grid.step)
 
     def sum_query(self, relation: Relation) -> tuple[Query, float] | None:
         """The noise of honest users adds up, unless somebody's vector is shortened; labels have no sum."""

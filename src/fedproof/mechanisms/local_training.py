@@ -1,12 +1,10 @@
 """What a user does with its own data."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from fedproof import check
 
 SOLVERS = ("sgd", "ridge", "logistic", "gradient", "sums")
-LATER = {"stretch": 0.0, "bend": 0.0}
-"""Keys that trainings of old do not have, with the values that leave everything as it was without them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +58,6 @@ class LocalTraining:
             raise ValueError(f"momentum = {self.momentum!r} must be in [0, 1)")
         if self.solver not in SOLVERS:
             raise ValueError(f"solver = {self.solver!r} must be one of {', '.join(SOLVERS)}")
-
-    def __repr__(self) -> str:
-        """All fields, later ones where they do something: stored parts are known by it, old ones too."""
-        said = {field.name: getattr(self, field.name) for field in fields(self)}
-        shown = [f"{key}={value!r}" for key, value in said.items() if key not in LATER or value != LATER[key]]
-        return f"LocalTraining({', '.join(shown)})"
 
     @property
     def augments(self) -> bool:

@@ -1,10 +1,11 @@
 """One upload from every unit, one release: of a linear head, or of any model, with noisy copies of it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Self
 
-from fedproof import check
-from fedproof.arrays import Floats, Integers
+from fedproof import check, exact
+from fedproof.arrays import Integers
 from fedproof.mechanisms.contract import DIVIDED, SOLVER_OPTIONS, Mechanism, Query, Releases, noise_in_words
 from fedproof.mechanisms.sampling import Everyone
 from fedproof.mechanisms.uploads import UPLOADS, AnyUpload, Sent, on_grid
@@ -27,13 +28,33 @@ class UploadedOnce(Mechanism):
     sampling = Everyone()
     pooled = True
 
-    def noised(self, vectors: Sent, normal: Floats) -> Sent:
+    @property
+    def longest(self) -> float:
+        """Norm of what one unit has to say, before any noise of its own."""
+        return self.upload.norm
+
+    @cached_property
+    def grid(self) -> exact.Grid:
+        """The grid of what is summed."""
+        return exact.grid_of(self.noise_multiplier, self.longest)
+
+    def check_grid(self) -> None:
+        """Raise ValueError where rounding to the grid of so much noise would leave little of a vector."""
+        width, classes = self.upload.shape
+        exact.check_room(self.grid, self.longest, width * classes, noise_multiplier=self.noise_multiplier)
+
+    @property
+    def most_units(self) -> int:
+        """How many vectors and their noise add up exactly."""
+        return exact.most_units(self.grid, 1.0)  # no number of a vector is above one
+
+    def noised(self, vectors: Sent, numbers: exact.Source) -> Sent:
         """What units send whose models are `vectors`, where they add noise of their own; else as they are."""
         return vectors
 
     def received(self, sent: Sent) -> Integers:
         """The vectors `(units, width, classes)` that enter the sum, whatever was sent, on the grid."""
-        return on_grid(self.upload.inside(sent))
+        return on_grid(self.upload, self.upload.inside(sent), self.grid.step)
 
     def heard(self, replied: int, users: int) -> Self:
         """What was executed if so many of the users were heard: of no others can there be noise."""
@@ -103,6 +124,7 @@ class OneRound(UploadedOnce):
                 f"upload = '{self.upload.kind}' must be another for unit = 'instance': one instance trains "
                 "no model that could label anything"
             )
+        self.check_grid()
 
     @property
     def unaccounted(self) -> str:  # type: ignore[override]

@@ -62,6 +62,9 @@ class Upload(Protocol):
         that joins or leaves moves a lead by at most one, and one that is replaced by at most two.
         """
 
+    def slack(self, step: float) -> float:
+        """How far above its bound a vector may get when its numbers are rounded towards zero to a grid."""
+
     def in_words(self) -> str:
         """What one unit sends, for a reader."""
 
@@ -98,6 +101,10 @@ class _Head(ABC):
     @abstractmethod
     def norm(self) -> float:
         """Of the set at hand."""
+
+    def slack(self, step: float) -> float:
+        """None: rounding towards zero shortens every row."""
+        return 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +192,10 @@ class Pairs(_Head):
         apart = np.sqrt(np.maximum(squares[:, :, None] + squares[:, None] - 2 * gram, 0).max(axis=(1, 2)))
         return _over(rows, apart[:, None, None], out=rows)
 
+    def slack(self, step: float) -> float:
+        """Two rows of w numbers each move by up to a step times √w."""
+        return 2 * step * math.sqrt(self.features)
+
     def weights(self, features: Floats, anchors: Floats | None) -> Floats:
         """φ / ‖φ‖."""
         return _unit(features)
@@ -214,6 +225,10 @@ class _Near:
     def shape(self) -> tuple[int, int]:
         """One number for each public input and class."""
         return self.anchors, self.classes
+
+    def slack(self, step: float) -> float:
+        """None: rounding towards zero keeps signs, and makes no number larger."""
+        return 0.0
 
     def near(self, features: Floats, anchors: Floats | None) -> Floats:
         """Nearness `(inputs, anchors)`; 0 to all where an input has no direction."""
@@ -314,25 +329,22 @@ UPLOADS: dict[str, type[AnyUpload]] = {kind.kind: kind for kind in (Anchors, Row
 
 # --- exact sums ---------------------------------------------------------------------------------------------
 
-GRID = 2.0**-32
-"""Vectors and noise are whole multiples of it, so that sums are exact, whoever adds them in which order."""
-
-_INSIDE = 1 - 2.0**-20  # leaves room for what rounding does to the boundary of a set
+_INSIDE = 1 - 2.0**-20  # leaves room for what float64 loses at the boundary of a set
 _FOLD = 128  # rows that are looked at as one
-MOST_UNITS = 2**29  # a sum of so many vectors, and noise, fits into 64 bits
 
 
-def on_grid(vectors: Floats) -> Integers:
-    """Vectors of a set as whole numbers of `GRID`, each entry rounded towards zero.
+def on_grid(upload: AnyUpload, vectors: Floats, step: float) -> Integers:
+    """Vectors of a set in steps of the grid, each number rounded towards zero.
 
-    Guarantee: they lie in the set still, and so does what one unit more can be. Proof: all is shrunk by
-    2^-20 first. Rounding moves an entry by 2^-32 at most, a row of up to 2^20 entries by 2^-22, which is
-    less; float64 computes norms of such rows to within 2^-30.
+    Guarantee: they lie in the set still. Proof: float64 computes norms of up to 2^20 numbers to within 2^-30,
+    and all is shrunk by 2^-20. Rounding towards zero makes no number larger, and keeps its sign: balls, rows,
+    non-negative heads and votes hold every such vector. Where a set does not, all is shrunk by its `slack` as
+    well.
     """
-    return np.trunc(vectors * (_INSIDE / GRID)).astype(np.int64)
+    return np.trunc(vectors * ((_INSIDE - upload.slack(step)) / step)).astype(np.int64)
 
 
-def shortened(upload: Ball | Rows, sent: Sent) -> Integers:
+def shortened(upload: Ball | Rows, sent: Sent, step: float) -> Integers:
     """What was sent, on the grid: as it is where it lies in the set, and put `inside` where it does not.
 
     Guarantee: vectors of the set, whatever was sent. Those that lie on the grid, and in the set with 2^-20 to
@@ -342,7 +354,7 @@ def shortened(upload: Ball | Rows, sent: Sent) -> Integers:
     with np.errstate(over="ignore"):  # what is huge is not kept
         lengths = np.sqrt(np.square(vectors).sum(axis=upload.axes, keepdims=True))
         kept = np.where(lengths <= _INSIDE, vectors, _INSIDE * upload.inside(vectors))
-    return np.trunc(kept / GRID).astype(np.int64)
+    return np.trunc(kept / step).astype(np.int64)
 
 
 def _finite(sent: Sent, shape: tuple[int, int]) -> NDArray[np.floating]:

@@ -16,7 +16,7 @@ from fedproof.files import read_npz
 from fedproof.functions import called, load_function
 from fedproof.models.averaged import Averaged
 from fedproof.models.model import Layout, Model, StackedModel, as_inputs
-from fedproof.models.module import ModuleModel, from_module
+from fedproof.models.module import ModuleModel, check_repeats, from_module, try_out
 from fedproof.models.networks import cifar_cnn, lenet, linear, logistic, lstm, mlp, mnist_cnn
 from fedproof.models.precision import all_digits, seeded
 
@@ -59,6 +59,10 @@ def build(
         factory = partial(load_function("model", name), federation)
         with seeded(0):  # what is not trained must be the same in every process that uses the models
             module = called(name, factory)
+        with seeded(0):
+            again = called(name, factory)
+        if isinstance(module, nn.Module) and isinstance(again, nn.Module):
+            check_repeats(f"model = {name!r}", module, again)
         return replace(_fitting(name, module, federation), factory=factory)
     model = _built_in(name, federation, hidden)
     head = model.layout.names[-1].rpartition(".")[0]
@@ -77,7 +81,8 @@ def _fitting(name: str, module: object, federation: Federation) -> ModuleModel:
     if not isinstance(module, nn.Module):
         raise ValueError(f"{name} returned {type(module).__name__}; it must return a torch.nn.Module")
     model = from_module(module, federation.num_classes)
-    inputs = as_inputs(federation.test_features[:2], torch.device("cpu"), torch.float32)
+    shown = federation.test_features if len(federation.test_features) else federation.features
+    inputs = as_inputs(shown[:4], torch.device("cpu"), torch.float32)
     try:
         with torch.no_grad():
             logits = model.logits(model.initial(0).unsqueeze(0), inputs.unsqueeze(0))
@@ -90,6 +95,7 @@ def _fitting(name: str, module: object, federation: Federation) -> ModuleModel:
             f"{name} gives {tuple(logits.shape[2:])} numbers for an input, must give one for each of "
             f"{federation.num_classes} classes"
         )
+    try_out(name, model, inputs)
     return model
 
 

@@ -217,6 +217,58 @@ def from_module(module: nn.Module, num_classes: int) -> ModuleModel:
     )
 
 
+_TRIAL = 4  # instances of a user that a module is tried out on
+_TRIAL_STEPS = 2
+
+
+@all_digits()
+def try_out(name: str, model: ModuleModel, inputs: Tensor) -> None:
+    """Train one user several times: again, after another one, and beside others.
+
+    Guarantee: none. Whatever a module remembers without showing it in these few steps is not found.
+
+    Raises:
+        ValueError: one bit of what the user's training makes of the model differs.
+    """
+    own = inputs[:_TRIAL]
+    others = own.flip(0), own[:1].expand_as(own), own.roll(1, 0)
+    first = _trained(model, own, others[0])
+    for one, two in ((others[0], others[1]), (others[1], own)):
+        _trained(model, one, two)
+    if not _same_bits(first, _trained(model, own, others[2])):
+        raise ValueError(
+            f"{name} ({type(model.original).__name__}) trains a user otherwise after or beside others: "
+            "use no state outside the module (NumPy's random numbers, a counter, the clock)"
+        )
+
+
+def _trained(model: ModuleModel, one: Tensor, two: Tensor) -> Tensor:
+    """What a few steps on the inputs of `one` make of the model, beside those of `two`."""
+    inputs, start = torch.stack([one, two]), model.initial(0)
+    params = start.expand(2, -1).contiguous()
+    labels = torch.arange(len(one)).remainder(model.num_classes).expand(2, -1)
+    for _ in range(_TRIAL_STEPS):
+        params = params - 0.1 * model.gradient(params, inputs, labels, torch.ones(labels.shape))
+    return params[0]
+
+
+def _same_bits(one: Tensor, two: Tensor) -> bool:
+    return torch.equal(one.view(torch.uint8), two.view(torch.uint8))
+
+
+def check_repeats(name: str, module: nn.Module, again: nn.Module) -> None:
+    """Raise ValueError unless two modules that were made under the same seed are equal, bit for bit."""
+    made = [[*each.named_parameters(), *each.named_buffers()] for each in (module, again)]
+    if [key for key, _ in made[0]] != [key for key, _ in made[1]] or not all(
+        one.shape == two.shape and _same_bits(one.detach().reshape(-1), two.detach().reshape(-1))
+        for (_, one), (_, two) in zip(*made, strict=True)
+    ):
+        raise ValueError(
+            f"{name} makes other weights when it is called again with the same seed of torch: draw them from "
+            "torch's random numbers, or read them from a file"
+        )
+
+
 def _copy(module: nn.Module) -> nn.Module:
     try:
         return deepcopy(module)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedproof.accounting.ledger import Ledger, load_ledger
 from fedproof.certificates import Certificate
-from fedproof.certificates.soundness import caveats_of, executed
+from fedproof.certificates.soundness import executed, unmet
 from fedproof.folder import CERTIFICATE, CONFIG, LABELS, LEDGER, SCORES
 from fedproof.mechanisms import Queries
 from fedproof.report.chart import Chart
@@ -131,7 +131,7 @@ def _soundness(certificate: Certificate) -> Markup:
     assert source is not None, "checked by the settings"
     replicas = None if settings.certain else certificate.num_replicas
     training = executed(source, settings.threat, replicas=replicas)
-    caveats = caveats_of(settings, exact=certificate.num_replicas is None) if certificate.reasons else ()
+    caveats = unmet(certificate)
     taken = tag("p", f"Taken to have been executed: {training}.") if caveats else ""
     return soundness_box(caveats, training=training, more=join([taken, granted(certificate)]))
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from fedproof import data
 from fedproof.accounting import account
 from fedproof.arrays import Integers, ensemble_accuracy, replica_accuracies
-from fedproof.certificates import Certificate, Method
+from fedproof.certificates import Certificate, Method, Rule
 from fedproof.certificates.comparison import Curve, other_ways
 from fedproof.certificates.rules import labels_at_once
 from fedproof.certificates.scores import check_labels, read_array
-from fedproof.certificates.soundness import caveats_of
+from fedproof.certificates.soundness import unmet
 from fedproof.config import Config
 from fedproof.federation import Federation
 from fedproof.folder import CERTIFICATE, CONFIG, LABELS, ROUNDS, SCORES, read_config
@@ -153,7 +153,7 @@ def _summary(
     if certificate is not None:
         settings, section = certificate.settings, config.certificate
         found |= of_certificate(certificate, curves, config.mechanism.delta, settings.caveats)
-        found["remedies"] = tuple(caveat.remedy for caveat in caveats_of(settings))
+        found["remedies"] = tuple(caveat.remedy for caveat in unmet(certificate))
         mechanism, wished = certificate.mechanism, section.collective
         assert mechanism is not None, "checked with the configuration"
         limits: dict[str, Any] = {"rule": settings.rule, "seconds": section.collective_seconds}
@@ -180,7 +180,7 @@ def _load(config: Config) -> Federation | None:
     if ":" in config.data.name:
         return None
     try:
-        return data.load(**config.data.model_dump(exclude={"encoder", "project", "projection", "features"}))
+        return data.load(**config.data.model_dump(exclude={"encoder", "project", "projection"}))
     except (ValueError, OSError, ImportError):  # a report is worth having without pictures
         return None
 
@@ -312,9 +312,10 @@ def _other_lines(curves: tuple[Curve, ...], certificate: Certificate) -> Iterato
     own = (settings.method, settings.threat.relation, own_chance)
     # The paper's curve has the relation of its accounting, and uses Hoeffding's bound.
     own_paper = (Method.PAPER, None, own_chance)
+    usual = settings.rule is Rule.PLURALITY and not settings.simultaneous
     for curve in sorted(curves, key=lambda curve: not curve.failure_probability):
         key = (curve.method, curve.relation, curve.failure_probability)
-        if (key == own and not settings.unusual) or (settings.method is Method.PAPER and key == own_paper):
+        if (key == own and usual) or (settings.method is Method.PAPER and key == own_paper):
             continue
         twin = own[0] == key[0] and (own[1] == key[1] or key[0] == Method.PAPER)
         yield _line(curve, settings.threat.unit, named=not curve.failure_probability and not twin)

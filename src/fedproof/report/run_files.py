@@ -1,9 +1,11 @@
 """Tables of a run's directory, read as whatever was written there: what is damaged is named."""
 
 import csv
+import io
 from pathlib import Path
 
 from fedproof import check
+from fedproof.files import read_text
 
 Row = dict[str, str]
 
@@ -12,8 +14,7 @@ def _rows(path: Path) -> tuple[Row, ...]:
     if not path.is_file():
         return ()
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = tuple(csv.DictReader(file))
+        rows = tuple(csv.DictReader(io.StringIO(read_text(path), newline="")))
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: not a CSV file: {check.one_line(error)}") from error
     for number, row in enumerate(rows, start=1):
@@ -30,5 +31,7 @@ def rounds_in(path: Path) -> tuple[Row, ...]:
             try:
                 float(value)
             except ValueError as error:
-                raise ValueError(f"{path}: row {number}: {name} = {value!r} must be a number") from error
+                raise ValueError(
+                    f"{path}: row {number}: {name[:40]} = {value[:40]!r} must be a number"
+                ) from error
     return rows

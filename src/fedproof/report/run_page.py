@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fedproof.certificates import Bound, Certificate, Method
 from fedproof.certificates.comparison import Curve
-from fedproof.federation import Federation
+from fedproof.certificates.soundness import STATED
+from fedproof.federation import TESTS_OF_USERS, Federation
 from fedproof.folder import PRIVATE, ROUNDS, UNCOVERED
 from fedproof.report import words
 from fedproof.report.page import (
@@ -75,6 +76,8 @@ def _parts(run: RunData, *, private: bool) -> Iterator[Markup]:
     certificate = run.certificate
     labelled = certificate is not None and certificate.labels is not None
     spent = {} if certificate is None else spent_after(run, certificate)
+    if certificate is not None and STATED + TESTS_OF_USERS in certificate.assumptions:
+        yield note(f"This page must not be published: {TESTS_OF_USERS}.")
     yield little(run)
     if certificate is not None and labelled:
         yield accuracy(certificate, run.curves)

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedproof.arrays import Floats, ensemble_accuracy, replica_accuracies
 from fedproof.attacks import Attack, Goal, build_series
 from fedproof.certificates import Certificate, CostMethod, Inefficacy, inefficacy
-from fedproof.certificates.soundness import caveats_of
+from fedproof.certificates.soundness import unmet
 from fedproof.certificates.tight import exact_costs, partition_costs
 from fedproof.config import Config
 from fedproof.ensemble import Task, first_updates, shares_first_round
@@ -176,7 +176,7 @@ def evaluate(
     )
     if certificate is None:
         return row
-    why = caveats_of(certificate.settings) + not_covered(attack, certificate)
+    why = unmet(certificate) + not_covered(attack, certificate)
     row = _beside_predictions(row, attacked.scores, certificate, failure_probability)
     if certificate.settings.exact:
         row = _beside_answers(row, clean.answers[0][0], goal, certificate, cost_bound)

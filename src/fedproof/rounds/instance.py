@@ -4,7 +4,7 @@ InsDP-FedSGD and InsDP-FedAvg: DP-SGD of many (replica, user) pairs at once, eac
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
@@ -14,11 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproof import exact
 from fedproof.aggregation import Contributions
 from fedproof.mechanisms import InstanceFedAvg, InstanceFedSGD
-from fedproof.rounds.clipping import unbounded
+from fedproof.rounds.clipping import noised, unbounded
 from fedproof.rounds.local import descend
-from fedproof.rounds.randomness import Stream, draw
+from fedproof.rounds.randomness import draw
 from fedproof.rounds.stacking import Stacking, on_cores
 from fedproof.rounds.state import (
     Cohort,
@@ -103,6 +104,7 @@ def clipped_sums(
     draw: Draw,
     *,
     clip_norm: float,
+    grid: exact.Grid,
     tally: Tally,
     lane: NDArray[np.int64],
     pieces: tuple[float, float],
@@ -111,7 +113,8 @@ def clipped_sums(
     """Sum of clipped gradients `(models, dim)` over each model's instances, batch after batch.
 
     Guarantee: one instance moves the sum by at most `clip_norm`, whatever is rounded and however many others
-    there are, and not at all where its gradient is not finite. A model's sum depends on its own instances
+    there are, the rounding to the `grid` included, and not at all
+    where its gradient is not finite. A model's sum depends on its own instances
     alone, bit for bit: batches have the same width for all, and are added one after the other.
 
     Proof: batches are added in float64, see `aggregation.rule.summed`. What the W instances of one add up to
@@ -119,7 +122,8 @@ def clipped_sums(
     ε of its result. A sum of j has at most j norms that gradients are clipped to, and in no order do all sums
     together have more than one instance after the other, 2 + ... + W: less than W (W + 3) ε / 4 of them, and
     twice that with and without the instance. Gradients are clipped to so much less. Only the instance's own
-    batch differs, and W is at most 256: that is four thousandths. (What maps that are used at several
+    batch differs, and W is at most 256: that is four thousandths. Rounding to the grid moves two sums apart
+    by `exact.room_for_rounding`, which is taken off first. (What maps that are used at several
     positions add up is closer than that, see `AffineTrace.write`.)
 
     Args:
@@ -127,19 +131,21 @@ def clipped_sums(
         params: `(models, dim)`.
         draw: the models' instances.
         clip_norm: bound on one instance's gradient.
+        grid: of the noise that will be added to the sum.
         tally: counts what was clipped.
         lane: `(models,)`, public numbers.
         pieces: how many models there are on average, and the standard deviation.
         widths: of the first batch and of all others, public numbers; wider ones are summed in parts.
     """
     total = torch.zeros_like(params, dtype=torch.float64)
+    short = clip_norm - exact.room_for_rounding(grid, params.shape[1])
 
     def sum_up(stack: _Stack) -> None:
         rows, mask = draw.batch(stack.models, stack.first, stack.width)
         rounded = stack.width * (stack.width + 3) * torch.finfo(params.dtype).eps / 2
         inputs, labels = setting.users.features[rows], setting.users.labels[rows]
         found = setting.model.clipped_gradient(
-            params[stack.models], inputs, labels, mask, clip_norm / (1 + rounded)
+            params[stack.models], inputs, labels, mask, short / (1 + rounded)
         )
         models, real = stack.models[stack.real], stack.real
         total[models] += found.total[real]
@@ -221,19 +227,20 @@ def play(
     velocity = torch.zeros_like(start) if kept is None else kept
     params, tally = start.clone(), Tally(len(start), start)
     rows = _Rows.of(setting.users, cohort, start.device)
+    grid = exact.grid_of(mechanism.noise_multiplier, mechanism.clip_norm)
     sum_up = partial(
         clipped_sums,
         setting,
         clip_norm=mechanism.clip_norm,
+        grid=grid,
         tally=tally,
         lane=cohort.replica + cohort.slot,
         pieces=setting.pieces(len(state.params)),
         widths=_widths(setting),
     )
-    noise_std = mechanism.noise_multiplier * mechanism.clip_norm
+    pairs = (cohort.members >= 0).sum(1).tolist()
     for drawn, divisors in _draws(mechanism, setting, rows, state.round, streams.lots):
-        gradient = sum_up(params, drawn)
-        gradient.add_(_noise(cohort, streams.noise, start), alpha=noise_std)
+        gradient = noised(sum_up(params, drawn), grid, streams.noise, pairs, setting.cores)
         descend(params, velocity, gradient.div_(divisors).to(params.dtype), setting.local)
     handed_in = _handed_in(setting, state, cohort, params.sub_(start))
     total = setting.aggregation(unbounded(handed_in).contributions)
@@ -345,15 +352,3 @@ def _passes(setting: Setting, rows: _Rows, draws: range, lots: Lots) -> Iterator
         found = order.gather(1, place.clamp(max=order.shape[1] - 1))
         counts = inside.sum(1)
         yield Draw.of(found[inside], counts), counts.unsqueeze(1).float()
-
-
-# --- noise --------------------------------------------------------------------------------------------------
-
-
-def _noise(cohort: Cohort, streams: Sequence[Stream], like: Tensor) -> Tensor:
-    """Standard normal numbers `(pairs, dim)`, those of a replica's members from its own stream."""
-    noise = torch.empty_like(like)
-    ends = np.cumsum((cohort.members >= 0).sum(1)).tolist()
-    for stream, begin, end in zip(streams, [0, *ends[:-1]], ends, strict=True):
-        stream.normal_(noise[begin:end])
-    return noise

@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproof import exact
 from fedproof.mechanisms import Mechanism
-from fedproof.rounds.clipping import add_noise
+from fedproof.rounds.clipping import noised
 from fedproof.rounds.heads import heads_of
 from fedproof.rounds.instance import Draw, Tally, clipped_sums
 from fedproof.rounds.local import Batch, Work, descend, descent, steps_of
@@ -43,18 +44,19 @@ def play(
             update = params - state.params
         return replace(state, round=state.round + 1, params=params), _report(chosen, update)
     tally = Tally(len(chosen), state.params)
+    grid = exact.grid_of(mechanism.noise_multiplier, mechanism.clip_norm)
     total = clipped_sums(
         setting,
         state.params,
         _drawn(chosen, state.params.device),
         clip_norm=mechanism.clip_norm,
+        grid=grid,
         tally=tally,
         lane=np.arange(len(chosen)),
         pieces=(len(chosen), 0.0),
         widths=(setting.local.batch_size, setting.local.batch_size),
     )
-    noise_std = (mechanism.noise_multiplier * state.clip_norms).unsqueeze(1)
-    noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise, state.params.dtype)
+    noisy = noised(total, grid, streams.noise, [1] * len(total), setting.cores)
     params = state.params.clone()
     gradient = (noisy / mechanism.divisor(setting.users.num_users)).to(params.dtype)  # no draw changes it
     descend(params, torch.zeros_like(params), gradient, setting.local)

@@ -25,7 +25,8 @@ With `secure` what privacy rests on, cohorts, noise and batches, comes from the 
 (`fedproof.seeds`), and the seed decides the rest: what is public anyway. Such numbers are drawn on the host.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -33,11 +34,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.seeds import Lots, Numbers, Purpose, SecureGenerator, element, private_numbers, sequence
+from fedproof import exact
+from fedproof.rounds.stacking import on_cores
+from fedproof.seeds import (
+    Lots,
+    Numbers,
+    Purpose,
+    SecureGenerator,
+    element,
+    further_bits,
+    private_numbers,
+    sequence,
+)
+
+_NUMBERS = 1 << 16, 1 << 26  # of noise computed at once, on a host and on a GPU
 
 
 class Stream:
-    """The random numbers of one replica for one purpose, on one device."""
+    """The random bits of one replica for one purpose, on one device."""
 
     def __init__(
         self, seed: int, purpose: Purpose, replica: int, device: torch.device, *, secure: bool = False
@@ -46,45 +60,68 @@ class Stream:
         if secure or device.type == "cpu":
             # Not torch's own, which on a CPU keeps 32 bits of its seed only.
             self._numbers = private_numbers(seed, purpose, replica, secure=secure)
+            self.further = self._numbers.further
         else:
-            word = int(sequence(seed, purpose, replica).generate_state(1, np.uint64)[0])
+            start = sequence(seed, purpose, replica)
+            word = int(start.generate_state(1, np.uint64)[0])
             self._generator = torch.Generator(device=device).manual_seed(word)
+            self.further = partial(further_bits, start)
 
-    def normal_(self, out: Tensor | NDArray[np.floating]) -> None:
-        """Fill the contiguous `out` with standard normal numbers; an array only on a host."""
+    def words_(self, out: Tensor) -> None:
+        """Fill the contiguous `out` of int64 with words, uniform over all values of 64 bits."""
         if self._numbers is None:
-            assert isinstance(out, Tensor)
-            out.normal_(generator=self._generator)
+            out.random_(torch.iinfo(torch.int64).min, None, generator=self._generator)
         else:
-            _fill(out, self._numbers.standard_normal)
+            out.copy_(torch.from_numpy(self._numbers.words(out.numel())).view(out.shape))
 
     def uniform_(self, out: Tensor) -> None:
         """Fill the contiguous `out` with uniform numbers in [0, 1)."""
         if self._numbers is None:
             out.uniform_(generator=self._generator)
         else:
-            _fill(out, self._numbers.random)
+            numbers = self._numbers.random(tuple(out.shape), dtype=host_dtype(out))
+            out.copy_(torch.from_numpy(numbers))
 
 
-def normal_rows(streams: Sequence[Stream], out: Tensor) -> None:
-    """Fill each row of `out` (streams, ...) with standard normal numbers from its own stream.
+def host_dtype(tensor: Tensor) -> np.dtype[np.floating]:
+    """What NumPy calls the type of a tensor."""
+    return np.dtype(str(tensor.dtype).partition(".")[2])
 
-    Rows on a host are arrays: a tensor for each would cost more than the numbers of a small model.
+
+def noise(
+    streams: Sequence[Stream], rows: Sequence[int], numbers: int, scale: Tensor, cores: int = 1
+) -> Tensor:
+    """Whole numbers `(rows, numbers)` with the law of rounded Gaussians, see `exact.normals`.
+
+    Guarantee: `rows[r]` rows follow from the bits of `streams[r]` alone.
+
+    Args:
+        streams: one for each replica.
+        rows: how many rows each stream fills, one stream after the other.
+        numbers: in a row.
+        scale: `(rows, 1 or numbers)` in float64, on the device of the noise.
+        cores: how many rows are computed side by side on a host.
     """
-    for stream, row in zip(streams, out.numpy() if out.device.type == "cpu" else out, strict=True):
-        stream.normal_(row)
+    device, ends = scale.device, np.cumsum(rows)
+    begins = ends - rows
+    further = [stream.further for stream, count in zip(streams, rows, strict=True) for _ in range(count)]
+    drawn = torch.empty(len(scale), numbers, dtype=torch.float64, device=device)
 
+    def draw(some: slice) -> None:
+        own = slice(int(begins[some][0]), int(ends[some][-1]))
+        words = torch.empty(own.stop - own.start, numbers, dtype=torch.int64, device=device)
+        places = zip(streams[some], begins[some] - own.start, ends[some] - own.start, strict=True)
+        for stream, begin, end in places:
+            stream.words_(words[begin:end])
+        if device.type == "cpu":
+            drawn[own] = torch.from_numpy(exact.normals(words.numpy(), scale[own].numpy(), further[own]))
+        else:
+            drawn[own] = exact.normals(words, scale[own], further[own])
 
-def _fill(out: Tensor | NDArray[np.floating], draw: Callable[..., object]) -> None:
-    """Draw on the host, and copy to the device of `out` where that is another."""
-    if isinstance(out, np.ndarray):
-        draw(dtype=out.dtype, out=out)
-        return
-    host = out if out.device.type == "cpu" else torch.empty(out.shape, dtype=out.dtype)
-    numbers = host.numpy()
-    draw(dtype=numbers.dtype, out=numbers)
-    if host is not out:
-        out.copy_(host)
+    widest = max(1, numbers * max(rows, default=1))
+    together = max(1, _NUMBERS[device.type == "cuda"] // widest)
+    on_cores(draw, [slice(begin, begin + together) for begin in range(0, len(streams), together)], cores)
+    return drawn
 
 
 def initial_seed(seed: int, replica: int | None = None) -> int:

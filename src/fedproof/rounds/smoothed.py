@@ -6,42 +6,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedproof import exact
 from fedproof.mechanisms import Mechanism
-from fedproof.mechanisms.uploads import GRID, on_grid
-from fedproof.release import with_noise
-from fedproof.rounds.clipping import bound
-from fedproof.rounds.randomness import normal_rows
+from fedproof.rounds.clipping import bound, released
+from fedproof.rounds.randomness import Stream, noise
 from fedproof.rounds.state import RoundReport, Setting, State, Streams, contributions_of
-from fedproof.seeds import Numbers
-
-_NUMBERS = 1 << 22  # of updates that are summed at once
 
 
-def release(
-    mechanism: Mechanism, setting: Setting, start: Tensor, updates: Tensor, numbers: Numbers
-) -> Tensor:
+def release(mechanism: Mechanism, setting: Setting, start: Tensor, updates: Tensor, stream: Stream) -> Tensor:
     """The noisy sum `(dim,)` of everybody's clipped `updates` (users, dim) from `start`, in float64.
 
-    Guarantee: a user changes the sum by its own vector alone, of norm `clip_norm` or less, whatever it sends.
-    Proof: vectors are shrunk by more than float32 may have lost, entries rounded towards zero, which makes no
-    norm larger, to whole multiples of `GRID`, and added as whole numbers.
+    Guarantee: a user changes the sum by its own vector alone, of norm `clip_norm` or less, whatever it sends:
+    sums are exact (`clipping.released`). The grid serves the noise of the draws as well, so that their sums
+    with the release are on it, too.
     """
-    layers, clip_norm = setting.model.layout.layer_sizes, mechanism.clip_norm
-    state = State(round=0, params=start[None], clip_norms=torch.tensor([clip_norm], dtype=torch.float64))
+    state = State(
+        round=0, params=start[None], clip_norms=torch.tensor([mechanism.clip_norm], dtype=torch.float64)
+    )
+    layers = setting.model.layout.layer_sizes
     handed_in = contributions_of(updates[None], np.arange(len(updates))[None], layers)
     if setting.attack is not None:
         handed_in = setting.attack(handed_in, state)
-    clip_norms = state.clip_norms.to(updates.device)
-    bounded = bound(handed_in, mechanism.clipping, clip_norms).contributions
-    total = np.zeros(updates.shape[1], dtype=np.int64)
-    step = max(1, _NUMBERS // updates.shape[1])
-    for begin in range(0, len(updates), step):
-        users = slice(begin, begin + step)
-        rows = bounded.updates[0, users].double() * bounded.scales[0, users].double()
-        total += on_grid(rows.cpu().numpy() / clip_norm).sum(axis=0)
-    normal = np.empty(updates.shape[1])
-    numbers.standard_normal(dtype=np.float64, out=normal)
-    return torch.from_numpy(with_noise(total, normal, mechanism.noise_multiplier) * (GRID * clip_norm))
+    bounded = bound(handed_in, mechanism.clipping, state.clip_norms.to(updates.device))
+    total, step = released(
+        bounded, mechanism.noise_multiplier, [stream], setting.cores, widest=_smoothing(mechanism)
+    )
+    return (total * step)[0].cpu()
 
 
 def play(
@@ -49,15 +39,17 @@ def play(
 ) -> tuple[State, RoundReport]:
     """Models drawn around the one release `shared` (dim,), each with noise of its own.
 
-    Guarantee: noise of standard deviation `smoothing * clip_norm` is added to the release in float64, and
-    both are divided alike; what follows is post-processing, the rounding of parameters included.
+    Guarantee: rounded noise of standard deviation `smoothing * clip_norm` is added to the release, both in
+    steps of one grid, and both are divided alike; what follows is post-processing.
     """
     assert shared is not None  # the release is made once, for all replicas
-    noise = torch.empty_like(state.params, dtype=torch.float64)
-    normal_rows(streams.noise, noise)
-    noisy = shared.to(noise.device) + noise * (mechanism.smoothing * mechanism.clip_norm)  # type: ignore[attr-defined]
-    moved = state.params.double() + noisy / mechanism.divisor(setting.users.num_users)
-    unknown = state.clip_norms.new_full((len(noise),), torch.nan)
+    grid = exact.grid_of(_smoothing(mechanism), mechanism.clip_norm, mechanism.noise_multiplier)
+    count = len(state.params)
+    scale = torch.full((count, 1), float(grid.scale), dtype=torch.float64, device=state.params.device)
+    drawn = noise(streams.noise, [1] * count, state.params.shape[1], scale, setting.cores)
+    total = drawn.add_(shared.to(drawn.device) / float(grid.step))
+    moved = exact.moved(state.params, total, float(grid.step), mechanism.divisor(setting.users.num_users))
+    unknown = state.clip_norms.new_full((count,), torch.nan)
     return replace(state, round=1, params=moved.to(state.params.dtype)), RoundReport(
         cohort_size=torch.full_like(unknown, setting.users.num_users),
         mean_norm=unknown,
@@ -65,3 +57,8 @@ def play(
         non_finite=unknown,
         clip_norm=state.clip_norms,
     )
+
+
+def _smoothing(mechanism: Mechanism) -> float:
+    """Noise of a draw around the release, over the clip norm."""
+    return float(mechanism.smoothing)  # type: ignore[attr-defined]

@@ -8,12 +8,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproof import exact
 from fedproof.aggregation import Contributions, mean
-from fedproof.aggregation.rule import summed
-from fedproof.mechanisms import Mechanism
-from fedproof.rounds.clipping import Bounded, add_noise, bound, next_clip_norms, unbounded
+from fedproof.mechanisms import Mechanism, Quantile
+from fedproof.rounds.clipping import bound, free_sums, next_clip_norms, released, unbounded
 from fedproof.rounds.local import Work, batches_of, descent
-from fedproof.rounds.randomness import data_order, normal_rows
+from fedproof.rounds.randomness import data_order
 from fedproof.rounds.state import (
     Cohort,
     RoundReport,
@@ -57,18 +57,22 @@ def play(
     expected = mechanism.divisor(setting.users.num_users)
     if not mechanism.noise_multiplier:
         plain = unbounded(handed_in)
-        members = plain.contributions.present.sum(1).clamp(min=1).unsqueeze(1)
-        change = setting.aggregation(plain.contributions) / (expected if mechanism.divides else members)
-        return replace(state, round=state.round + 1, params=state.params + change), report(plain)
+        members = (plain.finite & plain.contributions.present).sum(1).clamp(min=1).unsqueeze(1)
+        exactly = setting.aggregation is mean
+        total = (
+            free_sums(plain.contributions) if exactly else setting.aggregation(plain.contributions).double()
+        )
+        after = exact.moved(state.params, total, 1.0, expected if mechanism.divides else members)
+        after = after.to(state.params.dtype)
+        params = torch.where(after.isfinite().all(1, keepdim=True), after, state.params)
+        return replace(state, round=state.round + 1, params=params), report(plain)
     bounded = bound(handed_in, mechanism.clipping, state.clip_norms)
-    exact = setting.aggregation is mean  # the one rule whose noise is accounted
-    total = (
-        summed(bounded.contributions, torch.float64) if exact else setting.aggregation(bounded.contributions)
-    )
-    noise_std = (mechanism.noise_multiplier * bounded.thresholds).to(total.dtype)
-    noisy = add_noise(total, noise_std, setting.model.layout.layer_sizes, streams.noise, state.params.dtype)
-    clip_norms = _clip_norms(mechanism, bounded, state, streams, expected)
-    params = state.params + (noisy / expected).to(state.params.dtype)
+    rule = None if setting.aggregation is mean else setting.aggregation  # the mean's noise is accounted
+    total, step = released(bounded, mechanism.noise_multiplier, streams.noise, setting.cores, rule)
+    params = exact.moved(state.params, total, step, expected).to(state.params.dtype)
+    clip_norms = state.clip_norms
+    if isinstance(mechanism.clipping, Quantile):
+        clip_norms = next_clip_norms(bounded, mechanism.clipping, clip_norms, streams.noise, expected)
     return State(round=state.round + 1, params=params, clip_norms=clip_norms), report(bounded)
 
 
@@ -148,13 +152,3 @@ def first_updates(
     start = State(round=0, params=initial.unsqueeze(0), clip_norms=torch.ones(1, dtype=torch.float64))
     lane = setting.users.who[cohort.user]
     return descent(setting, start, _pairs(setting, start, cohort, (setting.population, 0.0), lane), home)[0]
-
-
-def _clip_norms(
-    mechanism: Mechanism, bounded: Bounded, state: State, streams: Streams, cohort: float
-) -> Tensor:
-    if mechanism.clipping.bit_noise is None:
-        return state.clip_norms
-    noise = torch.empty_like(state.clip_norms)
-    normal_rows(streams.noise, noise.unsqueeze(1))
-    return next_clip_norms(bounded, mechanism.clipping, state.clip_norms, noise, cohort)

@@ -18,7 +18,7 @@ from fedproof.certificates.api import settings_for
 from fedproof.certificates.scores import read_array
 from fedproof.config import Config
 from fedproof.digests import of_all, of_each
-from fedproof.files import read_npz
+from fedproof.files import MAX_BYTES, RESULTS, read_npz, read_whole
 from fedproof.folder import CERTIFICATE, CONFIG, LABELS, LEDGER, MODELS, RELEASE, read_config
 from fedproof.mechanisms import is_private
 from fedproof.mechanisms.codec import describe
@@ -28,7 +28,7 @@ from fedproof.release import Release, load_release
 def read_certificate(path: Path) -> Certificate:
     """The certificate of a file; ValueError that names the file if it is none."""
     try:
-        return loads(path.read_bytes())
+        return loads(read_whole(path, RESULTS))
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -74,7 +74,7 @@ def read_models(path: Path) -> dict[str, NDArray[Any]]:
         from safetensors.numpy import load
 
         try:
-            found = load(path.read_bytes())
+            found = load(read_whole(path, MAX_BYTES))
         except (OSError, SafetensorError) as error:
             raise ValueError(f"{path}: no whole safetensors file: {error}") from error
     lengths = {values.shape[:1] for values in found.values()}
@@ -102,7 +102,7 @@ def check_follows(certificate: Certificate, file: Path, scores: Path, labels: Pa
         raise ValueError(f"{scores} is not there, from which {file} is derived again: give --scores")
     check_ledger(certificate, file.parent, file)
     try:
-        differences = verify(file.read_bytes(), scores, labels)
+        differences = verify(read_whole(file, RESULTS), scores, labels)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     wrong = (*contradictions(certificate, file.parent, file), *(f"{file}: {one}" for one in differences))

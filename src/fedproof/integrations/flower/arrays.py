@@ -146,8 +146,7 @@ def upload_reply(
             f"{NOISE} = {told!r} is what the server counts on, and not local = {local!r}: nothing is sent"
         )
     if local is not None:
-        normal = (numbers or SecureGenerator()).standard_normal((1, *local.upload.shape), dtype=np.float64)
-        sent = local.noised(sent[None], normal)[0]
+        sent = local.noised(sent[None], numbers or SecureGenerator())[0]
     if sent.ndim != 1:
         return Message(RecordDict({UPLOAD: ArrayRecord({UPLOAD: Array(sent)})}), reply_to=message)
     classes = next(config[CLASSES] for config in configs if CLASSES in config)

@@ -19,6 +19,7 @@ from fedproof import check
 from fedproof.accounting.ledger import Ledger
 from fedproof.certificates import Certificate, certify
 from fedproof.certificates.certificate import ONLY_METHOD
+from fedproof.certificates.soundness import copied_models
 from fedproof.digests import of_all, of_each
 from fedproof.folder import common_seed
 from fedproof.integrations.flower import files
@@ -88,7 +89,7 @@ class FederationStrategy(Strategy):
         self._numbers = dict(users or {})
         self._users: dict[int, int] = {}
         self._given: dict[int, int] = {}  # all that ever had a number, where it must stay the same
-        self._begun_named: bool | None = self._named
+        self._begun_named = self._named
         self._nameless: list[tuple[int, Fault]] = []
         self._mark = ""
         self._ttl: float | None = None
@@ -133,7 +134,8 @@ class FederationStrategy(Strategy):
         usual = {"method": only} if only else {} if "method" in options else self._usual
         options = usual | options
         options["assumptions"] = (*self.assumptions, *options.get("assumptions", ()))
-        found = sentences(self.caveats(options.get("bound")))
+        copied = copied_models(self.executed, [] if models is None else [models])
+        found = sentences((*self.caveats(options.get("bound")), *copied))
         options["caveats"] = (*found, *options.get("caveats", ()))
         threat = ThreatModel(relation=Relation(relation))
         certificate = certify(scores, labels, mechanism=self.executed, threat=threat, **options)
@@ -196,9 +198,7 @@ class FederationStrategy(Strategy):
             self._users = {node: user for node, user in saved.users.items() if user not in claimed}
             return
         named = saved.named
-        if named is None and needs_names(self.mechanism):
-            named = True
-        if named not in (None, self._named):
+        if named is not self._named:
             begun, now = ("with", "without") if named else ("without", "with")
             raise ValueError(
                 f"folder = {self._folder}: the training was begun {begun} users and cannot go on {now} them: "

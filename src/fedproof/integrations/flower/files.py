@@ -19,7 +19,7 @@ from fedproof.arrays import Floats
 from fedproof.certificates import Certificate, dumps
 from fedproof.data.files import sha256_of
 from fedproof.digests import of_all, of_each
-from fedproof.files import locked, replace_file, replacing
+from fedproof.files import locked, parse_json, read_whole, replace_file, replacing
 from fedproof.folder import CERTIFICATE, CONFIG, MODELS, NOTICE, PRIVATE, RELEASE
 from fedproof.integrations.server import Params, State
 from fedproof.mechanisms.codec import describe
@@ -46,13 +46,13 @@ class Saved:
     """What a resumed training goes on from.
 
     `users` are the numbers of users behind nodes, also of those that are no longer asked; `named` is whether
-    somebody said these numbers, None in records of old, which do not tell.
+    somebody said these numbers.
     """
 
     state: State
     users: dict[int, int]
     metrics: list[dict[str, Any]]
-    named: bool | None = None
+    named: bool
 
 
 def fingerprint(*decisive: object, initial: NDArray[Any]) -> str:
@@ -149,12 +149,12 @@ def load(folder: Path, mark: str, counted: Counted) -> Saved | None:
     with np.load(models, allow_pickle=False) as file:
         params: Params = file["params"]
         clip_norms: Floats = file["clip_norms"]
-        heard = file["heard"] if "heard" in file else np.ones(len(params), dtype=np.bool_)
+        heard = file["heard"]
     return Saved(
         state=State(round=done, params=params, clip_norms=clip_norms, heard=heard),
         users={int(node): int(number) for node, number in record["users"].items()},
         metrics=record["metrics"],
-        named=record.get("named"),
+        named=record["named"],
     )
 
 
@@ -315,7 +315,7 @@ def _write_record(
     metrics: list[dict[str, Any]],
     *,
     round: int,
-    named: bool | None = None,
+    named: bool = False,
 ) -> dict[str, Any]:
     record = {
         "training": mark,
@@ -332,12 +332,13 @@ def _write_record(
 
 def _read_record(folder: Path, mark: str) -> dict[str, Any] | None:
     try:
-        record: dict[str, Any] = json.loads((folder / _RECORD).read_text())
+        record: dict[str, Any] = parse_json(read_whole(folder / _RECORD))
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise ValueError(f"folder = {folder}: {_RECORD} is not JSON: {error}") from error
-    kinds = {"training": str, "round": int, "models": str, "sha256": str, "users": dict, "metrics": list}
+    texts, numbers = dict.fromkeys(("training", "models", "sha256"), str), {"round": int, "named": bool}
+    kinds: dict[str, type] = texts | numbers | {"users": dict, "metrics": list}
     if not isinstance(record, dict) or any(not isinstance(record.get(key), kinds[key]) for key in kinds):
         raise ValueError(f"folder = {folder}: {_RECORD} is not the record of a training")
     if record["training"] != mark:

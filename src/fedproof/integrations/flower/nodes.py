@@ -209,7 +209,7 @@ def receive(
         size += sum(len(array.data) for array in records_in(reply.content, ArrayRecord)[0].values())
         if not found.finite.all():
             faults.append((node, Fault.NOT_FINITE))
-        _add(total, rows, addends(plan, found.updates, state.clip_norms[rows]))
+        _add(total, rows, addends(plan, found.updates))
         replied[rows] += found.finite
         clipped[rows] += found.clipped
         below[rows] += found.finite & ~found.clipped

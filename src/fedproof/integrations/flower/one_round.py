@@ -23,8 +23,7 @@ from fedproof.integrations.flower.exchange import Fault, judged, named
 from fedproof.integrations.flower.federation import LOG, FederationStrategy
 from fedproof.integrations.flower.nodes import wait_for_nodes
 from fedproof.mechanisms import Local, Mechanism, OneRound
-from fedproof.mechanisms.uploads import GRID, MOST_UNITS
-from fedproof.release import Release, add_noise, add_upload, load_release
+from fedproof.release import Release, add_noise, add_upload, check_units, load_release
 from fedproof.seeds import Purpose, private_numbers
 from fedproof.threat import Unit
 
@@ -80,8 +79,7 @@ class OneRoundStrategy(FederationStrategy):
             raise ValueError(
                 f"unit = '{mechanism.unit}' must be 'user': a node is a user, and sends one upload"
             )
-        if num_users > MOST_UNITS:
-            raise ValueError(f"num_users = {num_users} must be at most {MOST_UNITS}: sums have 64 bits")
+        check_units(mechanism, num_users)
         given = self.anchors
         self._anchors = None if given is None else np.ascontiguousarray(given, dtype=np.float32)
         Release(
@@ -274,8 +272,8 @@ class OneRoundStrategy(FederationStrategy):
         return total, replied, size, faults
 
     def _arrays(self) -> ArrayRecord:
-        total = self.release.total
-        single = np.multiply(total, GRID, out=np.empty(total.shape, np.float32), casting="unsafe")
+        total, step = self.release.total, self.mechanism.grid.step
+        single = np.multiply(total, step, out=np.empty(total.shape, np.float32), casting="unsafe")
         return ArrayRecord({UPLOAD: Array(single)})
 
 
