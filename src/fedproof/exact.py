@@ -221,7 +221,7 @@ def normals(words: Array, scale: Array, further: Sequence[Further]) -> Array:
     Guarantee: exactly that law for uniform, independent `words`: no number is impossible, or more or less
     likely, because of how it is computed. Proof: a word and the bits behind it are the binary digits of a
     uniform number; its quantile is N. A word decides `rint` alone where the quantile is further from the
-    middle between two whole numbers than 64 bits and the computed quantile leave open. Else, twice in a
+    middle between two whole numbers than 64 bits and the computed quantile leave open. Else, once in a
     million, as many further bits are looked at as it takes (`_decided`).
     Assumes: the computed quantile below five standard deviations is within 2^-46 of the exact one.
 
@@ -250,6 +250,8 @@ def _piece(scale: Array, some: tuple[slice, slice]) -> Array:
 
 def _normals(words: Array, scale: Array, further: Sequence[Further]) -> Array:
     library = _library(words)
+    if not words.shape[1]:
+        return words * 0.0
     if library is np:
         from scipy.special import ndtri as quantile  # here: who only describes a mechanism needs NumPy alone
 
@@ -258,14 +260,19 @@ def _normals(words: Array, scale: Array, further: Sequence[Further]) -> Array:
         signed, quantile = words.to(library.float64), library.special.ndtri
     signed += 0.5
     signed *= 2.0**-64  # its size is uniform in (0, 1/2), and its sign a bit of its own
-    found = quantile(abs(signed))
-    unsure = found < -_FAR
+    found = library.abs(signed)
+    quantile(found, out=found)
+    far = bool(found.min() < -_FAR)
+    outside = found < -_FAR if far else False
     found *= scale
     drawn = library.round(found)
     found -= drawn
-    unsure |= abs(found) > 0.5 - _SURE * scale
-    drawn = library.copysign(drawn, signed)
-    places = library.argwhere(unsure)
+    library.abs(found, out=found)
+    library.copysign(drawn, signed, out=drawn)
+    largest = scale if isinstance(scale, float) else scale.max()
+    if not far and bool(found.max() <= 0.5 - _SURE * largest):
+        return drawn
+    places = library.argwhere((found > 0.5 - _SURE * scale) | outside)
     if len(places):
         rows, columns = places[:, 0], places[:, 1]
         scales = scale if isinstance(scale, float) else scale[rows, columns if scale.shape[1] > 1 else 0]

@@ -31,12 +31,13 @@ from fedproof.mechanisms import (
     FixedSize,
     InstanceFedAvg,
     InstanceFedSGD,
+    OneRound,
     Poisson,
     UserFedAvg,
     codec,
 )
 from fedproof.mechanisms.codec import describe, restore
-from fedproof.mechanisms.uploads import UPLOADS
+from fedproof.mechanisms.uploads import UPLOADS, Ball
 from fedproof.threat import ThreatModel
 
 LABELS = [0] * 10 + [1, 2]
@@ -346,6 +347,9 @@ def fits(value, rule):
     return typed and (not isinstance(value, list) or all(fits(item, rule["items"]) for item in value))
 
 
+TOOK_PART = {"declared": 9, "asked": 8, "replied": 7}
+
+
 def check_schema(name, document, **kinds):
     schema = json.loads(resources.files("fedproof.certificates").joinpath(name).read_text())
     assert set(schema["required"]) == set(schema["properties"]) == set(document)
@@ -359,6 +363,38 @@ def check_schema(name, document, **kinds):
 def test_files_fit_the_shipped_schema(method, scores):
     kinds = {"method": Method, "bound": Bound, "spending": Spending, "group": Group, "rule": Rule}
     check_schema("certificate.schema.json", json.loads(dumps(make(method, scores))), **kinds)
+
+
+ONCE = OneRound(upload=Ball(features=2, classes=2), noise_multiplier=1.0)
+
+
+def test_who_took_part_in_one_release_stands_in_its_file():
+    scores = np.array([[[3.5, 0.0], [0.0, 1.5]]])
+    told, silent = (certify(scores, mechanism=ONCE, method="exact", **more) for more in (TOOK_PART, {}))
+    document = json.loads(dumps(told))
+    assert {name: document[name] for name in TOOK_PART} == TOOK_PART
+    check_schema("certificate.schema.json", document)
+    assert loads(dumps(told)) == told
+    assert not verify(dumps(told), scores)
+    assert told.certified_size == silent.certified_size
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"replied": 9}, "must not rise"),
+        ({"asked": 10}, "must not rise"),
+        ({"replied": -1}, "replied = -1 must be a whole number"),
+        ({"replied": None}, "replied = None must be a whole number"),
+        ({"mechanism": replace(ONCE, unit="instance")}, "declared, asked, replied must be left out"),
+        ({"mechanism": VALUES[0], "method": "vote"}, "declared, asked, replied must be left out"),
+    ],
+)
+def test_numbers_of_users_that_cannot_be(more, message):
+    asked = {"mechanism": ONCE, "method": "exact"} | TOOK_PART | more
+    threat = ThreatModel(unit=asked["mechanism"].unit)
+    with pytest.raises(ValueError, match=message):
+        certify(np.array([[[3.5, 0.0]]]), threat=threat, **asked)
 
 
 @pytest.mark.parametrize("method", CostMethod)

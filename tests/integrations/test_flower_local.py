@@ -159,9 +159,12 @@ def test_nothing_is_sent_to_a_server_that_counts_on_other_noise(flower, make, ma
 
         return answer
 
-    make(local(noise=0.2)).start(make_grid({100: node(), 101: node(local=local(noise=0.3))}))
-    central = OneRound(upload=ROWS, noise_multiplier=1.0)
-    make(central).start(make_grid({102: node(local=local())}))
+    for mechanism, nodes in (
+        (local(noise=0.2), {100: node(), 101: node(local=local(noise=0.3))}),
+        (OneRound(upload=ROWS, noise_multiplier=1.0), {102: node(local=local())}),
+    ):
+        with pytest.raises(flower.TooFewRepliesError, match="nothing was released"):
+            make(mechanism, min_replies=1).start(make_grid(nodes))
     assert [text.split(" is what")[0] for text in refusals] == [
         "noise-multiplier = 0.2",
         "noise-multiplier = 0.2",

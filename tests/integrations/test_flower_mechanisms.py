@@ -1,7 +1,6 @@
 """Every certifying mechanism over a grid of functions, against the local engine and against hostile nodes."""
 
 import itertools
-import json
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -224,7 +223,7 @@ def test_the_order_of_arrival_changes_nothing(make_once, make_grid, nodes):
 
 
 def test_uploads_are_pulled_a_few_at_a_time(flower, make_grid, nodes):
-    from fedproof.integrations.flower.exchange import exchange
+    from fedproof.integrations.flower import exchange as module
 
     grid, held = make_grid(nodes()), []
     pull = grid.pull_messages
@@ -238,7 +237,7 @@ def test_uploads_are_pulled_a_few_at_a_time(flower, make_grid, nodes):
 
     config = ConfigRecord({"classes": 3})
     messages = [Message(RecordDict({"config": config}), node, "train") for node in grid.nodes]
-    replies = exchange(grid, messages, timeout=5.0, room=2)
+    replies = module.exchange(grid, messages, timeout=5.0, size=module._HELD // 2 - module.most_of(4096))
     assert len(list(replies)) == USERS
     assert max(map(len, held)) == 2
 
@@ -260,7 +259,7 @@ def test_the_longer_nobody_replies_the_less_often_is_looked(flower, make_grid, m
     told = SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="first"), has_error=lambda: False)
     grid.pull_messages = lambda ids: [told] if "first" in ids and clock[0] >= arrives else []
     messages = [Message(RecordDict(), node, "train") for node in (1, 2)]
-    assert list(module.exchange(grid, messages, timeout=60.0, room=2)) == [told]
+    assert list(module.exchange(grid, messages, timeout=60.0)) == [told]
     assert sum(pauses) == pytest.approx(60.0)  # until the time is up, and no longer
     assert len(pauses) < 120  # at ten a second there were 600
     heard = next(place for place in range(len(pauses)) if sum(pauses[:place]) >= arrives)
@@ -489,7 +488,7 @@ def trainers(flower, example_path, federation, reply_with):
 @pytest.fixture
 def make_rounds(flower):
     def make(mechanism, **changes):
-        arguments = {"num_users": USERS, "seed": SEED, "connect_timeout": 0.0}
+        arguments = {"num_users": USERS, "seed": SEED, "min_replies": 1, "connect_timeout": 0.0}
         if mechanism.noise_multiplier:
             arguments |= PRIVATE
         if mechanism.models(USERS) is None:
@@ -671,7 +670,7 @@ def test_new_nodes_of_named_users_go_on_as_the_old_ones(play, name, tmp_path):
     assert not resumed.faults
     whole, _ = play(DRAWN_ONCE[name], NAMED, users=NAMED, folder=tmp_path / "whole")
     np.testing.assert_array_equal(resumed._state.params, whole._state.params)
-    assert "every node's number" in resumed.assumptions[-1]
+    assert any("every node's number" in sentence for sentence in resumed.assumptions)
 
 
 @pytest.mark.parametrize("name", DRAWN_ONCE)
@@ -684,28 +683,6 @@ def test_a_node_struck_from_users_is_not_asked_and_takes_no_other_number(play, n
     assert resumed.faults == [(2, 108, "nameless")]
     with pytest.raises(ValueError, match=r"users says that node 108 is user 0: .* knows it as user 8"):
         play(mechanism, NAMED, users={108: 0})
-
-
-@pytest.mark.parametrize("name", DRAWN_ONCE)
-def test_a_record_that_does_not_tell_whether_users_were_named_lets_only_its_own_nodes_on(
-    play, name, tmp_path
-):
-    def forget():
-        path = tmp_path / "private" / "state.json"
-        record = json.loads(path.read_text())
-        record.pop("named", None)
-        path.write_text(json.dumps(record))
-
-    few = {100 + user: user for user in range(4)}
-    mechanism, both = DRAWN_ONCE[name].altered(rounds=3), few | {504: 4}
-    play(mechanism, few, 1, users=few)
-    forget()
-    groups = name not in UNNAMED  # have always been named
-    resumed, _ = play(mechanism, both, 2, users=both)
-    assert resumed._users == (both if groups else few)
-    if not groups:
-        again, _ = play(mechanism, moved(few) | few, users=None)
-        assert again._users == few
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,9 @@ def test_uploads_are_added_up_as_they_come_and_not_collected(flower, make_grid, 
     strategy = flower.OneRoundStrategy(
         mechanism, num_users=NODES, delta=0.01, folder=tmp_path, connect_timeout=0.0
     )
+    small = OneRound(upload=Rows(features=1, classes=2), noise_multiplier=1.0)
+    with pytest.raises(flower.TooFewRepliesError):  # whatever is imported when it is used
+        flower.OneRoundStrategy(small, num_users=1, delta=0.01, connect_timeout=0.0).start(make_grid({}))
     tracemalloc.start()
     try:
         strategy.start(grid)

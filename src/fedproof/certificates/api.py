@@ -61,6 +61,9 @@ def certify(
     served: float | None = None,
     rule: Rule | str = Rule.PLURALITY,
     simultaneous: bool = False,
+    declared: int | None = None,
+    asked: int | None = None,
+    replied: int | None = None,
     caveats: Sequence[str] = (),
     assumptions: Sequence[str] = (),
 ) -> Certificate:
@@ -73,7 +76,8 @@ def certify(
     replicas were added until enough was decided, which bound betting allows for methods mean, vote and paper.
     `served` is the failure probability of an ensemble of as many replicas that is retrained under attack and
     must give the certified label itself. `rule` is how the models elect a class, chosen before the scores
-    were seen. `simultaneous` spends both failure probabilities over all inputs. `caveats` are reasons why
+    were seen. `simultaneous` spends both failure probabilities over all inputs. `declared`, `asked` and
+    `replied` are numbers of users, where each was asked for one upload. `caveats` are reasons why
     nothing is proved, `assumptions` what is taken for granted besides: words of whoever trained, kept in the
     file.
 
@@ -100,6 +104,9 @@ def certify(
         served=served,
         rule=rule,
         simultaneous=simultaneous,
+        declared=declared,
+        asked=asked,
+        replied=replied,
         caveats=caveats,
         assumptions=assumptions,
     )

@@ -19,7 +19,7 @@ from fedproof.certificates.paper_theorems import Group, check_tau
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.certificates.rules import Rule
 from fedproof.mechanisms import Mechanism, Releases
-from fedproof.threat import ThreatModel
+from fedproof.threat import ThreatModel, Unit
 
 
 class Method(StrEnum):
@@ -52,13 +52,17 @@ class CostMethod(StrEnum):
     DISTRIBUTION = "distribution"
 
 
+TOOK_PART = ("declared", "asked", "replied")  # how many users, where each sends one upload
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Everything a certificate depends on besides the scores and the labels.
 
     As for `certify`. `privacy` is the (ε, δ) of one unit where that is all that is known or all that the
     method uses. `spending` and `group` matter to some methods only. Without `served` the certificate is about
-    expected confidences alone.
+    expected confidences alone. `declared`, `asked` and `replied` say how many users took part where each was
+    asked for one upload, None elsewhere; no number is computed from them.
     """
 
     mechanism: Mechanism | None
@@ -74,6 +78,9 @@ class Settings:
     served: float | None = None
     rule: Rule = Rule.PLURALITY
     simultaneous: bool = False
+    declared: int | None = None
+    asked: int | None = None
+    replied: int | None = None
     caveats: tuple[str, ...] = ()
     stated_assumptions: tuple[str, ...] = ()
 
@@ -88,6 +95,7 @@ class Settings:
         self._check_combination()
         self._check_served()
         self._check_rule()
+        self._check_took_part()
         check.plain(self)
 
     @property
@@ -142,6 +150,26 @@ class Settings:
         if self.method not in (Method.MEAN, Method.MARGIN, Method.VOTE):
             raise ValueError(f"served needs method mean, margin or vote: {self.method} bounds no lead")
         check.open_probability(served=self.served)
+
+    def _check_took_part(self) -> None:
+        """All three numbers or none, of users who were each asked once."""
+        counts = {name: getattr(self, name) for name in TOOK_PART}
+        if all(count is None for count in counts.values()):
+            return
+        mechanism = self.mechanism
+        once = self.exact or (
+            self.counted and mechanism is not None and mechanism.apart and mechanism.rounds == 1
+        )
+        if not once or self.threat.unit is not Unit.USER:
+            raise ValueError(
+                f"{', '.join(TOOK_PART)} must be left out: not every user sends one upload, once"
+            )
+        check.not_negative_count(**counts)
+        if not self.replied <= self.asked <= self.declared:  # type: ignore[operator]  # none is None
+            told = ", ".join(f"{name} = {count}" for name, count in counts.items())
+            raise ValueError(
+                f"{told}: must not rise, as only declared users are asked, and only asked ones heard"
+            )
 
     def _check_rule(self) -> None:
         """Not every method asks the models for their order of two classes."""

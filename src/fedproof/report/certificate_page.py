@@ -116,7 +116,11 @@ def _tiles(certificate: Certificate) -> Iterator[Markup]:
         note = f"abstains on {size['abstained']:,} of {plural(certificate.num_inputs, 'input')}"
         yield tile("accuracy", "Accuracy", percent(certificate.accuracy), note)
     yield size_tile(size["median"], size["max"], f"{certificate.threat.unit}s")
-    known = certificate.settings.privacy
+    settings = certificate.settings
+    if settings.declared is not None:
+        told = f"replied, of {settings.asked:,} asked and {settings.declared:,} declared"
+        yield tile("replied", "Users", f"{settings.replied:,}", told)
+    known = settings.privacy
     if known is not None:
         spent = f"ε = {rounded_up(known.epsilon, 3)}"
         changed = "" if known.relation is None else f" {changed_in_words(known.relation)}"

@@ -71,6 +71,8 @@ class Stream:
         """Fill the contiguous `out` of int64 with words, uniform over all values of 64 bits."""
         if self._numbers is None:
             out.random_(torch.iinfo(torch.int64).min, None, generator=self._generator)
+        elif out.device.type == "cpu":
+            out.numpy().reshape(-1)[:] = self._numbers.words(out.numel())
         else:
             out.copy_(torch.from_numpy(self._numbers.words(out.numel())).view(out.shape))
 
@@ -114,7 +116,7 @@ def noise(
         for stream, begin, end in places:
             stream.words_(words[begin:end])
         if device.type == "cpu":
-            drawn[own] = torch.from_numpy(exact.normals(words.numpy(), scale[own].numpy(), further[own]))
+            drawn.numpy()[own] = exact.normals(words.numpy(), scale[own].numpy(), further[own])
         else:
             drawn[own] = exact.normals(words, scale[own], further[own])
 

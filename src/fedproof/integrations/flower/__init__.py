@@ -11,7 +11,7 @@ from fedproof.integrations import require_flower
 
 if TYPE_CHECKING:
     from fedproof.integrations.flower.arrays import stacked_arrays, upload_reply
-    from fedproof.integrations.flower.exchange import Fault
+    from fedproof.integrations.flower.exchange import Fault, TooFewRepliesError
     from fedproof.integrations.flower.files import write_certificate
     from fedproof.integrations.flower.nodes import (
         answer_partition,
@@ -28,7 +28,7 @@ require_flower()
 
 _HOME = {
     "arrays": ("stacked_arrays", "upload_reply"),
-    "exchange": ("Fault",),
+    "exchange": ("Fault", "TooFewRepliesError"),
     "files": ("write_certificate",),
     "nodes": ("answer_partition", "ask_partitions", "replicas_mod", "wait_for_nodes"),
     "one_round": ("OneRoundStrategy",),
@@ -39,9 +39,9 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "Fault", "OneRoundStrategy", "Recognised", "RoundsStrategy", "SiteApp", "UserFedAvgStrategy",
-    "answer_partition", "ask_partitions", "mechanism_of", "replicas_mod", "site_mod", "stacked_arrays",
-    "upload_reply", "wait_for_nodes", "write_certificate",
+    "Fault", "OneRoundStrategy", "Recognised", "RoundsStrategy", "SiteApp", "TooFewRepliesError",
+    "UserFedAvgStrategy", "answer_partition", "ask_partitions", "mechanism_of", "replicas_mod", "site_mod",
+    "stacked_arrays", "upload_reply", "wait_for_nodes", "write_certificate",
 ]  # fmt: skip
 
 

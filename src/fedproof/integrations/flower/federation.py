@@ -4,7 +4,7 @@
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,24 @@ from fedproof.certificates.soundness import copied_models
 from fedproof.digests import of_all, of_each
 from fedproof.folder import common_seed
 from fedproof.integrations.flower import files
-from fedproof.integrations.flower.exchange import Fault, exchange
-from fedproof.mechanisms import Caveat, Mechanism, Releases, is_private
+from fedproof.integrations.flower.exchange import UNHEARD, Fault, TooFewRepliesError, exchange, reason_of
+from fedproof.mechanisms import Caveat, FixedSize, Mechanism, Poisson, Releases, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.mechanisms.codec import describe
 from fedproof.threat import Relation, ThreatModel
 
 LOG = logging.getLogger("flwr")
+
+_REPLIES = "whether a user replied does not depend on what it holds: one without usable data sent zeros"
+_MEMBERS = (
+    "ε covers what a user holds, not whether it has joined: neighbouring federations differ in one user's "
+    "contribution to what is added up; who the users are, and who replied, is public"
+)
+_DRAWN = (
+    "ε covers what a user holds, not whether it has joined: neighbouring federations differ in one user's "
+    "contribution to what is added up; who the users are, and who was connected, is public, but nobody knows "
+    "who was drawn except the server and, of itself, each user"
+)
 
 
 @dataclass(repr=False, eq=False)
@@ -41,6 +52,16 @@ class FederationStrategy(Strategy):
     are refused before anybody is asked, and a node without an identity of its own is not asked. Such a node
     is also one that comes after the first round where nobody names users: it may be one of them, come back.
 
+    Below `min_replies` users nothing is released, no noise is drawn and nothing is counted: `start` raises
+    `TooFewRepliesError`, and may be called again. Where all users are asked, these are users who reply: if
+    fewer are connected nobody is asked, and if all fail that is said at once. Where cohorts are drawn, they
+    are users who are connected, before anybody is asked. Who was drawn decides nothing: a release that is
+    made only if enough of a cohort replied tells who is in it, and ε rests on nobody knowing that. So a round
+    of nodes that all fail is noise alone there; `private/server.log` in the folder says of each why.
+
+    Where ε rests on a secret draw, no log, no exception, no public file and none of the metrics that are
+    returned depends on it. `metrics`, `faults` and `reasons` of the strategy do, and are the server's own.
+
     Attributes:
         mechanism: what is executed and accounted.
         num_users: how many users there are, of whom one that is not connected counts as silent.
@@ -49,6 +70,7 @@ class FederationStrategy(Strategy):
         folder: where the ledger, and what was released, are kept: a training that is found there goes on, a
             release is not made again. None keeps nothing.
         users: number of the user behind each node, see `ask_partitions`; None counts nodes as they come.
+        min_replies: below it nothing is released; a public number, half of the users if left out.
         connect_timeout: seconds for which `start` waits for users, and then to ask a lost node again.
         arrayrecord_key, configrecord_key: as in Flower's FedAvg.
     """
@@ -60,12 +82,18 @@ class FederationStrategy(Strategy):
     max_epsilon: float | None = None
     folder: Path | str | None = None
     users: InitVar[Mapping[int, int] | None] = None
+    min_replies: int | None = None
     connect_timeout: float = 60.0
     arrayrecord_key: str = "arrays"
     configrecord_key: str = "config"
 
     def __post_init__(self, users: Mapping[int, int] | None) -> None:
         check.count(num_users=self.num_users)
+        if self.min_replies is None:
+            self.min_replies = (self.num_users + 1) // 2
+        check.count(min_replies=self.min_replies)
+        if self.min_replies > self.num_users:
+            raise ValueError(f"min_replies = {self.min_replies} must be at most num_users = {self.num_users}")
         check.not_negative(connect_timeout=self.connect_timeout)
         if is_private(self.mechanism):
             if self.delta is None:
@@ -85,12 +113,14 @@ class FederationStrategy(Strategy):
             files.check_folder(self._folder)  # before its seed is read
         self.faults: list[tuple[int, int, Fault]] = []  # round, node, fault
         self.metrics: list[dict[str, Any]] = []
+        self.reasons: dict[int, str] = {}  # what Flower said last of a node that failed
         self._named = users is not None
         self._numbers = dict(users or {})
         self._users: dict[int, int] = {}
         self._given: dict[int, int] = {}  # all that ever had a number, where it must stay the same
         self._begun_named = self._named
         self._nameless: list[tuple[int, Fault]] = []
+        self._told: set[tuple[int, str]] = set()
         self._mark = ""
         self._ttl: float | None = None
 
@@ -103,8 +133,10 @@ class FederationStrategy(Strategy):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What a certificate takes for granted about secrets: give it to `certify`."""
-        return ()
+        """What a certificate takes for granted about secrets and silence: give it to `certify`."""
+        if self.delta is None:
+            return ()
+        return (_DRAWN if self._hidden else _MEMBERS, _REPLIES)
 
     def caveats(self, bound: str | None = None) -> tuple[Caveat, ...]:
         """Why a certificate by this confidence `bound` is only heuristic: `certify` says so."""
@@ -114,6 +146,21 @@ class FederationStrategy(Strategy):
     def _usual(self) -> dict[str, Any]:
         """Options of a certificate for which nobody has named a method."""
         return {}
+
+    @property
+    def _took_part(self) -> dict[str, int]:
+        """How many users were declared, asked and heard, for the certificate of one release."""
+        return {}
+
+    @property
+    def _sampled(self) -> bool:
+        """Whether cohorts are drawn, so that not all users are asked."""
+        return isinstance(self.mechanism.sampling, Poisson | FixedSize)
+
+    @property
+    def _hidden(self) -> bool:
+        """Whether ε rests on nobody knowing who was drawn."""
+        return self._sampled and self.delta is not None
 
     def certify(
         self,
@@ -132,7 +179,7 @@ class FederationStrategy(Strategy):
         """
         only = ONLY_METHOD.get(self.executed.releases)
         usual = {"method": only} if only else {} if "method" in options else self._usual
-        options = usual | options
+        options = self._took_part | usual | options
         options["assumptions"] = (*self.assumptions, *options.get("assumptions", ()))
         copied = copied_models(self.executed, [] if models is None else [models])
         found = sentences((*self.caveats(options.get("bound")), *copied))
@@ -220,8 +267,37 @@ class FederationStrategy(Strategy):
         """Who is who, for the folder."""
         return self._given | self._numbers | self._users if self.mechanism.once else self._users
 
+    # --- who is there, and who replies --------------------------------------------------------------------
+
+    def _check_there(self, count: int) -> None:
+        """Refuse to ask anybody if so many users cannot be enough."""
+        assert self.min_replies is not None
+        if count < self.min_replies:
+            raise TooFewRepliesError(
+                f"{count} of {self.num_users} users are connected, min_replies = {self.min_replies}: nobody "
+                "was asked and nothing was released; try again"
+            )
+
+    def _check_heard(self, asked: Mapping[int, str], count: int, faults: Sequence[tuple[int, Fault]]) -> None:
+        """Refuse to release what only `count` users have replied to, or none of those who were `asked`.
+
+        Where ε rests on a secret draw neither may be decided; where cohorts are drawn without noise only the
+        second, as the size of a cohort is chance.
+        """
+        assert self.min_replies is not None
+        failed = [node for node, fault in faults if node in asked and fault is Fault.ERROR]
+        none = bool(asked) and len(failed) == len(asked)
+        if self._hidden or not (none or (count < self.min_replies and not self._sampled)):
+            return
+        why = f": node {failed[0]}: {self.reasons.get(failed[0], 'no reason given')}" if failed else ""
+        told = f"{len(failed)} of {len(asked)} nodes that were asked failed{why}"
+        raise TooFewRepliesError(
+            f"{count} of {self.num_users} users have replied, min_replies = {self.min_replies}: nothing was "
+            f"released; try again ({told})"
+        )
+
     def _exchange(
-        self, grid: Grid, messages: Sequence[Message], timeout: float, room: int
+        self, grid: Grid, messages: Sequence[Message], timeout: float, size: int
     ) -> Iterable[Message]:
         """Replies as they arrive; nodes that fail or go away have `connect_timeout` to be asked again.
 
@@ -230,18 +306,46 @@ class FederationStrategy(Strategy):
         if not messages:
             return ()
         once = self.mechanism.honest is not None
-        comeback = 0.0 if once else self.connect_timeout
-        return exchange(grid, messages, timeout=timeout, room=room, comeback=comeback, alone=once)
+        return exchange(
+            grid,
+            messages,
+            timeout=timeout,
+            size=size,
+            comeback=0.0 if once else self.connect_timeout,
+            alone=once,
+            hopeless=not self._hidden,
+            warn=self._warn,
+        )
+
+    def _noted(self, names: Mapping[int, str], replies: Iterable[Message]) -> Iterator[Message]:
+        """The replies; what Flower says of those that failed is kept."""
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            if reply.has_error() and names.get(node) == reply.metadata.group_id:
+                self.reasons[node] = reason_of(reply.error)
+            yield reply
+            del reply  # before the next one is there
 
     def _blame(self, round: int, faults: Iterable[tuple[int, Fault]]) -> dict[str, int]:
         """Report nodes whose contribution does not count; the numbers for the round's metrics."""
         found = [*self._nameless, *faults]
         for node, fault in found:
             self.faults.append((round, node, fault))
-            LOG.warning("round %s: node %s: %s, counts as zero", round, node, fault)
+            reason = self.reasons.get(node) if fault is Fault.ERROR else None
+            if reason is not None and (node, reason) not in self._told:
+                self._told.add((node, reason))
+                self._warn(f"node {node}: {reason}")
+            self._warn(f"round {round}: node {node}: {fault}, counts as zero")
         kinds = [fault for _, fault in found]
         each = {f"faults-{fault.value}": kinds.count(fault) for fault in Fault if fault in kinds}
         return {"faults": len(kinds)} | each
+
+    def _warn(self, line: str) -> None:
+        """Tell the server: in its log, or where that would show who was drawn, in `private` alone."""
+        if not self._hidden:
+            LOG.warning(line)
+        elif self._folder is not None:
+            files.note(self._folder, line)
 
     # --- no evaluation on nodes ---------------------------------------------------------------------------
 
@@ -254,6 +358,11 @@ class FederationStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Nothing, see `configure_evaluate`."""
         return None
+
+
+def heard_of(asked: Mapping[int, str], faults: Iterable[tuple[int, Fault]]) -> set[int]:
+    """The nodes that were asked and have replied."""
+    return set(asked) - {node for node, fault in faults if fault in UNHEARD}
 
 
 def needs_names(mechanism: Mechanism) -> bool:

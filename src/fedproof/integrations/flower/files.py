@@ -5,9 +5,11 @@ What ε does not cover, metrics of rounds and who is who, lies in `private`.
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +34,9 @@ _ROUNDS = 10_000  # that a ledger is looked for among
 _COVERED = """\
 Keep {secrets} to yourself; models and ledger.json may be published.
 
-ε covers the models. It does not cover private/state.json: how many took part, replied and were clipped in
-every round, which no noise hides, and which node is which user.
+ε covers the models, and in them what a user holds, not whether it has joined: who the users are is public.
+It does not cover private/state.json and private/server.log: who was drawn, replied and was clipped in every
+round, which no noise hides, and which node is which user.
 """
 _UNCOVERED = "No noise was added, so no ε covers anything here; in any case keep private/ to yourself.\n"
 
@@ -79,6 +82,14 @@ def alone_in(folder: Path | None) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / ".lock", f"folder = {folder}"):
         yield
+
+
+def note(folder: Path, line: str) -> None:
+    """Add a line to the log that nobody but the server may see."""
+    (folder / PRIVATE).mkdir(mode=0o700, parents=True, exist_ok=True)
+    opener = partial(os.open, mode=0o600)
+    with open(folder / PRIVATE / "server.log", "a", opener=opener) as file:
+        file.write(f"{line}\n")
 
 
 def check_folder(folder: Path) -> None:

@@ -27,7 +27,6 @@ PARTITION = "partition-id"  # Flower's own name, in the node's configuration
 _LOG = logging.getLogger("flwr")
 _IDENTITIES = 2**63  # of users; Flower carries numbers up to twice as large
 _POLL = 0.5  # seconds between two looks at who is there
-_ROOM = 1024  # replies to a question that are held at once
 
 
 def replicas_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -109,7 +108,7 @@ def ask_partitions(grid: Grid, *, timeout: float = 60.0, unique: bool = False) -
         for node, name in names.items()
     ]
     claims: dict[int, int] = {}
-    replies = exchange(grid, messages, timeout=timeout, room=_ROOM, comeback=timeout)
+    replies = exchange(grid, messages, timeout=timeout, comeback=timeout)
     for node, reply in judged(names, replies):
         if isinstance(reply, Fault):
             continue

@@ -3,7 +3,8 @@
 """Flower strategy for one upload from every user and one release."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import KW_ONLY, InitVar, dataclass, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,11 @@ from fedproof.threat import Unit
 
 _KINDS = (OneRound.kind, Local.kind)
 _GROUP = "one-round"
-_ROOM = 1 << 20  # bytes of uploads that are held at once, or one upload
+_PUBLIC = ("epsilon", "delta", "epsilon-of-sum", "messages", "replied")  # and no user's numbers in it
+_QUORUM = (
+    "had fewer than {least} users replied there would be no release: the statement is about the label that "
+    "a release gives, if there is one"
+)
 
 
 @dataclass(repr=False, eq=False)
@@ -45,6 +50,14 @@ class OneRoundStrategy(FederationStrategy):
     first changes nothing. Noise is drawn once, whoever replied: a release that was made is kept where nobody
     sees it before it is counted, and counted before it is published; a server that is killed before that asks
     again and has shown nothing, one that is killed later publishes what it made.
+
+    Below `min_replies` nothing is released, no noise is drawn, and no release is counted; `start` may be
+    called again, and asks those who were not heard. Certified sizes need no cut for it: "had any k users been
+    silent, and all else been the same, a release would have given this label" holds for each certified k.
+    Proof: with them silent there are enough replies or not. If enough, the sum is that without those k, which
+    is what `join` bounds (and `replace`, whose bound is twice that); noise is drawn once, after the last
+    attempt, so it is the same draw. If not, there is no release, and it gives no other label. Which attempt
+    heard whom changes nothing in an exact sum.
 
     Of `Local` users add the noise (`upload_reply(..., local=...)`) and none is added here. ε is towards this
     server, so the ledger counts questions: each is counted before anybody is asked, and a server that was
@@ -88,6 +101,7 @@ class OneRoundStrategy(FederationStrategy):
         _check_anchors(self._anchors, mechanism.upload.shape[0])
         self._seed = seed
         self._release: Release | None = None
+        self._gathered = _Gathered(total=_zeros(mechanism))
         self._invited: Mapping[int, str] | None = None
         self._spent = self._ledger_of(mechanism, 0 if self._users_noise else 1)
 
@@ -102,6 +116,16 @@ class OneRoundStrategy(FederationStrategy):
     def executed(self) -> Mechanism:
         """The mechanism, once its release has been made."""
         return self.release.mechanism
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a certificate takes for granted about silence: give it to `certify`."""
+        return (*super().assumptions, _QUORUM.format(least=self.min_replies))
+
+    @property
+    def _took_part(self) -> dict[str, int]:
+        told = self.metrics[-1]
+        return {"declared": self.num_users, "asked": told["messages"], "replied": told["replied"]}
 
     def scores(self, features: NDArray[np.generic]) -> Floats:
         """Scores `(1, inputs, classes)` of the release on inputs: what `certify` takes."""
@@ -127,6 +151,9 @@ class OneRoundStrategy(FederationStrategy):
         """The released sum, in single precision, as the array `upload`; `release` has it as it is certified.
 
         A release found in `folder` is taken as it is. `evaluate_config` is not used.
+
+        Raises:
+            TooFewRepliesError: see `min_replies`; called again, it asks those who were not heard.
         """
         if num_rounds != 1:
             raise ValueError(f"num_rounds = {num_rounds} must be 1: everybody is asked once")
@@ -139,12 +166,12 @@ class OneRoundStrategy(FederationStrategy):
                 messages = self.configure_train(
                     1, initial_arrays or ArrayRecord(), train_config or ConfigRecord(), grid
                 )
-                room = max(1, _ROOM // self.mechanism.upload.bytes)
-                replies = self._exchange(grid, messages, timeout, room)
+                size = 8 * prod(self.mechanism.upload.shape)  # doubles, or labels that are smaller
+                replies = self._exchange(grid, messages, timeout, size)
                 result = Result(arrays=self.aggregate_train(1, replies)[0])
             else:
                 result = Result(arrays=self._arrays())
-        result.train_metrics_clientapp[1] = MetricRecord(dict(self.metrics[-1]))
+        result.train_metrics_clientapp[1] = self._published()
         evaluated = evaluate_fn(1, result.arrays) if evaluate_fn else None
         if evaluated is not None:
             result.evaluate_metrics_serverapp[1] = evaluated
@@ -153,16 +180,19 @@ class OneRoundStrategy(FederationStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """One message to each connected node, the same for all.
+        """One message to each connected node that was not heard yet, the same for all.
 
         Raises:
             PrivacyBudgetExhausted: the release would exceed `max_epsilon`.
+            TooFewRepliesError: fewer than `min_replies` users are connected, or were heard.
             ValueError: it has been made, or there are more nodes than users.
         """
         self._begin()
         if server_round != 1 or self._release is not None:
             raise ValueError(f"server_round = {server_round}: everybody is asked once, in round 1")
-        invited = named(_GROUP, self._known(sorted(grid.get_node_ids())))
+        known, heard = self._known(sorted(grid.get_node_ids())), self._gathered.heard
+        self._check_there(len(heard.union(known)))
+        invited = named(_GROUP, [node for node in known if node not in heard])
         self._count_question()
         config["server-round"] = server_round
         config[UPLOAD], config[CLASSES] = self.mechanism.upload.kind, self.mechanism.upload.classes
@@ -178,20 +208,28 @@ class OneRoundStrategy(FederationStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:
-        """The release, noised whoever replied, and its metrics; counted before it is returned."""
+        """The release, noised whoever replied, and its metrics; counted before it is returned.
+
+        Raises:
+            TooFewRepliesError: see `min_replies`; what has arrived is kept for another attempt.
+        """
         if self._invited is None:
             raise ValueError(f"server_round = {server_round} has not been configured")
-        total, replied, size, faults = self._sum(self._invited, replies)
-        noised = replied - [fault for _, fault in faults].count(Fault.NOT_FINITE)
-        executed = self.mechanism.heard(noised, self.num_users)
+        invited, gathered = self._invited, self._gathered
+        self._invited = None
+        faults = self._sum(invited, gathered, self._noted(invited, replies))
+        blamed = self._blame(1, faults)
+        self._check_heard(invited, len(gathered.heard), faults)
+        self._gathered = _Gathered(total=_zeros(self.mechanism))  # noise is added to a sum once
+        total, replied = gathered.total, len(gathered.heard)
+        executed = self.mechanism.heard(replied - gathered.spoilt, self.num_users)
         sums = None if self.delta is None else sum_epsilon(executed, self.delta)
         self.metrics = [
             _epsilon(self._spent)
             | ({} if sums is None else {"epsilon-of-sum": sums["join"]})
-            | {"messages": len(self._invited), "replied": replied, "upload-bytes": size}
-            | self._blame(1, faults)
+            | {"messages": len(gathered.asked), "replied": replied, "upload-bytes": gathered.bytes}
+            | blamed
         ]
-        self._invited = None
         if not self._users_noise:
             numbers = private_numbers(self._seed or 0, Purpose.NOISE, 0, secure=self._seed is None)
             add_noise(self.mechanism, total, numbers)
@@ -201,7 +239,7 @@ class OneRoundStrategy(FederationStrategy):
             files.save_release(self._folder, self._mark, release, self._users, self.metrics, counted=counted)
             files.publish(self._folder, self._mark, self._spent, counted=counted)
         self._release = release  # not before: what is refused is nobody's to see
-        return self._arrays(), MetricRecord(dict(self.metrics[-1]))
+        return self._arrays(), self._published()
 
     def summary(self) -> None:
         """Log what is executed and what it costs."""
@@ -250,31 +288,49 @@ class OneRoundStrategy(FederationStrategy):
         files.say_what_is_private(self._folder, covered=self.delta is not None, seed=self._seed)
 
     def _sum(
-        self, invited: Mapping[int, str], replies: Iterable[Message]
-    ) -> tuple[Integers, int, int, list[tuple[int, Fault]]]:
-        """The exact sum of what arrived, of how many, how many bytes, and who is not in it."""
-        total, room = _zeros(self.mechanism), np.empty(self.mechanism.upload.shape)
+        self, invited: Mapping[int, str], gathered: "_Gathered", replies: Iterable[Message]
+    ) -> list[tuple[int, Fault]]:
+        """Add what arrived to what was `gathered`, exactly; who of the invited is not in it."""
+        room = np.empty(self.mechanism.upload.shape)
         faults: list[tuple[int, Fault]] = []
-        replied = size = 0
+        gathered.asked |= invited.keys()
         for node, reply in judged(invited, replies):
             sent = reply if isinstance(reply, Fault) else read_upload(reply.content, self.mechanism.upload)
             if sent is None or isinstance(sent, Fault):
                 faults.append((node, sent or Fault.MALFORMED))
                 continue
-            replied, size = replied + 1, size + sent.nbytes
+            gathered.bytes += sent.nbytes
             if not np.isfinite([sent.max(), sent.min()]).all():
+                gathered.spoilt += 1
                 faults.append((node, Fault.NOT_FINITE))
             if self._users_noise:
-                total += self.mechanism.received(sent[None])[0]
+                gathered.total += self.mechanism.received(sent[None])[0]
             else:
-                add_upload(self.mechanism, total, sent, room)
+                add_upload(self.mechanism, gathered.total, sent, room)
+            gathered.heard.add(node)
             del reply, sent  # before the next one is there
-        return total, replied, size, faults
+        return faults
+
+    def _published(self) -> MetricRecord:
+        """What of the metrics may leave the server: where there is an ε, what it covers or is public."""
+        metrics = self.metrics[-1]
+        return MetricRecord({k: v for k, v in metrics.items() if self.delta is None or k in _PUBLIC})
 
     def _arrays(self) -> ArrayRecord:
         total, step = self.release.total, self.mechanism.grid.step
         single = np.multiply(total, step, out=np.empty(total.shape, np.float32), casting="unsafe")
         return ArrayRecord({UPLOAD: Array(single)})
+
+
+@dataclass(kw_only=True)
+class _Gathered:
+    """What has arrived, over all attempts: who is in it is not asked again."""
+
+    total: Integers
+    asked: set[int] = field(default_factory=set)
+    heard: set[int] = field(default_factory=set)
+    spoilt: int = 0  # of those heard, whose numbers are none: they add nothing, their noise neither
+    bytes: int = 0
 
 
 def _check_anchors(anchors: NDArray[np.float32] | None, wanted: int) -> None:

@@ -20,7 +20,13 @@ from fedproof.integrations import server
 from fedproof.integrations.flower import files
 from fedproof.integrations.flower.arrays import Layout, flatten, layout_of, record_of
 from fedproof.integrations.flower.exchange import named
-from fedproof.integrations.flower.federation import LOG, FederationStrategy, needs_names, seed_once
+from fedproof.integrations.flower.federation import (
+    LOG,
+    FederationStrategy,
+    heard_of,
+    needs_names,
+    seed_once,
+)
 from fedproof.integrations.flower.nodes import REPLICAS, Invitation, Received, receive, wait_for_nodes
 from fedproof.mechanisms import Caveat, Mechanism, Releases
 from fedproof.mechanisms.caveats import attended_caveats
@@ -35,7 +41,15 @@ _APART = (
     "what an honest node sends for one replica follows from that replica's models and the node's own data: "
     "its app carries nothing over from another replica"
 )
-_ROOM = 1 << 20  # bytes of replies that are held at once, or one reply
+_FINISHED = (
+    "no training that was begun was left out: whoever stops one by falling silent, having seen a model of "
+    "it, would choose which models there are"
+)
+_QUORUM = "had fewer than {least} users replied there would be no model: the statement is for if there is one"
+_NAMED = 4 << 10  # bytes of a reply besides its numbers, for each array
+
+
+_PUBLIC = ("epsilon", "ensemble-epsilon", "delta", "replicas", "clip-norm")  # and ε covers all of it
 
 
 @dataclass(repr=False, eq=False)
@@ -50,8 +64,15 @@ class RoundsStrategy(FederationStrategy):
     away, silent or faulty contributes zero, noise is added to the sum whoever replied, and the divisor is the
     expected cohort. Without noise a round is the mean of those members who replied; a group that nobody has
     replied in has no model, hence no vote. The guarantee holds for the models. Other metrics and logs are the
-    operator's, and ε does not cover them: `private` in the folder holds them. Nodes' own metrics are never
-    read, and there is no evaluation on nodes: it would be a release without noise.
+    operator's, and ε does not cover them: `private` in the folder holds them, and where there is an ε
+    `start` returns none of them. Nodes' own metrics are never read, and there is no evaluation on nodes: it
+    would be a release without noise.
+
+    A round below `min_replies` is not played, and ends `start`. What nodes were sent for it, the model after
+    the last round, had been released and counted before, or is the public initial one. Who starts again, by
+    this object or by `folder`, plays the same round of the same models, cohorts that are drawn once included:
+    asked anew are all, and noise is drawn when enough have replied. So silence can stop a training and
+    choose nothing, as long as a stopped one is gone on with; certificates of replicas assume that it is.
 
     Assumes: one node is one user (`--enable-supernode-auth` makes the operator register each), and nobody but
     the server knows the seed, if there is one. `assumptions` and `caveats` say so in a certificate.
@@ -120,15 +141,23 @@ class RoundsStrategy(FederationStrategy):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What a certificate takes for granted about secrets, users and their apps: give it to `certify`."""
-        given = (_BEGUN, *[_NUMBERED] * (self.mechanism.once and self._named))
+        given = (_BEGUN, *[_NUMBERED] * (self.mechanism.once and self._named), *super().assumptions)
         if not self._drawn_apart:
-            return given
-        return (NO_SEED if self.plan.seed is None else FRESH if self._fresh else KNOWN, _APART, *given)
+            return (*given, _QUORUM.format(least=self.min_replies))
+        secret = NO_SEED if self.plan.seed is None else FRESH if self._fresh else KNOWN
+        return (secret, _APART, *given, _FINISHED)
 
     def caveats(self, bound: str | None = None) -> tuple[Caveat, ...]:
         """Why a certificate of the replicas by this `bound` is only heuristic, see `attended_caveats`."""
         noise = self.mechanism.noise_multiplier > 0
         return attended_caveats(bound, noise=noise) if self._stacked else ()
+
+    @property
+    def _took_part(self) -> dict[str, int]:
+        if not self.mechanism.apart or self.rounds_done != 1:
+            return {}
+        asked, replied = self.metrics[-1]["messages"], int(self.heard.sum())
+        return {"declared": self.num_users, "asked": asked, "replied": replied}
 
     @property
     def _usual(self) -> dict[str, Any]:
@@ -181,22 +210,26 @@ class RoundsStrategy(FederationStrategy):
     ) -> Result:
         """The model (or the stacked replicas) after all rounds that are described and affordable.
 
-        A training found in `folder` goes on after its last finished round. `num_rounds` defaults to the
-        mechanism's; fewer may be played. `evaluate_config` is not used, see the class.
+        A training found in `folder`, or begun by this object, goes on after its last finished round.
+        `num_rounds` defaults to the mechanism's; fewer may be played. `evaluate_config` is not used, see the
+        class.
+
+        Raises:
+            TooFewRepliesError: see `min_replies`.
         """
         last = self._last_round(num_rounds)
         config = ConfigRecord() if train_config is None else train_config
         with files.alone_in(self._folder):
             result = Result(arrays=self._begin(initial_arrays))
             result.train_metrics_clientapp = {
-                number: MetricRecord(dict(row)) for number, row in enumerate(self.metrics, start=1)
+                number: self._published(row) for number, row in enumerate(self.metrics, start=1)
             }
             self.summary()
             wait_for_nodes(grid, self.num_users, timeout=self.connect_timeout)
             self._ttl = timeout
             for current in range(self.rounds_done + 1, last + 1):
                 messages = list(self.configure_train(current, result.arrays, config, grid))
-                replies = self._exchange(grid, messages, timeout, self._room)
+                replies = self._exchange(grid, messages, timeout, self._size)
                 result.arrays, metrics = self.aggregate_train(current, replies)
                 result.train_metrics_clientapp[current] = metrics
                 evaluated = evaluate_fn(current, result.arrays) if evaluate_fn else None
@@ -211,6 +244,7 @@ class RoundsStrategy(FederationStrategy):
 
         Raises:
             PrivacyBudgetExhausted: the round would exceed `max_epsilon`.
+            TooFewRepliesError: fewer than `min_replies` users are connected.
         """
         if self._state is None:
             self._begin(arrays)
@@ -227,28 +261,42 @@ class RoundsStrategy(FederationStrategy):
             )
         config["server-round"] = server_round
         group = f"{self.plan.replicas.start}-{server_round}"
-        rows = self._invited(sorted(grid.get_node_ids()))
+        known = self._known(sorted(grid.get_node_ids()))
+        self._check_there(len(known))
+        rows = self._invited(known)
         self._invitation = Invitation(names=named(group, rows), rows=rows)
         return self._messages(self._invitation, config)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:
-        """The new model, noised whoever replied, and the round's metrics; saved before it is returned."""
+        """The new model, noised whoever replied, and the round's metrics; saved before it is returned.
+
+        Raises:
+            TooFewRepliesError: see `min_replies`; the round has not been played, and no noise been drawn.
+        """
         if self._state is None or self._invitation is None:
             raise ValueError(f"server_round = {server_round} has not been configured")
+        names = self._invitation.names
         received = receive(
-            self.plan, self._state, self._layout, self._invitation, replies, stacked=self._stacked
+            self.plan,
+            self._state,
+            self._layout,
+            self._invitation,
+            self._noted(names, replies),
+            stacked=self._stacked,
         )
+        faults = self._blame(server_round, received.faults)
+        self._check_heard(names, len(heard_of(names, received.faults)), received.faults)
         clip_norm = float(self._state.clip_norms.mean())
         self._state = server.release(
             self.plan, self._state, received.total, received.below, received.replied, self._noise
         )
-        self._report(received, self._invitation, clip_norm)
+        self._report(received, self._invitation, clip_norm, faults)
         self._invitation = None
         if self._folder is not None:
             self._save(self._state)
-        return self._arrays(), MetricRecord(dict(self.metrics[-1]))
+        return self._arrays(), self._published(self.metrics[-1])
 
     def summary(self) -> None:
         """Log what is executed and what it will cost."""
@@ -298,7 +346,12 @@ class RoundsStrategy(FederationStrategy):
                 f"{len(self._layout.layers)} (arrays named module.weight, module.bias form one layer)"
             )
         flat = flatten(initial, self._layout)
-        self._mark = files.fingerprint(self.plan, self.plan.seed, self.delta, self._layout.held, initial=flat)
+        mark = files.fingerprint(self.plan, self.plan.seed, self.delta, self._layout.held, initial=flat)
+        if self._folder is None and self._state is not None:  # its noise must not be used again
+            if mark != self._mark:
+                raise ValueError("initial_arrays must be what the training of this strategy was begun with")
+            return self._arrays()
+        self._mark = mark
         saved = None if self._folder is None else files.load(self._folder, self._mark, self._ledger)
         if self._folder is not None:
             seed = None if self._fresh else self.plan.seed  # one that lies in `private` is named by that
@@ -318,16 +371,18 @@ class RoundsStrategy(FederationStrategy):
         return record_of(params, self._layout, stacked=len(self.plan.replicas) > 1)
 
     @property
-    def _room(self) -> int:
-        """How many replies are held at once."""
+    def _size(self) -> int:
+        """How many bytes an honest reply takes at most: doubles, and the arrays that are not trained."""
         assert self._invitation is not None
+        layout = self._layout
         rows = max(map(len, self._invitation.rows.values()), default=1)
-        return max(1, _ROOM // (8 * self._layout.dim * rows))
+        kept = sum(array.nbytes for array in layout.kept.values())
+        return rows * (8 * layout.dim + kept) + _NAMED * len(layout.order)
 
     def _invited(self, nodes: list[int]) -> dict[int, NDArray[np.int64]]:
-        """The rows of the replicas that have drawn each connected node, for those that any has drawn."""
+        """The rows of the replicas that have drawn each of these nodes, for those that any has drawn."""
         now = self.rounds_done
-        rows = {node: np.flatnonzero(self._drawn(self._users[node])[:, now]) for node in self._known(nodes)}
+        rows = {node: np.flatnonzero(self._drawn(self._users[node])[:, now]) for node in nodes}
         return {node: drawn for node, drawn in rows.items() if len(drawn)}
 
     def _drawn(self, user: int) -> NDArray[np.bool_]:
@@ -355,14 +410,19 @@ class RoundsStrategy(FederationStrategy):
             )
         return messages
 
-    def _report(self, received: Received, invitation: Invitation, clip_norm: float) -> None:
+    def _published(self, metrics: Mapping[str, Any]) -> MetricRecord:
+        """What of a round's metrics may leave the server: where there is an ε, what it covers."""
+        return MetricRecord({k: v for k, v in metrics.items() if self.delta is None or k in _PUBLIC})
+
+    def _report(
+        self, received: Received, invitation: Invitation, clip_norm: float, faults: dict[str, int]
+    ) -> None:
         done, replicas = self.rounds_done, len(self.plan.replicas)
         spent = {
             "epsilon": self._cost(done, 1),
             "ensemble-epsilon": self._cost(done, replicas),
             "delta": self.delta,
         }
-        faults = self._blame(done, received.faults)
         told = received.told(invitation, clip_norm)
         self.metrics.append((spent if self.delta is not None else {}) | told | faults)
 
