@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproof.arrays import replica_accuracies
 from fedproof.certificates import Method, certify
 from fedproof.certificates.certificate import ONLY_METHOD
 from fedproof.certificates.comparison import compare, relations_of
 from fedproof.certificates.confidence import hoeffding_width
 from fedproof.certificates.paper_theorems import certified_size, real_size
 from fedproof.certificates.rules import Rule
-from fedproof.ensemble import replica_accuracies
 from fedproof.folder import secret_of
 from fedproof.mechanisms import FedAvg, Releases, UserFedAvg, is_certified
 from fedproof.robustness.outcome import train

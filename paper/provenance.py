@@ -22,7 +22,7 @@ from typing import Any
 
 import fedproof
 from fedproof.attacks import ATTACKS
-from fedproof.certificates.scores import fingerprint
+from fedproof.digests import fingerprint
 from fedproof.ensemble import Task
 from fedproof.ensemble.task import start_of
 from paper.published import FILE

@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.accounting import account, ensemble_account
+from fedproof.arrays import ensemble_accuracy, replica_accuracies
 from fedproof.attacks import Goal
 from fedproof.config import Config
-from fedproof.ensemble import Task, ensemble_accuracy, replica_accuracies
+from fedproof.ensemble import Task
 from fedproof.experiment import SharedWork
 from fedproof.mechanisms import Flat, UserFedAvg, is_private
 from fedproof.robustness.outcome import AttackOutcome, train

@@ -530,7 +530,7 @@ def test_a_partition_is_certified_with_certainty(tmp_path, rule):
     result = run(tiny(*PARTITION, "mechanism.pooled=true", f"certificate.rule={rule}"), tmp_path / "run")
     assert result.summary.rule == rule
     own = [result.certificate.curve[size] for size in (0, 1)]
-    assert [float(row["certified_accuracy"]) for row in read_run(tmp_path / "run").metrics][:2] == own
+    assert [read_run(tmp_path / "run").curves[0].at(size) for size in (0, 1)] == own
     again = predict(tmp_path / "run", result.federation.test_features[:5])
     assert again.certified_size == result.certificate.certified_size[:5]
     assert result.summary.sound

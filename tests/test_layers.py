@@ -133,7 +133,7 @@ def test_nothing_that_is_loaded_can_run_code():
 
 
 LAYERS = [
-    {"arrays", "check", "files", "functions", "progress", "threat"},
+    {"arrays", "check", "digests", "files", "functions", "progress", "projection", "threat"},
     {"exact"},
     {"mechanisms"},
     {"seeds"},

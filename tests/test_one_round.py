@@ -2,11 +2,12 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedproof.certificates import certify, dumps
+from fedproof.certificates import certify, dumps, loads
 from fedproof.config import parse_config
 from fedproof.experiment import run
 from fedproof.mechanisms import Local, OneRound
@@ -92,7 +93,10 @@ def test_nothing_else_knows_of_observed_influence(tmp_path):
     for name, said in (("with", "true"), ("without", "false")):
         run(parse_config(ANCHORS, "test", [f"certificate.observed={said}"]), tmp_path / name)
         write_report(tmp_path / name)
-    for name in ("certificate.json", "metrics.csv", "release.npz", "ledger.json"):
+    texts = [(tmp_path / name / "certificate.json").read_text() for name in ("with", "without")]
+    found, other = (loads(text) for text in texts)
+    assert replace(found, config_sha256=None) == replace(other, config_sha256=None)
+    for name in ("metrics.csv", "release.npz", "ledger.json"):
         assert (tmp_path / "with" / name).read_bytes() == (tmp_path / "without" / name).read_bytes()
     assert not (tmp_path / "without" / "private" / "observed.csv").exists()
     assert "observed.csv" not in (tmp_path / "with" / "report.html").read_text()
@@ -260,10 +264,19 @@ def test_a_release_answers_under_its_own_certificate_alone(tmp_path):
     for made, certified in ((central, central), (local, central), (central, local)):
         release = Release(mechanism=made, total=np.array([[round(16 / made.grid.step), 0]] * 3))
         release.save(tmp_path / "release.npz")
-        document = dumps(certify(release.scores(inputs)[None], mechanism=certified, method="exact"))
-        (tmp_path / "certificate.json").write_text(document)
+        certificate = certify(release.scores(inputs)[None], mechanism=certified, method="exact")
+        certificate = replace(certificate, models_sha256=replace(release, mechanism=certified).sha256)
+        (tmp_path / "certificate.json").write_text(dumps(certificate))
         if made is certified:
             assert predict(tmp_path, inputs).certified_size == (3, 3, 3)
         else:
-            with pytest.raises(ValueError, match=r"release\.npz is of another mechanism than the one"):
+            with pytest.raises(
+                ValueError, match=r"release\.npz has the digest \w+…, certificate.json is about"
+            ):
+                predict(tmp_path, inputs)
+        (tmp_path / "certificate.json").write_text(dumps(replace(certificate, models_sha256=release.sha256)))
+        if made is not certified:
+            with pytest.raises(
+                ValueError, match=r"release\.npz is of another mechanism than certificate\.json"
+            ):
                 predict(tmp_path, inputs)

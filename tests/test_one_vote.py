@@ -5,18 +5,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedproof import serving
 from fedproof.accounting import account
 from fedproof.accounting.ledger import load_ledger
 from fedproof.attacks import build_series
-from fedproof.certificates import verify
+from fedproof.certificates import certify, verify
 from fedproof.config import parse_config
+from fedproof.digests import of_all, of_each
 from fedproof.ensemble import store, train_replicas
 from fedproof.ensemble.task import caveats_of
 from fedproof.experiment import make_task, run
+from fedproof.mechanisms import Partition
+from fedproof.mechanisms.codec import describe
 from fedproof.report.run_page import write_report
 from fedproof.robustness.outcome import run_attack, verdict
-from fedproof.serving import predict
+from fedproof.serving import linear_scores, predict
+from fedproof.serving.ensembles import answers_of
 from fedproof.threat import Relation, Unit
 
 ONE_VOTE = """
@@ -97,24 +100,27 @@ def test_what_a_model_answers_does_not_depend_on_how_many_stand_before_it(tmp_pa
     asked = config(ONE_VOTE, "threat.relation=join")
     inputs = run(asked, tmp_path).federation.test_features
     task, read = make_task(asked, "cpu", seed=1), store.read_models
-    answers = [serving._scores_on(one[None], task, tmp_path, 40) for one in inputs]
+    answers = [answers_of(task, tmp_path, 40, one[None])[0] for one in inputs]
     for places in (1, 2, 3):
         moved = lambda *part, by=places: {key: each.roll(by, 0) for key, each in read(*part).items()}  # noqa: E731
         monkeypatch.setattr(store, "read_models", moved)
         for one, answer in zip(inputs, answers, strict=True):
-            found = serving._scores_on(one[None], task, tmp_path, 40)
+            found, _ = answers_of(task, tmp_path, 40, one[None])
             assert np.array_equal(np.roll(found, -places, 0), answer)
 
 
 @pytest.mark.parametrize("features", [64, 75])
 def test_what_a_node_s_model_answers_does_not_depend_on_how_many_stand_before_it(features, tmp_path):
     rng = np.random.default_rng(features)
+    known = certify(rng.dirichlet(np.ones(7), size=(20, 1)), mechanism=Partition(pooled=True), method="vote")
     models = {"weight": rng.normal(size=(20, 7, features)), "bias": rng.normal(size=(20, 7))}
     inputs, found = rng.normal(size=(12, 1, features)), []
     for places in range(4):
         path = tmp_path / f"{places}.npz"
-        np.savez(path, **{key: np.roll(each, places, 0) for key, each in models.items()})
-        found.append([np.roll(serving._linear_scores(path, one), -places, 0) for one in inputs])
+        moved = {key: np.roll(each, places, 0) for key, each in models.items()}
+        np.savez(path, **moved)
+        about = replace(known, models_sha256=of_all(describe(known.mechanism), of_each(moved)))
+        found.append([np.roll(linear_scores([path], one, about), -places, 0) for one in inputs])
     assert all(np.array_equal(each, found[0]) for each in found)
 
 

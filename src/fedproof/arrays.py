@@ -21,6 +21,25 @@ def votes_of(scores: NDArray[np.floating]) -> Floats:
     return np.asarray(np.arange(scores.shape[2]) == scores.argmax(axis=2)[..., None], dtype=np.float64)
 
 
+def replica_accuracies(scores: NDArray[np.floating], labels: Integers) -> Floats:
+    """Share of the inputs that each replica of scores (replicas, inputs, classes) labels correctly.
+
+    Some replicas after the others: scores may lie in a file that is larger than the memory.
+    """
+    parts = [scores[begin : begin + 32] for begin in range(0, len(scores), 32)]
+    return np.concatenate([(part.argmax(axis=-1) == labels).mean(axis=1) for part in parts])
+
+
+def ensemble_accuracy(scores: NDArray[np.floating], labels: Integers, *, votes: bool = False) -> float:
+    """Share of the inputs that the mean confidence, or the `votes`, of all replicas label correctly.
+
+    >>> ensemble_accuracy(np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.2, 0.8], [0.3, 0.7]]]), np.array([0, 1]))
+    1.0
+    """
+    means = (votes_of(scores) if votes else scores).mean(axis=0, dtype=np.float64)
+    return float(np.mean(means.argmax(axis=1) == labels))
+
+
 def layer_sizes(names: Sequence[str], sizes: Sequence[int]) -> tuple[int, ...]:
     """Number of entries of each layer: a layer is one module, so its weight and bias are clipped together.
 

@@ -17,18 +17,17 @@ from fedproof import data, encoders
 from fedproof.accounting.epsilon import natural_relation
 from fedproof.accounting.ledger import Ledger, save_ledger
 from fedproof.aggregation import build_rule
-from fedproof.arrays import Integers
+from fedproof.arrays import Integers, ensemble_accuracy, replica_accuracies
 from fedproof.certificates import Certificate, dumps
-from fedproof.certificates.comparison import Curve, compare, observed
+from fedproof.certificates.comparison import Curve, observed, other_ways
+from fedproof.certificates.rules import labels_at_once
 from fedproof.certificates.soundness import unmet
 from fedproof.config import Config, load_config
 from fedproof.ensemble import (
     Task,
     drawn_users,
-    ensemble_accuracy,
     first_updates,
     one_round,
-    replica_accuracies,
     shares_first_round,
     table_of,
     train_ensemble,
@@ -37,17 +36,28 @@ from fedproof.ensemble.engines import Ensemble, check_all_there, check_engine
 from fedproof.ensemble.fingerprints import engine_version, fingerprint
 from fedproof.ensemble.task import caveats_of, update_bytes, uploads
 from fedproof.federation import Federation
-from fedproof.files import replace_file, replace_rows
-from fedproof.folder import LEDGER, MADE_OF, NOTICE, OBSERVED, RELEASE, ROUNDS, RunFolder, notice, secret_of
+from fedproof.files import replace_file, replace_rows, replacing
+from fedproof.folder import (
+    LABELS,
+    LEDGER,
+    MADE_OF,
+    NOTICE,
+    OBSERVED,
+    RELEASE,
+    ROUNDS,
+    RunFolder,
+    notice,
+    secret_of,
+)
 from fedproof.mechanisms import Caveat, Releases, is_certified, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.models import build
 from fedproof.progress import Progress, peak_memory, silent
 from fedproof.release import Centre, Release, load_centre, load_release
 from fedproof.seeds import common_half, fresh_seed
-from fedproof.summary import RunSummary, SizeSummary, Traffic, privacy_of, write_summary
+from fedproof.summary import RunSummary, Traffic, of_certificate, write_summary
 from fedproof.threat import Unit
-from fedproof.training import certify_task, check_certifiable, labels_at_once
+from fedproof.training import certify_task, check_certifiable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +68,7 @@ class Run:
     folder: Path
     summary: RunSummary
     certificate: Certificate | None
+    curves: tuple[Curve, ...]  # other ways to certify the same scores
     federation: Federation
 
 
@@ -93,12 +104,14 @@ def run(
         wanted = ensemble_size(config, task)
         folder.check_space(wanted, len(task.federation.test_labels), task.federation.num_classes)
         if is_certified(task.mechanism):
-            check_certifiable(task, threat=config.threat_model, **_asked_for(config))
+            check_certifiable(task, threat=config.threat_model, **config.asked)
         replace_file(folder.path / NOTICE, notice(config, task.mechanism, task.federation).encode())
         models: Iterable[Mapping[str, Tensor]] = ()
         with _timed(seconds, "train"):
             if task.mechanism.releases is Releases.MODEL:
-                scores = _released(config, task, folder, engine)
+                release = load_release(_made_once(config, task, folder, engine))
+                scores = _released(task, folder, release)
+                sha256: str | None = release.sha256
             else:
                 ensemble = train_ensemble(
                     task,
@@ -111,17 +124,23 @@ def run(
                 )
                 scores = _kept(config, task, folder, ensemble)
                 models = (ensemble.models(part.index) for part in ensemble.parts)
+                sha256 = ensemble.sha256(task.mechanism) if is_certified(task.mechanism) else None
         with _timed(seconds, "certify"):
             progress("certify", 0, 1)
-            certificate, curves = _certify(config, task, scores, models)
+            certificate, curves = _certify(config, task, scores, models, sha256)
             limits = {"rule": config.certificate.rule, "seconds": config.certificate.collective_seconds}
             wished = config.certificate.collective
-            together = labels_at_once(task, scores, config.threat_model, wished, **limits)
+            together = labels_at_once(task.mechanism, config.threat_model, scores, wished, **limits)
             progress("certify", 1, 1)
         summary = replace(_summary(config, task, scores, certificate, curves, seconds), collective=together)
-        _write(folder.path, certificate, curves, summary)
+        _write(folder.path, certificate, task.federation.test_labels, curves, summary)
     return Run(
-        config=config, folder=out, summary=summary, certificate=certificate, federation=task.federation
+        config=config,
+        folder=out,
+        summary=summary,
+        certificate=certificate,
+        curves=curves,
+        federation=task.federation,
     )
 
 
@@ -243,9 +262,8 @@ def _save_ledger(config: Config, task: Task, num_replicas: int, folder: Path) ->
         save_ledger(ledger, folder / LEDGER)
 
 
-def _released(config: Config, task: Task, folder: RunFolder, engine: str) -> NDArray[np.floating]:
+def _released(task: Task, folder: RunFolder, release: Release) -> NDArray[np.floating]:
     """Scores of the one model of a single release."""
-    release = load_release(_made_once(config, task, folder, engine))
     scores = release.scores(task.federation.test_features)[None]
     return folder.write_scores([scores], scores.shape, "<f8")
 
@@ -286,22 +304,20 @@ def _made_once(config: Config, task: Task, folder: RunFolder, engine: str) -> Pa
 
 
 def _certify(
-    config: Config, task: Task, scores: NDArray[np.float32], models: Iterable[Mapping[str, Tensor]]
+    config: Config,
+    task: Task,
+    scores: NDArray[np.float32],
+    models: Iterable[Mapping[str, Tensor]],
+    sha256: str | None,
 ) -> tuple[Certificate | None, tuple[Curve, ...]]:
+    """The certificate that the configuration asks for, and other ways to certify the same scores."""
     if not is_certified(task.mechanism):
         return None, ()
-    section = config.certificate
-    certificate = certify_scores(config, task, scores, task.federation.test_labels, models)
-    curves = compare(
-        scores,
-        task.federation.test_labels,
-        mechanism=task.mechanism,
-        delta=config.mechanism.delta,
-        failure_probability=section.failure_probability,
-        max_size=section.max_size,
-        rule=section.rule,
-    )
-    return certificate, curves
+    labels = task.federation.test_labels
+    certificate = certify_scores(config, task, scores, labels, models)
+    certificate = replace(certificate, models_sha256=sha256, config_sha256=config.fingerprint())
+    chance, delta = config.certificate.failure_probability, config.mechanism.delta
+    return certificate, other_ways(certificate, scores, labels, delta=delta, failure_probability=chance)
 
 
 def certify_scores(
@@ -313,21 +329,7 @@ def certify_scores(
 ) -> Certificate:
     """The certificate that the configuration asks for, from the ensemble's scores and its models."""
     seed, threat = secret_of(config), config.threat_model
-    return certify_task(task, scores, labels, threat=threat, seed=seed, models=models, **_asked_for(config))
-
-
-def _asked_for(config: Config) -> dict[str, Any]:
-    """Which certificate, and how sure."""
-    section = config.certificate
-    return {
-        "method": section.method,
-        "rule": section.rule,
-        "bound": section.bound,
-        "failure_probability": section.failure_probability,
-        "simultaneous": section.simultaneous,
-        "max_size": section.max_size,
-        "delta": config.mechanism.delta,
-    }
+    return certify_task(task, scores, labels, threat=threat, seed=seed, models=models, **config.asked)
 
 
 def _summary(
@@ -341,32 +343,27 @@ def _summary(
     """The headline numbers."""
     labels, sent = task.federation.test_labels, round(uploads(task, len(scores)))
     caveats = _caveats(config, task, certificate)
-    votes = certificate is not None and certificate.settings.votes
-    summary = RunSummary(
+    own = sentences(caveats_of(task, natural_relation(task.mechanism))) if is_private(task.mechanism) else ()
+    found = {} if certificate is None else of_certificate(certificate, curves, config.mechanism.delta, own)
+    usual: dict[str, Any] = {
+        "accuracy": ensemble_accuracy(scores, labels),
+        "sound": False,
+        "reasons": sentences(caveats),
+    }
+    return RunSummary(
         data=task.federation.name,
         users=task.federation.num_users,
         inputs=len(labels),
         replicas=len(scores),
-        accuracy=ensemble_accuracy(scores, labels, votes=votes),
         replica_accuracy=float(replica_accuracies(scores, labels).mean()),
         secure_noise=task.secure_noise,
         class_names=task.federation.class_names,
         communication=Traffic(uploads=sent, bytes=sent * update_bytes(task)),
         seconds={name: round(value, 3) for name, value in seconds.items()},
         peak_memory_bytes=peak_memory(),
-        sound=False,
-        reasons=sentences(caveats),
         remedies=tuple(caveat.remedy for caveat in caveats),
+        **usual | found,
     )
-    if certificate is None:
-        return summary
-    found = certificate.headline
-    found["certified_size"] = SizeSummary(**found["certified_size"])
-    found["reasons"] = certificate.reasons
-    if is_private(task.mechanism):
-        own = sentences(caveats_of(task, natural_relation(task.mechanism)))
-        found |= _of_paper(curves) | privacy_of(task.mechanism, config.mechanism.delta, len(scores), own)
-    return replace(summary, **found, threat=certificate.threat)
 
 
 def _caveats(config: Config, task: Task, certificate: Certificate | None) -> tuple[Caveat, ...]:
@@ -376,18 +373,15 @@ def _caveats(config: Config, task: Task, certificate: Certificate | None) -> tup
     return tuple(known.get(caveat.sentence, caveat) for caveat in unmet(certificate))
 
 
-def _of_paper(curves: tuple[Curve, ...]) -> dict[str, Any]:
-    """What the paper makes of the same replicas: exactly, and with confidence."""
-    paper = [curve.accuracy for curve in curves if curve.method == "paper"]
-    if not paper:
-        return {}
-    sure = {str(size): share for size, share in enumerate(paper[1])}
-    return {"paper_largest_size": len(paper[0]) - 2, "paper_certified_accuracy": sure}
-
-
 def _write(
-    folder: Path, certificate: Certificate | None, curves: tuple[Curve, ...], summary: RunSummary
+    folder: Path,
+    certificate: Certificate | None,
+    labels: Integers,
+    curves: tuple[Curve, ...],
+    summary: RunSummary,
 ) -> None:
+    with replacing(folder / LABELS) as file:
+        np.save(file, labels)
     if certificate is not None:
         replace_file(folder / "certificate.json", dumps(certificate).encode())
         replace_rows(folder / "metrics.csv", [row for curve in curves for row in curve.rows()])

@@ -3,12 +3,13 @@
 import hashlib
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import check
+from fedproof.projection import PublicMap, View, range_of
 from fedproof.seeds import scattered
 from fedproof.threat import Relation, Unit
 
@@ -31,6 +32,11 @@ class EncodedBy:
     project: int | None = None  # coordinates that features were projected onto; None: no projection
     projection: str = "principal"  # where these come from, see `fedproof.encoders`
     public_from: str | None = None  # the other data set that these come from; None: they were set aside
+    version: str = ""  # of the encoder's code
+    # What projects, and of what enters it: the shape of one, and the range of the public ones.
+    map: PublicMap | None = field(default=None, repr=False, compare=False)
+    shape: tuple[int, ...] | None = None
+    range: tuple[float, float] | None = None
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -205,6 +211,21 @@ class Federation:
         """Whether features are what an encoder or a projection made of those that were published."""
         by = self.encoded_by
         return by is not None and (by.name is not None or by.project is not None)
+
+    @property
+    def view(self) -> View:
+        """What inputs go through before models see them, for whoever has the models and not the data."""
+        by, public = self.encoded_by or EncodedBy(), self.public_features
+        shown = all(map(check.shows_all, self.class_names))
+        return View(
+            encoder=by.name,
+            version=by.version,
+            weights_sha256=by.weights_sha256,
+            map=by.map,
+            shape=by.shape or self.features.shape[1:],
+            range=by.range if by.map is not None or public is None else range_of(public),
+            class_names=self.class_names if shown else None,
+        )
 
     @property
     def num_users(self) -> int:

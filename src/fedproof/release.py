@@ -1,5 +1,8 @@
 """The one model of a one-round mechanism: the released sum, and what it answers. Free of torch.
 
+A release answers by itself: it holds all that its answers depend on. But for the sum, which noise hides, all
+of it is public: the anchors, the encoder's name, the map, the range of public numbers, the names of classes.
+
 Scores are counted in units: one unit that joins or leaves moves the lead of one class over another by at most
 one, one that is replaced by at most two (`mechanisms.uploads`).
 """
@@ -7,7 +10,8 @@ one, one that is replaced by at most two (`mechanisms.uploads`).
 import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,10 +20,12 @@ from numpy.typing import NDArray
 
 from fedproof import check, exact
 from fedproof.arrays import Floats, Integers
+from fedproof.digests import digest_of
 from fedproof.files import read_npz, replacing
 from fedproof.mechanisms import Local, Mechanism, OneRound, Smoothed, UploadedOnce
 from fedproof.mechanisms.codec import describe, restore
 from fedproof.mechanisms.uploads import Sent, on_grid
+from fedproof.projection import View, range_of
 
 ERROR = 2.0**-20
 """How far computed scores may be from exact ones, in units."""
@@ -38,12 +44,13 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """What is published."""
+    """What is published, and how inputs are seen by it."""
 
     mechanism: UploadedOnce  # what was executed
     total: Integers  # (width, classes), the sum and its noise in steps of `mechanism.grid`
     # (anchors, features), the public inputs that others are compared with; None for plain heads
     anchors: NDArray[np.float32] | None = None
+    view: View = field(default_factory=View)
 
     def __post_init__(self) -> None:
         upload = self.mechanism.upload
@@ -56,6 +63,41 @@ class Release:
                 f"anchors are {self.anchors.dtype} {self.anchors.shape}, must be finite numbers "
                 "(anchors, features)"
             )
+        self._check_view()
+
+    def _check_view(self) -> None:
+        """The view gives inputs of as many numbers, and names as many classes."""
+        view, classes = self.view, self.mechanism.upload.classes
+        wide = math.prod(view.shape or (self.features,)) if view.map is None else view.map.width
+        if wide != self.features:
+            raise ValueError(f"inputs become {wide} features, must become {self.features}")
+        if view.class_names is not None and len(view.class_names) != classes:
+            raise ValueError(f"class_names are {len(view.class_names)}, must be {classes}")
+
+    @property
+    def features(self) -> int:
+        """Numbers of an input as it is compared with anchors, or multiplied by the head."""
+        return self.mechanism.upload.shape[0] if self.anchors is None else self.anchors.shape[1]
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """The smallest and the largest number of public inputs there; None where none are known."""
+        if self.anchors is not None:
+            return range_of(self.anchors)
+        return None if self.view.map is not None else self.view.range
+
+    @cached_property
+    def sha256(self) -> str:
+        """The digest of all that an answer depends on."""
+        return digest_of(*self._written)
+
+    @property
+    def _written(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        said, arrays = self.view.written
+        arrays = {f"{_MAP}{name}": array for name, array in arrays.items()} | {"total": self.total}
+        if self.anchors is not None:
+            arrays["anchors"] = self.anchors
+        return {"mechanism": describe(self.mechanism), "view": said}, arrays
 
     def scores(self, features: NDArray[np.generic]) -> Floats:
         """Scores `(inputs, classes)` in units.
@@ -78,9 +120,8 @@ class Release:
     def weights(self, features: NDArray[np.generic], together: int = _INPUTS) -> Iterator[Floats]:
         """Public weights `(inputs, width)` of inputs, some of them `together`."""
         upload, flat = self.mechanism.upload, features.reshape(len(features), -1)
-        known = upload.shape[0] if self.anchors is None else self.anchors.shape[1]
-        if flat.shape[1] != known:
-            raise ValueError(f"inputs have {flat.shape[1]} features, must have {known}")
+        if flat.shape[1] != self.features:
+            raise ValueError(f"inputs have {flat.shape[1]} features, must have {self.features}")
         anchors = None if self.anchors is None else self.anchors.astype(np.float64)
         return (
             upload.weights(flat[begin : begin + together].astype(np.float64), anchors)
@@ -104,8 +145,7 @@ class Release:
 
     def save(self, path: Path) -> None:
         """Write the release, whole or not at all."""
-        anchors = {} if self.anchors is None else {"anchors": self.anchors}
-        _save(path, self.mechanism, total=self.total, **anchors)
+        _save(path, *self._written)
 
 
 def _finite_rows(array: NDArray[np.generic]) -> bool:
@@ -125,32 +165,49 @@ class Centre:
 
     def save(self, path: Path) -> None:
         """Write the release, whole or not at all."""
-        _save(path, self.mechanism, total=self.total)
+        _save(path, {"mechanism": describe(self.mechanism)}, {"total": self.total})
 
 
-def _save(path: Path, mechanism: Mechanism, **arrays: NDArray[Any]) -> None:
-    text = np.frombuffer(json.dumps(describe(mechanism)).encode(), dtype=np.uint8)
+_MAP = "map_"  # begins the names of a map's arrays
+_SAID = "said"  # what is not numbers, as JSON
+
+
+def _save(path: Path, said: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+    text = np.frombuffer(json.dumps(said).encode(), dtype=np.uint8)
     with replacing(path) as file:
-        np.savez(file, allow_pickle=False, mechanism=text, **arrays)
+        np.savez(file, allow_pickle=False, **{_SAID: text}, **arrays)
 
 
 def load_release(path: Path) -> Release:
     """The release of a `OneRound` or `Local` mechanism in a file, which can run no code."""
-    return _load(path, (OneRound.kind, Local.kind), Release)
+
+    def made(mechanism: UploadedOnce, said: Any, arrays: dict[str, NDArray[Any]]) -> Release:
+        maps = {name: arrays.pop(name) for name in list(arrays) if name.startswith(_MAP)}
+        view = View.read(said, {name.removeprefix(_MAP): array for name, array in maps.items()})
+        return Release(mechanism=mechanism, view=view, **arrays)
+
+    return _load(path, (OneRound.kind, Local.kind), {"mechanism", "view"}, made)
 
 
 def load_centre(path: Path) -> Centre:
     """The release of a `Smoothed` mechanism in a file."""
-    return _load(path, (Smoothed.kind,), Centre)
+    return _load(
+        path, (Smoothed.kind,), {"mechanism"}, lambda one, _, arrays: Centre(mechanism=one, **arrays)
+    )
 
 
-def _load(path: Path, kinds: tuple[str, ...], made: Callable[..., Kind]) -> Kind:
+def _load(
+    path: Path, kinds: tuple[str, ...], names: set[str], made: Callable[[Any, Any, dict[str, Any]], Kind]
+) -> Kind:
     file = read_npz(path)
     try:
-        mechanism = restore(json.loads(file.pop("mechanism").tobytes()), name="mechanism")
+        said = json.loads(file.pop(_SAID).tobytes())
+        if not isinstance(said, dict) or set(said) != names:
+            raise ValueError(f"{_SAID} must name {' and '.join(sorted(names))}")
+        mechanism = restore(said["mechanism"], name="mechanism")
         if mechanism.kind not in kinds:
             raise ValueError(f"mechanism must be of kind {' or '.join(kinds)}")
-        return made(mechanism=mechanism, **file)
+        return made(mechanism, said.get("view"), file)
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: is no release: {check.one_line(error)}") from error
 

@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ from fedproof import check
 from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.epsilon import natural_relation, replaced_epsilon, sum_epsilon
 from fedproof.certificates import Certificate
+from fedproof.certificates.comparison import Curve
 from fedproof.certificates.soundness import unproved
 from fedproof.files import parse_json, read_whole, replace_file
-from fedproof.mechanisms import Caveat, Mechanism, Releases
+from fedproof.mechanisms import Caveat, Mechanism, Releases, is_private
 from fedproof.mechanisms.caveats import sentences
 from fedproof.threat import Relation, ThreatModel
 
@@ -48,7 +49,7 @@ class RunSummary:
     """The headline numbers of a run."""
 
     data: str  # name of the data set
-    users: int
+    users: int | None  # None: nobody declared how many there are
     inputs: int
     replicas: int
     accuracy: float  # of the ensemble, as its certificate reads it: by mean confidence, or by votes
@@ -56,7 +57,7 @@ class RunSummary:
     secure_noise: bool = False  # whether random numbers came from the operating system
     class_names: tuple[str, ...] | None = None
     communication: Traffic | None = None
-    seconds: Mapping[str, float]  # of each stage
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of each stage, as measured
     peak_memory_bytes: int | None = None
     # By the size as a text; this and what follows is None if nothing is certified.
     certified_accuracy: Mapping[str, float] | None = None
@@ -132,6 +133,31 @@ def privacy_of(
     }
 
 
+def of_certificate(
+    certificate: Certificate, curves: Sequence[Curve], delta: float, reasons: tuple[str, ...]
+) -> dict[str, Any]:
+    """What a summary says that follows from a certificate, and from other ways to certify the same scores.
+
+    ε is that of the certified mechanism at `delta`; `reasons` are what the training cannot promise.
+    """
+    headline, mechanism = certificate.headline, certificate.mechanism
+    assert mechanism is not None, "of a run"
+    assert certificate.num_replicas is not None, "of a run"
+    found = headline | {
+        "certified_size": SizeSummary(**headline["certified_size"]),
+        "accuracy": certificate.accuracy,
+        "reasons": certificate.reasons,
+        "threat": certificate.threat,
+    }
+    if not is_private(mechanism):
+        return found
+    paper = [curve.accuracy for curve in curves if curve.method == "paper"]
+    if paper:  # exactly, and with confidence
+        sure = {str(size): share for size, share in enumerate(paper[1])}
+        found |= {"paper_largest_size": len(paper[0]) - 2, "paper_certified_accuracy": sure}
+    return found | privacy_of(mechanism, delta, certificate.num_replicas, reasons)
+
+
 def write_summary(summary: RunSummary, folder: Path) -> None:
     """Put the summary into the directory of its run."""
     replace_file(folder / FILE, (json.dumps(summary.document(), indent=2) + "\n").encode())
@@ -165,7 +191,7 @@ def check_agrees(summary: RunSummary, certificate: Certificate | None, folder: P
     """Raise ValueError unless a run's summary claims what its certificate says, and nothing without one.
 
     A summary has no checksums and no scores: whoever shows what it claims asks the certificate first. No ε
-    may be below what its mechanism spends. Accuracies, and how many labels change at once, are the run's own
+    may be below what its mechanism spends. What the run took, and how many labels change at once, are its own
     word.
     """
     said: dict[str, Any] = dict.fromkeys(_CERTIFIED) | {"sound": False}
@@ -174,6 +200,7 @@ def check_agrees(summary: RunSummary, certificate: Certificate | None, folder: P
         said |= certificate.headline | {
             "inputs": certificate.num_inputs,
             "replicas": certificate.num_replicas,
+            "accuracy": certificate.accuracy,
             "threat": {"unit": threat.unit.value, "relation": threat.relation.value},
         }
     claimed = _ADAPTER.dump_python(summary, mode="json")

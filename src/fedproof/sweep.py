@@ -213,8 +213,8 @@ def _compared(name: str, config: Config, summary: RunSummary) -> list[ComparedRu
         published_epsilon=None if cost is None else cost["pld"],
         epsilon_relation=summary.epsilon_relation,
         epsilon_if_replaced=summary.epsilon_if_replaced,
-        uploads_per_user=sent.uploads / summary.users,
-        bytes_per_user=sent.bytes / summary.users,
+        uploads_per_user=None if summary.users is None else sent.uploads / summary.users,
+        bytes_per_user=None if summary.users is None else sent.bytes / summary.users,
     )
     if summary.epsilon is None or summary.paper_certified_accuracy is None or own.certificate == "paper":
         return [own]

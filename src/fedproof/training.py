@@ -1,8 +1,8 @@
 """Train and certify from Python: what a run does, without its directory."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,15 +10,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof import check
-from fedproof.certificates import Certificate, Group, certify, collective
+from fedproof.certificates import Certificate, Group, certify
 from fedproof.certificates.api import settings_for
 from fedproof.certificates.certificate import ONLY_METHOD
 from fedproof.certificates.soundness import copied_models
+from fedproof.digests import of_all, of_each
 from fedproof.ensemble import Task, one_round, released, train_replicas
 from fedproof.ensemble.task import caveats_of
 from fedproof.federation import TESTS_OF_USERS
 from fedproof.mechanisms import Releases
 from fedproof.mechanisms.caveats import sentences
+from fedproof.mechanisms.codec import describe
 from fedproof.models.averaged import Averaged
 from fedproof.models.module import ModuleModel
 from fedproof.release import Release
@@ -55,9 +57,18 @@ class Trained:
         seed = NO_SEED if self.task.secure_noise else KNOWN
         labels = self.task.federation.test_labels
         models = [self.models] if self.models else []
-        return certify_task(
+        found = certify_task(
             self.task, self.scores, labels, threat=threat, seed=seed, models=models, **options
         )
+        return replace(found, models_sha256=self.sha256)
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the models, or of the release."""
+        if self.release is not None:
+            return self.release.sha256
+        each = of_each({name: values.cpu().numpy() for name, values in self.models.items()})
+        return of_all(describe(self.task.mechanism), each)
 
 
 def train(task: Task, replicas: int | None = None) -> Trained:
@@ -136,18 +147,6 @@ def _assumed_of_start(task: Task) -> tuple[str, ...]:
     if task.federation.vectors is not None:
         found.append("the word vectors are not poisoned: no user's data went into them")
     return tuple(found)
-
-
-def labels_at_once(
-    task: Task, scores: NDArray[np.float32], threat: ThreatModel, sizes: Sequence[int], **limits: Any
-) -> dict[str, int] | None:
-    """How many labels so many poisoned units can change at once, at most, by the size as a text.
-
-    None where no size is asked for; `limits` are those of `fedproof.certificates.collective`.
-    """
-    own_vote = task.mechanism.apart and threat.relation is Relation.JOIN
-    found = collective(scores, sizes, own_vote=own_vote, **limits) if sizes else {}
-    return {str(size): most for size, most in found.items()} or None
 
 
 def check_certifiable(task: Task, *, threat: ThreatModel, **options: Any) -> None:

@@ -24,8 +24,9 @@ from fedproof.certificates import (
     verify,
 )
 from fedproof.certificates.document import checksum
-from fedproof.certificates.scores import betting_order, check_copies, fingerprint, read_array, repeated_scores
+from fedproof.certificates.scores import betting_order, check_copies, read_array, repeated_scores
 from fedproof.certificates.soundness import copied_models, unmet
+from fedproof.digests import fingerprint
 from fedproof.mechanisms import (
     Bagging,
     Everyone,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedproof.certificates import ApproximateDP, certify
-from fedproof.certificates.scores import check_labels, check_scores, fingerprint, input_parts, read_array
+from fedproof.certificates.scores import check_labels, check_scores, input_parts, read_array
+from fedproof.digests import fingerprint
 
 KNOWN = ApproximateDP(epsilon=0.1, delta=1e-5, relation="replace")
 
@@ -108,7 +109,7 @@ def test_invalid_scores_are_never_certified(scores, message):
 
 
 def test_faults_far_into_a_file_are_found(monkeypatch):
-    monkeypatch.setattr("fedproof.certificates.scores.PART_VALUES", 20)
+    monkeypatch.setattr("fedproof.digests.PART_VALUES", 20)
     scores = valid(shape=(50, 3, 5))
     scores[47, 2] = [0.9, 0.2, 0, 0, 0]
     with pytest.raises(ValueError, match="replica 47, input 2"):

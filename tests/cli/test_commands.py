@@ -359,12 +359,15 @@ def test_a_certificate_from_elsewhere_as_a_page(files, tmp_path):
         "certify", *given, *MECHANISM, "--page", page, "--out", tmp_path / "certificate.json"
     ).stdout
     assert f"the page to look at is {page}" in " ".join(told.split())
-    again = as_json("report", tmp_path)
+    missing = fedproof("report", tmp_path, status=1).stderr
+    assert "scores.npy is not there, from which" in missing
+    again = as_json("report", tmp_path, "--scores", files / "scores.npy")
     assert again == {"report": str(tmp_path / "report.html"), "figures": []}
     command = re.search(r"check it with: (fedproof verify .*?\.npy --labels \S+)", " ".join(told.split()))[1]
     assert command in page.read_text()
     fedproof(*command.split()[1:])
-    beside = as_json("report", tmp_path / "certificate.json")["report"]
+    own = ("--scores", files / "scores.npy")
+    beside = as_json("report", tmp_path / "certificate.json", *own)["report"]
     assert Path(beside).read_text() == (tmp_path / "report.html").read_text()
     refused = fedproof("report", tmp_path, "--private", status=1).stderr
     assert "is a certificate alone, it holds no norms" in " ".join(refused.split())

@@ -7,7 +7,7 @@ import pytest
 
 from fedproof.data import load as load_raw
 from fedproof.encoders import load
-from fedproof.encoders.projection import neighbourhood_of, projection_of
+from fedproof.projection import neighbourhood_of, projection_of
 
 
 def test_public_instances_belong_to_nobody_and_others_keep_their_identities():

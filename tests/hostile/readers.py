@@ -24,7 +24,7 @@ from fedproof.mechanisms.uploads import Anchors
 from fedproof.models import with_weights
 from fedproof.models.networks import linear
 from fedproof.release import Centre, Release, load_centre, load_release
-from fedproof.report.run_data import read_run
+from fedproof.summary import read_summary
 from tests.hostile.mutate import mutate, mutate_json
 
 MECHANISM = UserFedAvg(
@@ -237,16 +237,6 @@ _FILES = _part_files()
 _STORED = {"npz": _FILES.scores, "safetensors": _FILES.models, "json": _FILES.record}
 
 
-def _read_run(name):
-    def read(folder, content):
-        files = {"config.toml": CONFIG, "summary.json": SUMMARY, "certificate.json": CERTIFICATE}
-        for file, data in (files | {name: content}).items():
-            _write(folder / file, data)
-        return read_run(folder, pictures=False)
-
-    return read
-
-
 CERTIFICATE = _certificates()[0]
 SUMMARY = json.dumps(
     {
@@ -262,9 +252,6 @@ SUMMARY = json.dumps(
         **loads(CERTIFICATE).headline,
     }
 ).encode()
-METRICS = (
-    b"method,relation,failure_probability,size,certified_accuracy\nmean,join,0.01,0,0.5\npaper,,,1,0.0\n"
-)
 CONFIG = b"""
 [data]
 name = "digits"
@@ -364,11 +351,10 @@ def all_readers(folder):
             read=_read_part("json"), valid=(_FILES.record,), mutations=(mutate, mutate_json)
         ),
         "summary": Reader(
-            read=_read_run("summary.json"),
+            read=_at("summary.json", lambda path: read_summary(path.parent)),
             valid=(SUMMARY,),
             mutations=(mutate, mutate_json),
         ),
-        "metrics": Reader(read=_read_run("metrics.csv"), valid=(METRICS,)),
         "zip": Reader(read=_unpack("archive.zip"), valid=(_zip(),)),
         "tar": Reader(read=_unpack("archive.tar.gz"), valid=(_tar(),), mutations=(mutate, _inside_gzip)),
     }

@@ -27,7 +27,6 @@ TEXTS = [
     "tweets",
     "glove",
     "summary",
-    "metrics",
 ]
 BINARIES = [
     "scores",

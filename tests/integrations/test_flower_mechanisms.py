@@ -12,7 +12,9 @@ import torch
 
 import fedproof as fp
 from fedproof.accounting.ledger import load_ledger
+from fedproof.certificates import dumps
 from fedproof.data import load
+from fedproof.digests import of_all, of_each
 from fedproof.ensemble import Task, one_round, train_replicas
 from fedproof.integrations import server
 from fedproof.mechanisms import (
@@ -27,6 +29,7 @@ from fedproof.mechanisms import (
     Releases,
 )
 from fedproof.mechanisms.caveats import attended_caveats, sentences
+from fedproof.mechanisms.codec import describe
 from fedproof.mechanisms.uploads import Anchors, Ball, NonNegative, Pairs, Rows
 from fedproof.models.networks import linear
 from fedproof.release import load_release
@@ -727,24 +730,36 @@ def test_a_folder_without_a_configuration_serves_new_inputs(
         assert served.certified_size == certificate.certified_size[:5]
         with pytest.raises(ValueError, match="must be"):
             predict(folder, inputs[0])
+
+    def others(named):
+        """Other models are refused; under a certificate that names them they are still looked at."""
+        np.savez(votes / "models.npz", **named)
+        (votes / "certificate.json").write_text(dumps(made[votes]))
+        with pytest.raises(ValueError, match=r"has the digest|as many models each"):
+            predict(votes, inputs)
+        if len({len(array) for array in named.values()}) == 1:
+            sha256 = of_all(describe(made[votes].mechanism), of_each(named))
+            about = replace(made[votes], models_sha256=sha256)
+            (votes / "certificate.json").write_text(dumps(about))
+
     for name, change, message in (
         ("bias", lambda bias: bias, "must hold a weight"),
         ("weight", lambda weight: weight[:, :, 1:], "must hold a weight"),
-        ("weight", lambda weight: weight[1:], "holds 8 models, the certificate is of 9"),
+        ("weight", lambda weight: weight[1:], "8 models of 3 classes answer, .* of 9 models of 3"),
     ):
-        np.savez(votes / "models.npz", **{f"fc0.{name}": change(models[f"fc0.{name}"])})
+        others({f"fc0.{name}": change(models[f"fc0.{name}"])})
         with pytest.raises(ValueError, match=message):
             predict(votes, inputs)
     for change, message in (
         (lambda array: array * np.nan, "must be finite floats"),
         (lambda array: array.astype(complex), "must be finite floats"),
         (lambda array: array.astype("S4"), "must be finite floats"),
-        (lambda array: array[:, :1], "models know 1 classes, the certificate is of"),
+        (lambda array: array[:, :1], "9 models of 1 classes answer, certificate.json is of 9 models of 3"),
         (lambda array: array if array.ndim == 3 else array[:, :1], "one bias for each model and class"),
-        (lambda array: array if array.ndim == 3 else array[0], "one bias for each model and class"),
+        (lambda array: array if array.ndim == 3 else array[0], "must hold parameters of as many models each"),
         (lambda array: array.astype(np.float64) * 1e308, "numbers are too large to compute with"),
     ):
-        np.savez(votes / "models.npz", **{name: change(array) for name, array in models.items()})
+        others({name: change(array) for name, array in models.items()})
         with pytest.raises(ValueError, match=message):
             predict(votes, inputs)
     (votes / "models.npz").unlink()

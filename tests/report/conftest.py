@@ -1,7 +1,6 @@
 """Run directories to report on, and a real Chromium driven through its DevTools pipe."""
 
 import base64
-import csv
 import fcntl
 import json
 import os
@@ -16,11 +15,13 @@ import numpy as np
 import pytest
 
 from fedproof.certificates import Certificate, Settings, dumps
+from fedproof.certificates.comparison import Curve
 from fedproof.config import parse_config
 from fedproof.federation import Federation
 from fedproof.report.run_data import RunData, read_run
 from fedproof.robustness import AttackRow
 from fedproof.summary import ComparedRun, SweptRun
+from fedproof.threat import Relation
 from tests import patience
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -201,8 +202,8 @@ INPUTS, LARGEST = 10_000, 60
 
 
 @pytest.fixture(scope="session")
-def large_run(tmp_path_factory: pytest.TempPathFactory, demo_text: str) -> tuple[Path, Federation]:
-    """The directory of a run with 10,000 inputs and certified sizes up to 60, and its images; made up."""
+def large_run(tmp_path_factory: pytest.TempPathFactory, demo_text: str) -> tuple[Path, dict[str, Any]]:
+    """The directory of a made-up run with 10,000 inputs and sizes up to 60, and what its end gives."""
     generator = np.random.default_rng(0)
     folder = tmp_path_factory.mktemp("large")
     config = parse_config(demo_text, "demo", ["data.name=mnist", "data.classes=[0,1,2,3,4,5,6,7,8,9]"])
@@ -215,7 +216,8 @@ def large_run(tmp_path_factory: pytest.TempPathFactory, demo_text: str) -> tuple
         predictions[index] = sizes[index] = None
     certificate = made_certificate(config, labels.tolist(), predictions, sizes)
     (folder / "certificate.json").write_text(dumps(certificate))
-    write_companions(folder, certificate, config)
+    np.save(folder / "labels.npy", labels)
+    np.save(folder / "scores.npy", np.full((2, INPUTS, 10), 0.1, dtype=np.float32))
     images = generator.normal(size=(INPUTS, 1, 28, 28)).astype(np.float32)
     federation = Federation(
         features=images[:200],
@@ -226,7 +228,7 @@ def large_run(tmp_path_factory: pytest.TempPathFactory, demo_text: str) -> tuple
         class_names=tuple(map(str, range(10))),
         name="mnist",
     )
-    return folder, federation
+    return folder, {"federation": federation, "curves": other_curves(certificate)}
 
 
 def made_certificate(config: Any, labels: list[int], predictions: list[Any], sizes: list[Any]) -> Certificate:
@@ -264,35 +266,14 @@ def made_certificate(config: Any, labels: list[int], predictions: list[Any], siz
     )
 
 
-def write_companions(folder: Path, certificate: Certificate, config: Any) -> None:
-    """The other files of a run directory, agreeing with a certificate."""
-    curve = certificate.certified_accuracy(range(LARGEST + 2))
-    summary = {
-        "data": "mnist",
-        "users": 96,
-        "inputs": certificate.num_inputs,
-        "replicas": 1000,
-        "accuracy": 0.95,
-        "replica_accuracy": 0.8,
-        "seconds": {"load": 1.0, "train": 100.0, "certify": 2.0},
-        "epsilon": {"paper": 0.63, "rdp": 0.4, "pld": 0.21},
-        "ensemble_epsilon": {"paper": 629.8, "pld": 13.7},
-        "delta": config.mechanism.delta,
-        "threat": {"unit": "user", "relation": "replace"},
-        **certificate.headline,
-    }
-    (folder / "summary.json").write_text(json.dumps(summary))
-    keys = [("paper", ""), ("mean", "join"), ("mean", "replace")]
-    rows = [
-        {"method": m, "relation": r, "failure_probability": p, "size": k, "certified_accuracy": share}
-        for m, r in keys
-        for p in ("", 0.01)
-        for k, share in enumerate(curve)
-    ]
-    with (folder / "metrics.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+def other_curves(certificate: Certificate) -> tuple[Curve, ...]:
+    """The curves of other ways to certify, made up: all are those of the certificate."""
+    accuracy = tuple(certificate.certified_accuracy(range(LARGEST + 2)))
+    return tuple(
+        Curve(method=method, relation=relation, failure_probability=chance, accuracy=accuracy)
+        for method, relation in (("paper", None), ("mean", Relation.JOIN), ("mean", Relation.REPLACE))
+        for chance in (None, 0.01)
+    )
 
 
 # --- hostile and made-up input ------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The page of a certificate alone: its numbers, on what its soundness depends, and where it is written."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,6 +38,13 @@ def scores(replicas=400):
 
 def certificate(labels=RIGHT, **settings):
     return fp.certify(scores(), labels, **({"mechanism": MECHANISM} | settings))
+
+
+def written(folder, found):
+    """The file of a certificate, beside its scores."""
+    np.save(folder / "scores.npy", scores())
+    (folder / "certificate.json").write_text(dumps(found))
+    return folder / "certificate.json"
 
 
 def text_of(page):
@@ -104,7 +112,7 @@ def test_every_kind_of_certificate_has_a_page(tmp_path, settings):
 
 
 def test_a_folder_of_a_federation_gets_a_report_with_its_ledger(tmp_path):
-    (tmp_path / "certificate.json").write_text(dumps(certificate()))
+    written(tmp_path, certificate())
     save_ledger(fp.Ledger.of(MECHANISM, delta=0.0029).spend(400), tmp_path / "ledger.json")
     page = write_certificate_report(tmp_path)
     assert page == tmp_path / "report.html"
@@ -116,7 +124,7 @@ def test_a_folder_of_a_federation_gets_a_report_with_its_ledger(tmp_path):
 
 def test_the_epsilon_of_a_ledger_says_what_it_is_for(tmp_path):
     fixed = fp.UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=fp.FixedSize(cohort=10, users=100))
-    (tmp_path / "certificate.json").write_text(dumps(certificate(mechanism=fixed)))
+    written(tmp_path, certificate(mechanism=fixed))
     save_ledger(fp.Ledger.of(fixed, delta=0.0029).spend(400), tmp_path / "ledger.json")
     text = text_of(write_certificate_report(tmp_path))
     assert "for one user replaced, as ledger.json has it" in text
@@ -140,8 +148,7 @@ def test_a_page_is_no_surer_than_its_certificate(tmp_path):
 
 
 def test_a_run_keeps_its_own_report(tmp_path):
-    file = tmp_path / "certificate.json"
-    file.write_text(dumps(certificate()))
+    file = written(tmp_path, certificate())
     assert certificate_in(tmp_path) == file
     (tmp_path / "config.toml").write_text("")
     assert certificate_in(tmp_path) is None
@@ -162,3 +169,31 @@ def test_what_is_no_certificate_is_named(tmp_path):
     )
     with pytest.raises(ValueError, match=r"certificate\.json: certificate was altered"):
         write_certificate_report(tmp_path)
+
+
+def test_a_page_shows_only_what_follows_from_the_scores_beside_it(tmp_path):
+    file = written(tmp_path, certificate())
+    forged = replace(certificate(), certified_size=(99,) * 4)
+    file.write_text(dumps(forged))
+    with pytest.raises(ValueError, match=r"certificate\.json: certified_size: the file says 99 at index 0"):
+        write_certificate_report(tmp_path)
+    file.write_text(dumps(certificate()))
+    (tmp_path / "scores.npy").rename(tmp_path / "mine.npy")
+    with pytest.raises(ValueError, match=r"scores\.npy is not there, from which .* --scores"):
+        write_certificate_report(tmp_path)
+    assert "mine.npy" in write_certificate_report(file, tmp_path / "mine.npy").read_text()
+    np.save(tmp_path / "labels.npy", np.array([1, 1, 1, 0]))
+    np.save(tmp_path / "scores.npy", scores())
+    with pytest.raises(ValueError, match=r"labels"):
+        write_certificate_report(tmp_path)
+
+
+def test_a_ledger_of_another_training_is_not_shown(tmp_path):
+    written(tmp_path, certificate())
+    for other in (
+        fp.Ledger.of(MECHANISM, delta=0.0029).spend(399),
+        fp.Ledger.of(replace(MECHANISM, noise_multiplier=99.0), delta=0.0029).spend(400),
+    ):
+        save_ledger(other, tmp_path / "ledger.json")
+        with pytest.raises(ValueError, match=r"ledger\.json counts .* models, .* is about 400"):
+            write_certificate_report(tmp_path)

@@ -9,9 +9,10 @@ import pytest
 
 from fedproof import data
 from fedproof.aggregation import build_rule
+from fedproof.arrays import ensemble_accuracy
 from fedproof.attacks import Instances, LabelFlip, build_attack, build_series, choose_adversaries
 from fedproof.certificates import certify
-from fedproof.ensemble import ensemble_accuracy, first_updates
+from fedproof.ensemble import first_updates
 from fedproof.mechanisms import CohortOnce, FedAvg, FixedSize, InstanceFedAvg, LocalTraining, Poisson
 from fedproof.models import build
 from fedproof.robustness.evaluate import evaluate, evaluate_all

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from fedproof.arrays import ensemble_accuracy
 from fedproof.attacks import Attack, Goal, build_attack, choose_adversaries
 from fedproof.certificates import ApproximateDP, certify
-from fedproof.ensemble import ensemble_accuracy, first_updates, train_replicas
+from fedproof.ensemble import first_updates, train_replicas
 from fedproof.robustness.outcome import costs, interval, losses, scores_on, success_rate, train, verdict
 from fedproof.robustness.poisoned import attacked_first_updates, under_attack
 from tests.attacks.conftest import demo_task

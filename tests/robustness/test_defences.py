@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fedproof.aggregation import RULES, build_rule
+from fedproof.arrays import ensemble_accuracy
 from fedproof.attacks import build_attack, choose_adversaries
-from fedproof.ensemble import ensemble_accuracy, first_updates, train_replicas
+from fedproof.ensemble import first_updates, train_replicas
 from fedproof.mechanisms import FedAvg, FixedSize
 from fedproof.robustness.poisoned import attacked_first_updates, under_attack
 from tests.attacks.conftest import demo_task

@@ -22,12 +22,12 @@ from fedproof.certificates.scores import (
     check_labels,
     check_means,
     check_scores,
-    fingerprint,
     input_parts,
     load,
     repeated_scores,
 )
 from fedproof.certificates.soundness import assumptions_of, caveats_of, copies
+from fedproof.digests import fingerprint
 from fedproof.mechanisms import Mechanism, Queries, Releases, is_certified
 from fedproof.mechanisms.caveats import sentences
 from fedproof.threat import ThreatModel

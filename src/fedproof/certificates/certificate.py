@@ -1,5 +1,6 @@
 """The certificate: what is certified for each input, from what, and under which assumptions."""
 
+import re
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -276,6 +277,10 @@ class Certificate:
 
     `prediction` and `certified_size` are None where the ensemble abstains: the replicas cannot tell the top
     class from a rival.
+
+    `models_sha256` is the digest of the models, or of the release, that gave the scores (`digests.of_all`,
+    `Release.sha256`), and `config_sha256` that of the configuration they were trained by. Where they are None
+    nobody said which: other models cannot be served under this certificate, because none can.
     """
 
     settings: Settings
@@ -293,8 +298,11 @@ class Certificate:
     accuracy: float | None
     reasons: tuple[str, ...]
     assumptions: tuple[str, ...]
+    models_sha256: str | None = None
+    config_sha256: str | None = None
 
     def __post_init__(self) -> None:
+        _check_digests(models_sha256=self.models_sha256, config_sha256=self.config_sha256)
         columns = ("prediction", "certified_size", "top_lower", "rival_upper", "real_size", "labels")
         check_columns(self, columns, self.num_inputs)
 
@@ -387,6 +395,12 @@ def _become_members(settings: Any, kinds: Mapping[str, type[StrEnum]]) -> None:
     """Replace names by members of their kinds; ValueError that lists them where there is no such name."""
     for name, kind in kinds.items():
         object.__setattr__(settings, name, check.member(kind, **{name: getattr(settings, name)}))
+
+
+def _check_digests(**digests: Any) -> None:
+    for name, digest in digests.items():
+        if digest is not None and not (isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest)):
+            raise ValueError(f"{name} = {digest!r} must be 64 hexadecimal digits")
 
 
 def _check_types(settings: Any, **more: tuple[type, ...]) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedproof.accounting.epsilon import account, natural_relation
 from fedproof.accounting.tradeoff import tradeoff
 from fedproof.arrays import Integers
+from fedproof.certificates.certificate import Certificate
 from fedproof.certificates.compute import exact_bounds, paper_sizes
 from fedproof.certificates.confidence import Bound, Spending, share
 from fedproof.certificates.privacy import largest_size
@@ -30,6 +31,10 @@ class Curve:
     relation: Relation | None  # the threat; None: the paper's formula, with that of its accounting
     failure_probability: float | None  # of the Monte-Carlo bounds; None if the means are taken as exact
     accuracy: tuple[float, ...]  # share of the inputs predicted correctly and certified for size 0, 1, 2, …
+
+    def at(self, size: int) -> float:
+        """Certified accuracy for a size."""
+        return self.accuracy[size] if size < len(self.accuracy) else 0.0
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One flat row per size."""
@@ -89,6 +94,23 @@ def compare(
             sizes = mean_sizes(bounds.top_lower, bounds.rival_upper, curve, most)
             curves.append(drawn("mean", relation, bounds.top, sizes, chance=chance))
     return tuple(curves)
+
+
+def other_ways(
+    certificate: Certificate, scores: Array, labels: Integers, *, delta: float, failure_probability: float
+) -> tuple[Curve, ...]:
+    """The curves that stand beside a certificate of these scores."""
+    mechanism, settings = certificate.mechanism, certificate.settings
+    assert mechanism is not None, "of what this package trained"
+    return compare(
+        scores,
+        labels,
+        mechanism=mechanism,
+        delta=delta,
+        failure_probability=failure_probability,
+        max_size=settings.max_size,
+        rule=settings.rule,
+    )
 
 
 def _drawn(

@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,8 @@ from fedproof.arrays import Integers
 from fedproof.certificates.api import certificate_of_scores, check_any, settings_for
 from fedproof.certificates.certificate import Certificate, CostSettings, Settings
 from fedproof.certificates.inefficacy import Inefficacy, bounds_of_costs, cost_settings_for
-from fedproof.certificates.scores import Array, check_costs, check_labels, check_means, fingerprint, load
+from fedproof.certificates.scores import Array, check_costs, check_labels, check_means, load
+from fedproof.digests import fingerprint
 from fedproof.files import parse_json
 from fedproof.mechanisms.codec import describe, restore
 
@@ -275,7 +276,10 @@ def _recompute(
     if isinstance(certificate, Inefficacy):
         return bounds_of_costs(cost_settings_for(**asked), array)
     again = settings_for(**asked, exact=certificate.num_replicas is None)
-    return certificate_of_scores(again, array, certificate.labels if labels is None else labels)
+    found = certificate_of_scores(again, array, certificate.labels if labels is None else labels)
+    # Of what gave the scores: nothing in them shows it, but the models do.
+    stated = {name: getattr(certificate, name) for name in ("models_sha256", "config_sha256")}
+    return replace(found, **stated)
 
 
 def _first_difference(stated: Any, derived: Any, source: str) -> str:

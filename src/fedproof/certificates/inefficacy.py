@@ -26,9 +26,10 @@ from fedproof.certificates.privacy import (
     largest_size,
     unit_privacy,
 )
-from fedproof.certificates.scores import Array, check_costs, fingerprint, load
+from fedproof.certificates.scores import Array, check_costs, load
 from fedproof.certificates.soundness import cost_assumptions, cost_caveats
 from fedproof.certificates.tight import SLACK, TradeoffBySize
+from fedproof.digests import fingerprint
 from fedproof.mechanisms import Releases
 from fedproof.mechanisms.caveats import sentences
 from fedproof.threat import ThreatModel

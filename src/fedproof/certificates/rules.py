@@ -15,7 +15,7 @@ Over replicas expectations are meant: E sign(f_A - f_B) for s_AB, the expected v
 import math
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ from fedproof.certificates.tight import (
     vote_counts,
     walk,
 )
+from fedproof.mechanisms import Mechanism
+from fedproof.threat import Relation, ThreatModel
 
 _SECONDS = 60.0  # for each size, unless another limit is set
 _ERROR = 1e-3  # by which the solver's bound may be too small: far more than its tolerances
@@ -393,3 +395,15 @@ def _most_flipped(ways: _Ways, size: int, seconds: float) -> int:
     if bound is None or not math.isfinite(bound):
         return one_by_one
     return min(one_by_one, math.floor(-float(bound) + _ERROR))
+
+
+def labels_at_once(
+    mechanism: Mechanism, threat: ThreatModel, scores: Array, sizes: Sequence[int], **limits: Any
+) -> dict[str, int] | None:
+    """How many labels so many poisoned units can change at once, at most, by the size as a text.
+
+    None where no size is asked for; `limits` are those of `collective`.
+    """
+    own_vote = mechanism.apart and threat.relation is Relation.JOIN
+    found = collective(scores, sizes, own_vote=own_vote, **limits) if sizes else {}
+    return {str(size): most for size, most in found.items()} or None

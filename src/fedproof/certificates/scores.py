@@ -19,11 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedproof import check
 from fedproof.arrays import Floats, Integers
+from fedproof.digests import PART_VALUES, little_endian, replica_parts
 from fedproof.files import DAMAGE, opened, quiet, read_header
 
 Array = NDArray[Any]
 
-PART_VALUES = 2_000_000  # values held at once as float64: 16 MB
 _ROW_SUM_TOLERANCE = {"float16": 2e-3, "float32": 1e-4, "float64": 1e-6}
 _MOST_COUNTED = 2.0**32  # units, from which on float64 cannot tell numbers that are `release.ERROR` apart
 _TELLING = 5  # scores of a replica strictly between 0 and 1, from which on noise repeats none in float32
@@ -128,30 +128,6 @@ def check_labels(labels: ArrayLike, num_inputs: int, num_classes: int) -> Intege
             f"labels = {array[wrong[0]]} at input {wrong[0]} must be in 0, ..., {num_classes - 1}"
         )
     return array.astype(np.int64)
-
-
-def fingerprint(array: Array) -> str:
-    """Hexadecimal sha256 of the type, the shape and the values in C order; the same for any container.
-
-    >>> fingerprint(np.zeros(1))[:8]
-    '7f772bdf'
-    """
-    digest = hashlib.sha256(f"{array.dtype.newbyteorder('<').str}{array.shape}".encode())
-    for _, part in replica_parts(array):
-        digest.update(np.ascontiguousarray(little_endian(part)).data)
-    return digest.hexdigest()
-
-
-def little_endian(array: Array) -> Array:
-    """The same numbers, least byte first."""
-    return array.astype(array.dtype.newbyteorder("<"), copy=False)
-
-
-def replica_parts(array: Array) -> Iterator[tuple[int, Array]]:
-    """Runs of leading entries, each of limited size, with the index of the first."""
-    step = max(1, PART_VALUES // max(1, array[:1].size))
-    for first in range(0, len(array), step):
-        yield first, np.asarray(array[first : first + step])
 
 
 def input_parts(

@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
 
 from fedproof import check, data, encoders
-from fedproof.certificates import unverified
+from fedproof.certificates import loads, unverified
 from fedproof.certificates import verify as verify_text
 from fedproof.certificates.document import parse, source_of
+from fedproof.certificates.scores import read_array
 from fedproof.certificates.soundness import executed, unproved
 from fedproof.cli.belonging import Kind, check_options
 from fedproof.cli.common import Json, answer, doubt_delta, print_json, print_table, progress_bars, say
@@ -23,7 +25,7 @@ from fedproof.cli.mechanism import (
 from fedproof.cli.training import Device, Experiment, Set
 from fedproof.config import load_config
 from fedproof.files import RESULTS, read_whole
-from fedproof.folder import CERTIFICATE
+from fedproof.folder import CERTIFICATE, CONFIG, MODELS, RELEASE
 from fedproof.mechanisms import Local
 from fedproof.mechanisms.codec import describe
 from fedproof.mechanisms.uploads import UPLOADS
@@ -203,17 +205,25 @@ def verify(
     scores: Path | None = None,
     labels: Path | None = None,
     costs: Path | None = None,
+    release: Path | None = None,
+    models: list[Path] | None = None,
+    inputs: Path | None = None,
     json: Json = False,
 ) -> None:
     """Derive every number of a certificate again.
 
-    A certificate follows from the scores, bounds on a cost follow from the costs.
+    A certificate follows from the scores, bounds on a cost follow from the costs. The scores follow from the
+    release or the models, and the inputs: with --inputs they are computed again too.
 
     Options:
         scores: The class confidences that a certificate was made from; default scores.npy beside it.
         labels: The right labels, from somebody you trust. Without them the labels in the file are believed,
             and accuracies are reported as not verified.
         costs: The costs that bounds on a cost were made from; default costs.npy beside them.
+        release: The release that gave the scores, a .npz file.
+        models: The linear models that gave the scores, .npz or .safetensors; say it again for each file.
+            Those of a run's folder, of any kind, need no option.
+        inputs: The inputs that scores are of, as published or as the models see them; .npy or .npz.
     """
     if certificate.is_dir():
         certificate /= CERTIFICATE
@@ -231,10 +241,15 @@ def verify(
             f"--labels {labels} does not belong to {certificate}, which holds no labels to check"
         )
     differences = verify_text(text, source, labels)
+    differences += _of_folder(certificate, text, differences)
+    differences += _of_models(certificate, text, source, inputs, release, models or [])
     believed = unverified(text, labels)
     count = f"{document['num_inputs']} inputs" if "num_inputs" in document else "bounds on a cost"
     holds = "does not hold" if differences else f"every number holds ({count})"
-    told = f"not verified without --labels: {', '.join(believed)}"
+    given = () if inputs or not document.get("models_sha256") else ("scores",)
+    kinds = (("without --labels", believed), ("without --inputs", given))
+    told = "; ".join(f"not verified {how}: {', '.join(items)}" for how, items in kinds if items)
+    believed += given
     but = f"{';' if differences else ' but these,'} {told}"
     reasons = document["reasons"] if isinstance(document["reasons"], list) else []  # a file may hold anything
     heuristic = ["it is heuristic, not a proof, because:", *(f"  - {one}" for one in reasons)]
@@ -252,6 +267,44 @@ def verify(
     )
     if differences:
         raise typer.Exit(1)
+
+
+def _of_folder(path: Path, text: bytes, before: tuple[str, ...]) -> tuple[str, ...]:
+    """What beside a certificate that holds is of another training."""
+    from fedproof.serving.beside import contradictions
+
+    if before or source_of(parse(text)) != "scores":
+        return ()
+    return contradictions(loads(text), path.parent, path)
+
+
+def _of_models(
+    path: Path, text: bytes, scores: Path, inputs: Path | None, release: Path | None, models: list[Path]
+) -> tuple[str, ...]:
+    """What does not hold of the scores, computed again from what gave them; nothing without inputs."""
+    given = [f"--{name}" for name, one in (("release", release), ("models", models)) if one]
+    if inputs is None:
+        if given:
+            raise ValueError(f"{given[0]} needs --inputs, from which scores are computed again")
+        return ()
+    if len(given) > 1:
+        raise ValueError("--release and --models: a certificate is about one of the two")
+    from fedproof.serving import scores_differ
+
+    known, beside = loads(text), path.parent / RELEASE
+    if not given and known.settings.exact:
+        release = beside
+    if not given and release is None and not (path.parent / CONFIG).exists():
+        models = [path.parent / MODELS]
+    return scores_differ(
+        known,
+        read_array(scores),
+        np.asarray(read_array(inputs, name="inputs")),
+        release=release,
+        models=models,
+        folder=path.parent,
+        named=path,
+    )
 
 
 def _source(certificate: Path, name: str, given: dict[str, Path | None]) -> Path:
@@ -274,6 +327,9 @@ def report(
     figures: Annotated[
         Path | None, typer.Option(help="Also draw the figures here, with the rows behind each as CSV.")
     ] = None,
+    scores: Annotated[
+        Path | None, typer.Option(help="Of a certificate's file: its scores; default scores.npy beside it.")
+    ] = None,
     private: Annotated[
         bool,
         typer.Option(
@@ -282,22 +338,28 @@ def report(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Write the page of a run or a certificate, and its figures."""
+    """Write the page of a run or a certificate, and its figures.
+
+    Every number is derived again from the scores.
+    """
     from fedproof.report.certificate_page import certificate_charts, certificate_in, write_certificate_report
     from fedproof.report.chart import write_charts
-    from fedproof.report.run_data import read_certificate, write_figures
+    from fedproof.report.run_data import write_figures
     from fedproof.report.run_page import write_report
+    from fedproof.serving.beside import read_certificate
 
     if not folder.exists():
         raise ValueError(f"{folder}: there is no such file or folder")
     alone = certificate_in(folder)
     if alone is not None and private:
         raise ValueError(f"--private: {alone} is a certificate alone, it holds no norms or clipped shares")
+    if alone is None and scores is not None:
+        raise ValueError(f"--scores: {folder} is the folder of a run, whose scores lie in it")
     if alone is None:
         page = write_report(folder, private=private)
         drawn = write_figures(folder, figures) if figures else ()
     else:
-        page = write_certificate_report(folder)
+        page = write_certificate_report(folder, scores)
         drawn = write_charts(certificate_charts(read_certificate(alone)), figures) if figures else ()
     answer({"report": str(page), "figures": list(map(str, drawn))}, page, *drawn, json=json)
 

@@ -30,11 +30,13 @@ from fedproof.config import Config, load_config, parse_config, validated
 from fedproof.files import read_text, replace_file
 from fedproof.folder import NOTICE, OBSERVED, read_config
 from fedproof.summary import RunSummary
-from fedproof.threat import changed_in_words
+from fedproof.threat import Relation, changed_in_words
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from fedproof.certificates import Certificate
+    from fedproof.certificates.comparison import Curve
     from fedproof.pretrain import Pretrained
 
 _LARGE = 1000  # beyond any pixel, standardised number or feature of an encoder
@@ -118,12 +120,12 @@ def _execute(config: Config, out: Path, *, resume: bool, engine: str, device: st
     with progress_bars() as progress:
         result = experiment.run(config, out, resume=resume, engine=engine, device=device, progress=progress)
         progress("report", 0, 1)
-        write_report(out, federation=result.federation)
+        write_report(out, federation=result.federation, curves=result.curves)
         progress("report", 1, 1)
     if json:
         print_json(result.summary.document())
     else:
-        show(result.summary, out)
+        show(result.summary, out, result.curves)
         _doubt_features(result.federation.features)
     return cast(RunSummary, result.summary)
 
@@ -147,7 +149,7 @@ def training() -> Any:
     return experiment
 
 
-def show(summary: RunSummary, out: Path) -> None:
+def show(summary: RunSummary, out: Path, curves: "tuple[Curve, ...] | None" = None) -> None:
     """A run for people."""
     from fedproof.report.run_data import read_run
     from fedproof.report.sections import advice, needs_advice
@@ -177,7 +179,7 @@ def show(summary: RunSummary, out: Path) -> None:
         say(f"every ε is for one {unit} {changed_in_words(summary.epsilon_relation)}")
     if summary.epsilon_unproved is not None:
         say(f"the paper's ε is as published, and no bound here: {summary.epsilon_unproved}")
-    limits = advice(read_run(out, pictures=False)) if needs_advice(summary) else ()
+    limits = advice(read_run(out, pictures=False, curves=curves)) if needs_advice(summary) else ()
     if limits:
         say("why so little is certified, and what to try:", *(f"  - {sentence}" for sentence in limits))
     if summary.secure_noise:
@@ -286,20 +288,20 @@ def predict(
     That is the number of poisoned units that provably cannot change the label.
     """
     from fedproof.certificates.scores import read_array
+    from fedproof.serving import answers
 
-    training()
-    from fedproof.serving import predict as serve
-
-    certificate = serve(folder, np.asarray(read_array(inputs, name="inputs")), device=device)
+    certificate, remarks = answers(folder, np.asarray(read_array(inputs, name="inputs")), device=device)
     prediction, size = list(certificate.prediction), list(certificate.certified_size)
     if json:
         print_json(
             {
                 "prediction": prediction,
                 "certified_size": size,
+                "threat": {"unit": certificate.threat.unit, "relation": certificate.threat.relation},
                 "failure_probability": certificate.failure_probability,
                 "reasons": list(certificate.reasons),
                 "assumptions": list(certificate.assumptions),
+                "remarks": list(remarks),
                 "sound": certificate.sound,
             }
         )
@@ -310,8 +312,23 @@ def predict(
     ]
     print_table(f"{len(rows)} inputs", ("input", "label", "certified size"), rows)
     say_soundness(certificate.sound, certificate.reasons)
+    say(_what_sizes_are(certificate), *remarks)
     if not certificate.settings.certain:
         say("sizes are for inputs that nobody chose after seeing the models, or what they score")
+
+
+def _what_sizes_are(certificate: "Certificate") -> str:
+    """Against whom sizes hold, and how sure that is."""
+    from fedproof.report.words import covered, how_sure
+
+    threat, settings = certificate.threat, certificate.settings
+    done = "join" if threat.relation == Relation.JOIN else "are replaced"
+    chance = covered(certificate.failure_probability, settings.bound)
+    sure = "means are taken as exact" if chance is None else how_sure(chance)
+    whom = (
+        "" if settings.certain else " for all inputs together" if settings.simultaneous else " for each input"
+    )
+    return f"sizes are numbers of {threat.unit}s that {done}: {sure}{whom}"
 
 
 def bench(

@@ -266,6 +266,20 @@ class Config(Section):
             declared_by="mechanism.population" if named else "data.users",
         ).build()
 
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Which certificate, and how sure: what `certify` is asked for."""
+        section = self.certificate
+        return {
+            "method": section.method,
+            "rule": section.rule,
+            "bound": section.bound,
+            "failure_probability": section.failure_probability,
+            "simultaneous": section.simultaneous,
+            "max_size": section.max_size,
+            "delta": self.mechanism.delta,
+        }
+
     def to_toml(self) -> str:
         """The configuration with every default, as a file that gives the same configuration again."""
         return tomli_w.dumps(_without_none(self.document()))

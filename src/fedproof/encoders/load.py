@@ -13,11 +13,11 @@ from fedproof.data import PathLike, text
 from fedproof.data.arrays import Arrays, Scaling, Source, frozen
 from fedproof.encoders.encoder import Cache, Inputs, cache_beside, encode
 from fedproof.encoders.named import encoder_named
-from fedproof.encoders.projection import Neighbourhood, Projection, neighbourhood_of, projection_of
 from fedproof.federation import EncodedBy, Federation
 from fedproof.progress import Progress, silent
+from fedproof.projection import PublicMap, View, neighbourhood_of, projection_of, range_of
 
-PROJECTIONS: Mapping[str, Callable[[NDArray[np.generic], int], Projection | Neighbourhood]] = {
+PROJECTIONS: Mapping[str, Callable[[NDArray[np.generic], int], PublicMap]] = {
     "principal": projection_of,
     "spectral": neighbourhood_of,
     "both": partial(neighbourhood_of, beside=True),
@@ -135,7 +135,12 @@ def encoded(name: str, cache: Cache, device: str, progress: Progress, source: So
     inputs = Inputs(name=source.name, parts=tuple(parts), top=top)
     encoder = encoder_named(name, inputs, vectors, device=device)
     features, test_features, *public = map(frozen, encode(encoder, inputs, cache, progress=progress))
-    by = EncodedBy(name=name, weights_sha256=encoder.weights_sha256, public=len(public[0]) if public else 0)
+    by = EncodedBy(
+        name=name,
+        version=encoder.version,
+        weights_sha256=encoder.weights_sha256,
+        public=len(public[0]) if public else 0,
+    )
     others: dict[str, Any] = {"vectors": None, "encoded_by": by}
     if isinstance(source, Arrays):
         others |= {"encoding": None, "test_texts": source.test_features if inputs.texts else None}
@@ -144,28 +149,36 @@ def encoded(name: str, cache: Cache, device: str, progress: Progress, source: So
     return replace(source, features=features, test_features=test_features, **others)
 
 
-def seen(inputs: NDArray[np.generic], *, device: str = "cpu", **options: Any) -> NDArray[np.float32]:
-    """New inputs as the models of a federation see them, which was loaded with the same `options` of `load`.
+def seen(
+    inputs: NDArray[np.generic],
+    view: View,
+    *,
+    data_dir: PathLike | None = None,
+    vectors: PathLike | None = None,
+    device: str = "cpu",
+) -> NDArray[np.generic]:
+    """New inputs as published (pixels from 0 to 1 or bytes, texts, or numbers), as they enter the view's map.
 
-    They are as published: pixels from 0 to 1 or bytes, or texts; without an encoder numbers as in the data.
+    Without an encoder they are that already. No data are read, but for the vectors of words of an encoder of
+    texts.
+
+    Raises:
+        ValueError: the encoder here is another than that of the view.
     """
-    chosen = options.get("encoder")
-    known = load(**options | {"project": None, "projection": "principal"}, device=device)
-    features: NDArray[np.generic] = inputs
-    if chosen is not None:
-        top = 255.0 if inputs.dtype == np.uint8 else None
-        given = Inputs(name="inputs", parts=(inputs,), top=top)
-        encoder = encoder_named(chosen, given, known.vectors, device=device)
-        (features,) = encode(encoder, given, cache_beside(options.get("data_dir")))
-    kept, public = options.get("project"), known.public_features
-    if kept is None or public is None:
-        return np.asarray(features, dtype=np.float32)
-    if features.ndim < 2 or features[0].size != public[0].size:
-        shape = ", ".join(map(str, public.shape[1:]))
+    if view.encoder is None:
+        return inputs
+    inputs = inputs.astype(object) if inputs.dtype.kind == "U" else inputs  # texts
+    top = 255.0 if inputs.dtype == np.uint8 else None
+    given = Inputs(name="inputs", parts=(inputs,), top=top)
+    words = text.find_encoding(data.data_folder(data_dir), vectors, text.LENGTH) if given.texts else None
+    encoder = encoder_named(view.encoder, given, words, device=device)
+    if (encoder.version, encoder.weights_sha256) != (view.version, view.weights_sha256):
         raise ValueError(
-            f"inputs have shape {inputs.shape}, must be (inputs, {shape}), or as models see them"
+            f"encoder = {view.encoder!r} here has version {encoder.version} and weights with sha256 "
+            f"{encoder.weights_sha256}, must have version {view.version} and {view.weights_sha256}"
         )
-    return PROJECTIONS[options.get("projection", "principal")](public, kept)(features)
+    (features,) = encode(encoder, given, cache_beside(data_dir))
+    return features
 
 
 def projected(federation: Federation, kept: int, name: str = "principal") -> Federation:
@@ -187,6 +200,11 @@ def projected(federation: Federation, kept: int, name: str = "principal") -> Fed
         test_features=frozen(projection(federation.test_features)),
         public_features=frozen(projection(public)),
         encoded_by=replace(
-            federation.encoded_by or EncodedBy(public=len(public)), project=kept, projection=name
+            federation.encoded_by or EncodedBy(public=len(public)),
+            project=kept,
+            projection=name,
+            map=projection,
+            shape=public.shape[1:],
+            range=range_of(public),
         ),
     )

@@ -23,11 +23,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof import check
+from fedproof.digests import of_all
 from fedproof.ensemble import store
 from fedproof.ensemble.fingerprints import engine_version, fingerprint
 from fedproof.ensemble.memory import part_size_for
 from fedproof.ensemble.task import Task
 from fedproof.ensemble.train import shared_by_replicas, train_replicas
+from fedproof.mechanisms import Mechanism
+from fedproof.mechanisms.codec import describe
 from fedproof.progress import Tally
 
 _RETRIES = 3
@@ -66,6 +69,11 @@ class Ensemble:
         """Diagnostics `(replicas, rounds)` of all replicas, see `RoundReport`."""
         found = [store.read_diagnostics(self.folder, part) for part in self.parts]
         return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+
+    def sha256(self, mechanism: Mechanism) -> str:
+        """The digest of all models, in their order, and of what made them."""
+        each = chain.from_iterable(store.digests_of(self.folder, part) for part in self.parts)
+        return of_all(describe(mechanism), each)
 
     def round_rows(self) -> list[dict[str, Any]]:
         """Mean over the replicas of what happened in each round."""

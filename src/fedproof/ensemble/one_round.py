@@ -51,7 +51,9 @@ def release(task: Task, keep: list[Integers] | None = None, *, engine: str = "lo
         keep.extend(vectors for begin in sorted(added) for vectors in added[begin])
     if mechanism.noise_multiplier and mechanism.honest is None:
         add_noise(mechanism, total, private_numbers(task.seed, Purpose.NOISE, 0, secure=task.secure_noise))
-    return Release(mechanism=mechanism, total=total, anchors=anchors_of(task, mechanism))
+    return Release(
+        mechanism=mechanism, total=total, anchors=anchors_of(task, mechanism), view=task.federation.view
+    )
 
 
 def _spans(task: Task, engine: str) -> list[range]:

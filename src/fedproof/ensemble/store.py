@@ -19,6 +19,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from fedproof import check
+from fedproof.digests import of_each
 from fedproof.ensemble.train import Replicas
 from fedproof.files import MAX_BYTES, opened, parse_json, read_npz, read_whole, replace_file
 
@@ -135,6 +136,11 @@ def read_models(folder: Path, part: Part) -> dict[str, Tensor]:
         return load_tensors(read_whole(path, MAX_BYTES))
     except SafetensorError as error:
         raise ValueError(f"{path}: not a whole safetensors file ({check.one_line(error)})") from error
+
+
+def digests_of(folder: Path, part: Part) -> list[str]:
+    """The digest of each model of a finished part."""
+    return of_each({name: values.numpy() for name, values in read_models(folder, part).items()})
 
 
 def _arrays(folder: Path, part: Part) -> dict[str, NDArray[Any]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof.aggregation.rule import alone
-from fedproof.arrays import votes_of
+from fedproof.arrays import replica_accuracies
 from fedproof.ensemble.memory import Sizes, halved, shared_fits, sizes_for
 from fedproof.ensemble.task import (
     Task,
@@ -252,27 +252,6 @@ def _filled(places: NDArray[np.int64]) -> NDArray[np.int64]:
         return places
     filler = np.where(real[:LANES], places[:LANES], np.resize(places[real], LANES))  # no lane grows long
     return np.where(real, places, np.resize(filler, len(places)))
-
-
-def replica_accuracies(scores: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Share of the inputs that each replica of scores (replicas, inputs, classes) labels correctly.
-
-    Some replicas after the others: scores may lie in a file that is larger than the memory.
-    """
-    parts = [scores[begin : begin + 32] for begin in range(0, len(scores), 32)]
-    return np.concatenate([(part.argmax(axis=-1) == labels).mean(axis=1) for part in parts])
-
-
-def ensemble_accuracy(
-    scores: NDArray[np.floating], labels: NDArray[np.int64], *, votes: bool = False
-) -> float:
-    """Share of the inputs that the mean confidence, or the `votes`, of all replicas label correctly.
-
-    >>> ensemble_accuracy(np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.2, 0.8], [0.3, 0.7]]]), np.array([0, 1]))
-    1.0
-    """
-    means = (votes_of(scores) if votes else scores).mean(axis=0, dtype=np.float64)
-    return float(np.mean(means.argmax(axis=1) == labels))
 
 
 def _setting(task: Task, sizes: Sizes, cores: int) -> Setting:

@@ -7,43 +7,48 @@ from pathlib import Path
 from fedproof.accounting.ledger import Ledger, load_ledger
 from fedproof.certificates import Certificate
 from fedproof.certificates.soundness import executed, unmet
+from fedproof.folder import CERTIFICATE, CONFIG, LABELS, LEDGER, SCORES
 from fedproof.mechanisms import Queries
 from fedproof.report.chart import Chart
 from fedproof.report.page import Markup, join, note, section, soundness_box, tag, write_page
-from fedproof.report.run_data import accuracy_chart, read_certificate, sizes_chart
+from fedproof.report.run_data import accuracy_chart, sizes_chart
 from fedproof.report.run_page import accuracy, checks, classes, granted, header, size_tile, sizes, tile
 from fedproof.report.sections import epsilons, moved, published
 from fedproof.report.words import claim, covered, percent, plural, rounded_up
+from fedproof.serving.beside import check_follows, read_certificate
 from fedproof.threat import changed_in_words
-
-_FILE, _LEDGER = "certificate.json", "ledger.json"
 
 
 def certificate_in(path: Path) -> Path | None:
     """The certificate's file, if `path` is one or a folder with one that `fedproof run` did not make."""
     if path.is_file():
         return path
-    found = path / _FILE
-    return found if found.is_file() and not (path / "config.toml").exists() else None
+    found = path / CERTIFICATE
+    return found if found.is_file() and not (path / CONFIG).exists() else None
 
 
-def write_certificate_report(path: Path) -> Path:
+def write_certificate_report(path: Path, scores: Path | None = None) -> Path:
     """Write `report.html` into a folder with a certificate, or the page of a certificate's file beside it.
 
-    A ledger in the same folder, as Flower's strategy keeps one, says what was spent on privacy.
+    Everything is derived again from the `scores`, which by default lie beside it, as may labels. A ledger in
+    the same folder, as Flower's strategy keeps one, says what was spent on privacy.
 
     Raises:
-        ValueError: not a certificate, or an altered one; the message names the file.
+        ValueError: not a certificate, or one that does not follow from what lies beside it; the message names
+            the files.
     """
-    file = path / _FILE if path.is_dir() else path
+    file = path / CERTIFICATE if path.is_dir() else path
     page = path / "report.html" if path.is_dir() else path.with_suffix(".html")
     if page == file:
         raise ValueError(f"{file}: a certificate may not be called .html, its page is; call it .json")
-    ledger = file.parent / _LEDGER
+    certificate = read_certificate(file)
+    labels = file.with_name(LABELS) if certificate.labels and file.with_name(LABELS).is_file() else None
+    check_follows(certificate, file, scores or file.with_name(SCORES), labels)
+    ledger = file.with_name(LEDGER)
     spent = load_ledger(ledger) if ledger.is_file() else None
-    labels = " --labels labels.npy" if file.with_name("labels.npy").is_file() else ""
-    command = f"fedproof verify {file.name} --scores scores.npy{labels}"
-    return write_certificate_page(read_certificate(file), page, command=command, ledger=spent)
+    told = f" --labels {LABELS}" if labels else ""
+    command = f"fedproof verify {file.name} --scores {(scores or Path(SCORES)).name}{told}"
+    return write_certificate_page(certificate, page, command=command, ledger=spent)
 
 
 def write_certificate_page(
@@ -141,7 +146,7 @@ def _privacy(ledger: Ledger, certificate: Certificate) -> Markup:
     mechanism, counted = certificate.mechanism, Queries(queries=ledger.queries)
     by_users = mechanism is not None and mechanism.honest is not None
     told = f"{certificate.threat.unit}{moved(mechanism if by_users else counted)}"
-    about = f"δ = {ledger.delta:g}, for one {told}, as {_LEDGER} has it. "
+    about = f"δ = {ledger.delta:g}, for one {told}, as {LEDGER} has it. "
     about += f"Every ε is rounded up.{published(counted)}"
     if by_users:
         spent = epsilons(ledger.epsilon, ledger.epsilon, None)

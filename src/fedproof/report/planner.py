@@ -18,7 +18,6 @@ from fedproof.certificates.planning import certifies
 from fedproof.mechanisms import Mechanism, Query
 from fedproof.report.page import Markup, bullets, data_block, details, join, section, table, tag, void
 from fedproof.report.run_data import RunData
-from fedproof.report.run_files import scores_in
 from fedproof.report.words import chosen_size, number, percent, plural
 from fedproof.threat import Relation, ThreatModel
 
@@ -96,10 +95,7 @@ def typical_confidences(run: RunData, certificate: Certificate) -> tuple[float, 
     if certificate.top_lower is not None and certificate.rival_upper is not None:
         tops, rivals = np.array(certificate.top_lower), np.array(certificate.rival_upper)
     else:
-        scores = scores_in(run.folder, certificate)
-        if scores is None:
-            return 0.0, 0.0
-        tops, rivals = _means(scores)
+        tops, rivals = _means(run.scores)
     gaps = tops - rivals
     decided = np.flatnonzero(gaps > 0)
     if not decided.size:
@@ -222,7 +218,7 @@ def _method(run: RunData, size: int, now: float) -> Iterator[str]:
     assert run.certificate is not None
     if run.certificate.settings.method is not Method.PAPER:
         return
-    then = _at(run, "mean", run.config.threat.relation.value, sure=True, size=size)
+    then = _at(run, Method.MEAN, run.config.threat.relation, sure=True, size=size)
     if then is not None and then > now:
         yield (
             f'certificate.method = "mean" certifies {percent(then)} instead of {percent(now)} at '
@@ -231,10 +227,10 @@ def _method(run: RunData, size: int, now: float) -> Iterator[str]:
 
 
 def _replicas(run: RunData, size: int, now: float) -> Iterator[str]:
-    """More replicas, up to what infinitely many would give; known for the methods in `metrics.csv` alone."""
+    """More replicas, up to what infinitely many would give; known for the methods that are compared alone."""
     assert run.certificate is not None
     method = run.certificate.settings.method
-    relation = "" if method is Method.PAPER else run.config.threat.relation.value
+    relation = None if method is Method.PAPER else run.config.threat.relation
     then = _at(run, method, relation, sure=False, size=size)
     if then is not None and then > now:
         yield (
@@ -267,15 +263,15 @@ def _abstained(run: RunData) -> Iterator[str]:
         )
 
 
-def _at(run: RunData, method: str, relation: str, *, sure: bool, size: int) -> float | None:
-    """Certified accuracy at a size in `metrics.csv`; None if that curve is not there."""
-    rows = [
-        row
-        for row in run.metrics
-        if (row["method"], row["relation"], bool(row["failure_probability"])) == (method, relation, sure)
-    ]
-    found = (float(row["certified_accuracy"]) for row in rows if int(row["size"]) == size)
-    return next(found, 0.0) if rows else None
+def _at(run: RunData, method: Method, relation: Relation | None, *, sure: bool, size: int) -> float | None:
+    """Certified accuracy at a size by one of the other curves; None if that curve is not there."""
+    wanted = (method, relation, sure)
+    found = (
+        curve.at(size)
+        for curve in run.curves
+        if (curve.method, curve.relation, bool(curve.failure_probability)) == wanted
+    )
+    return next(found, None)
 
 
 def _planner(plan: Plan, run: RunData) -> tuple[Markup, Markup]:

@@ -5,19 +5,28 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedproof import data
 from fedproof.accounting import account
-from fedproof.certificates import Certificate, Method, Rule, loads
+from fedproof.arrays import Integers, ensemble_accuracy, replica_accuracies
+from fedproof.certificates import Certificate, Method, Rule
+from fedproof.certificates.comparison import Curve, other_ways
+from fedproof.certificates.rules import labels_at_once
+from fedproof.certificates.scores import check_labels, read_array
+from fedproof.certificates.soundness import unmet
 from fedproof.config import Config
 from fedproof.federation import Federation
-from fedproof.files import RESULTS, read_whole
-from fedproof.folder import ROUNDS, read_config
+from fedproof.folder import CERTIFICATE, CONFIG, LABELS, ROUNDS, SCORES, read_config
 from fedproof.mechanisms import Mechanism, Releases, is_private
 from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, write_charts
-from fedproof.report.run_files import Row, metrics_in, rounds_in
+from fedproof.report.run_files import Row, rounds_in
 from fedproof.report.words import chosen_size, covered, how_sure, percent, plural
-from fedproof.summary import RunSummary, check_agrees, read_summary
+from fedproof.serving.beside import check_config, check_follows, read_certificate
+from fedproof.summary import RunSummary, of_certificate, read_summary
 from fedproof.threat import Relation
 
 
@@ -25,15 +34,18 @@ from fedproof.threat import Relation
 class RunData:
     """A finished run: `certificate` is None where nothing is certified, `federation` where it is not here.
 
-    `metrics` are rows of the certified-accuracy curves, `rounds` those of a file that ε does not cover.
+    All numbers follow from the certificate, the scores, the labels and the configuration that the certificate
+    names. `rounds` and `measured` (what it took) do not: they are the word of whoever trained.
     """
 
     folder: Path
     config: Config
     summary: RunSummary
     certificate: Certificate | None
-    metrics: tuple[Row, ...]
+    scores: NDArray[np.floating]
+    curves: tuple[Curve, ...]
     rounds: tuple[Row, ...]
+    measured: RunSummary | None
     federation: Federation | None
 
     @property
@@ -41,11 +53,8 @@ class RunData:
         """Names of the classes: those of the data, else their numbers."""
         if self.federation is not None:
             return self.federation.class_names
-        if self.summary.class_names is not None:
-            return self.summary.class_names
         known = self.config.data.classes
-        count = self.certificate.num_classes if self.certificate else 0
-        return tuple(map(str, known if known is not None else range(count)))
+        return tuple(map(str, known if known is not None else range(self.scores.shape[2])))
 
     @property
     def mechanism(self) -> Mechanism | None:
@@ -58,41 +67,113 @@ class RunData:
         return self.config.threat.unit.value
 
 
-def read_run(folder: Path, federation: Federation | None = None, *, pictures: bool = True) -> RunData:
+def read_run(
+    folder: Path,
+    federation: Federation | None = None,
+    *,
+    pictures: bool = True,
+    private: bool = False,
+    curves: tuple[Curve, ...] | None = None,
+) -> RunData:
     """The files of a finished run, and with `pictures` its data, where they are there.
 
-    The `federation` may be loaded already. Inputs are wanted as people see them: encoded ones are loaded
-    again without their encoder. A function of the user's (`module:function`) is not called: looking at a run
-    runs no code.
+    What they say is derived again from the scores, unless the run has just ended: then its `curves` are
+    given. The `federation` may be loaded already. Inputs are wanted as people see them: encoded ones are
+    loaded again without their encoder. A function of the user's (`module:function`) is not called: looking at
+    a run runs no code. What is `private` is for whoever trained alone, and has to be believed.
 
     Raises:
-        ValueError: not the directory of a finished run, or its files do not agree; the message names the
-            file.
+        ValueError: not the directory of a finished run, or its files do not follow from each other; the
+            message names them.
     """
-    summary = read_summary(folder)
     config = read_config(folder)
-    path = folder / "certificate.json"
+    path = folder / CERTIFICATE
     certificate = read_certificate(path) if path.is_file() else None
-    check_agrees(summary, certificate, folder)
+    if certificate is not None and curves is None:
+        check_run(certificate, config, folder)
+    scores, labels = _finished(folder)
+    if certificate is None:
+        curves = ()
+    elif curves is None:
+        chance, delta = config.certificate.failure_probability, config.mechanism.delta
+        curves = other_ways(certificate, scores, labels, delta=delta, failure_probability=chance)
     if pictures and (federation is None or federation.encoded):
         federation = _load(config) or federation
+    federation = _matching(federation, labels, scores.shape[2])
     return RunData(
         folder=folder,
         config=config,
-        summary=summary,
+        summary=_summary(config, certificate, scores, labels, curves, federation),
         certificate=certificate,
-        metrics=metrics_in(folder / "metrics.csv"),
-        rounds=rounds_in(folder / ROUNDS),
-        federation=_matching(federation, certificate),
+        scores=scores,
+        curves=curves,
+        rounds=rounds_in(folder / ROUNDS) if private else (),
+        measured=read_summary(folder) if private else None,
+        federation=federation,
     )
 
 
-def read_certificate(path: Path) -> Certificate:
-    """The certificate of a file; ValueError that names the file if it is none."""
+def check_run(certificate: Certificate, config: Config, folder: Path) -> None:
+    """Raise ValueError unless a run's files follow from each other: the first that does not is named."""
+    path = folder / CERTIFICATE
+    check_config(certificate, config, folder / CONFIG, path)
+    if certificate.models_sha256 is None:
+        raise ValueError(f"{path}: models_sha256 is missing, every run names its models")
+    labels = None if certificate.labels is None else folder / LABELS
+    check_follows(certificate, path, folder / SCORES, labels)
+
+
+def _finished(folder: Path) -> tuple[NDArray[np.floating], Integers]:
+    """Scores and labels of a finished run, whose certificate says whether they are the right ones."""
+    for name in (SCORES, LABELS):
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder}: there is no {name}; finish the run with --resume")
+    scores = read_array(folder / SCORES)
+    if scores.dtype.kind != "f" or scores.ndim != 3 or not scores.size:
+        raise ValueError(
+            f"{folder / SCORES}: holds {scores.dtype} {scores.shape}, must hold confidences "
+            "(replicas, inputs, classes)"
+        )
     try:
-        return loads(read_whole(path, RESULTS))
+        return scores, check_labels(read_array(folder / LABELS, name="labels"), *scores.shape[1:])
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{folder / LABELS}: {error}") from error
+
+
+def _summary(
+    config: Config,
+    certificate: Certificate | None,
+    scores: NDArray[np.floating],
+    labels: Integers,
+    curves: tuple[Curve, ...],
+    federation: Federation | None,
+) -> RunSummary:
+    """The headline numbers, as a run writes them, but for what only the run has seen."""
+    found: dict[str, Any] = {"accuracy": ensemble_accuracy(scores, labels), "sound": False, "reasons": ()}
+    if certificate is not None:
+        settings, section = certificate.settings, config.certificate
+        found |= of_certificate(certificate, curves, config.mechanism.delta, settings.caveats)
+        found["remedies"] = tuple(caveat.remedy for caveat in unmet(certificate))
+        mechanism, wished = certificate.mechanism, section.collective
+        assert mechanism is not None, "checked with the configuration"
+        limits: dict[str, Any] = {"rule": settings.rule, "seconds": section.collective_seconds}
+        found["collective"] = labels_at_once(mechanism, certificate.threat, scores, wished, **limits)
+    return RunSummary(
+        data=config.data.name if federation is None else federation.name,
+        users=_declared_users(config, certificate),
+        inputs=len(labels),
+        replicas=len(scores),
+        replica_accuracy=float(replica_accuracies(scores, labels).mean()),
+        secure_noise=config.ensemble.secure_noise,
+        **found,
+    )
+
+
+def _declared_users(config: Config, certificate: Certificate | None) -> int | None:
+    """How many users there are, where that is declared; no certificate says how many there happened to be."""
+    section, mechanism = config.data, certificate.mechanism if certificate else None
+    dealt = section.users or data.default_users(section.name, section.partition)
+    return dealt or (mechanism.sampling.drawn_from if mechanism is not None else None)
 
 
 def _load(config: Config) -> Federation | None:
@@ -104,12 +185,11 @@ def _load(config: Config) -> Federation | None:
         return None
 
 
-def _matching(federation: Federation | None, certificate: Certificate | None) -> Federation | None:
-    """The federation if its test inputs are those of the certificate."""
-    if federation is None or certificate is None or certificate.labels is None:
-        return federation
-    same = tuple(federation.test_labels.tolist()) == certificate.labels
-    return federation if same and federation.num_classes == certificate.num_classes else None
+def _matching(federation: Federation | None, labels: Integers, num_classes: int) -> Federation | None:
+    """The federation if its test inputs are those of the run."""
+    if federation is None or federation.num_classes != num_classes:
+        return None
+    return federation if np.array_equal(federation.test_labels, labels) else None
 
 
 # --- class by class -----------------------------------------------------------------------------------------
@@ -155,8 +235,6 @@ def class_rows(certificate: Certificate, names: tuple[str, ...], size: int) -> l
 _FEWEST_ROUNDS = 4
 _MOST_ROUNDS = 12  # ε after each of so many rounds; of more, evenly spaced ones
 
-_Key = tuple[str, str, str]
-
 
 def write_figures(folder: Path, destination: Path) -> tuple[Path, ...]:
     """Every figure of a finished run as PNG, PDF, SVG and CSV in `destination`; return the files.
@@ -175,17 +253,17 @@ def run_charts(run: RunData) -> Iterator[Chart]:
     if run.certificate is None:
         return
     if run.certificate.labels is not None:
-        yield accuracy_chart(run.certificate, run.metrics)
+        yield accuracy_chart(run.certificate, run.curves)
     yield sizes_chart(run.certificate)
     rounds = rounds_chart(run, spent_after(run, run.certificate))
     if rounds is not None:
         yield rounds
 
 
-def accuracy_chart(certificate: Certificate, metrics: tuple[Row, ...] = ()) -> Chart:
-    """Certified accuracy over the number of poisoned units, for every way of certifying in `metrics`."""
+def accuracy_chart(certificate: Certificate, curves: tuple[Curve, ...] = ()) -> Chart:
+    """Certified accuracy over the number of poisoned units, by this certificate and by other `curves`."""
     curve, unit = certificate.curve or (), certificate.threat.unit
-    lines = [_own_line(certificate), *_other_lines(metrics, certificate)]
+    lines = [_own_line(certificate), *_other_lines(curves, certificate)]
     size = chosen_size(certificate.headline["certified_accuracy"])
     return Chart(
         name="certified-accuracy",
@@ -218,8 +296,8 @@ def _own_line(certificate: Certificate) -> Line:
     )
 
 
-def _tone(method: str, relation: str) -> Tone:
-    """A colour for each way of certifying; those that `metrics.csv` does not compare have that of text."""
+def _tone(method: str, relation: str | None) -> Tone:
+    """A colour for each way of certifying; those that are not compared have that of text."""
     if method not in (Method.PAPER, Method.MEAN):
         return Tone.INK
     if method == Method.PAPER:
@@ -227,45 +305,36 @@ def _tone(method: str, relation: str) -> Tone:
     return Tone.GREEN if relation == Relation.JOIN else Tone.BLUE
 
 
-def _other_lines(metrics: tuple[Row, ...], certificate: Certificate) -> Iterator[Line]:
-    """The other curves of `metrics.csv`, without the one that is the certificate's own."""
+def _other_lines(curves: tuple[Curve, ...], certificate: Certificate) -> Iterator[Line]:
+    """The other curves, those with confidence first, without the one that is the certificate's own."""
     settings = certificate.settings
-    failure = "" if settings.certain else str(settings.failure_probability)
-    own = (str(settings.method), str(settings.threat.relation), failure)
-    # The paper's relation is not written down; its curve uses Hoeffding's bound.
-    own_paper = ("paper", "", own[2])
-    for key, rows in _grouped(metrics).items():
-        same = settings.rule is Rule.PLURALITY and not settings.simultaneous
-        if (key == own and same) or (settings.method is Method.PAPER and key == own_paper):
+    own_chance = None if settings.certain else settings.failure_probability
+    own = (settings.method, settings.threat.relation, own_chance)
+    # The paper's curve has the relation of its accounting, and uses Hoeffding's bound.
+    own_paper = (Method.PAPER, None, own_chance)
+    usual = settings.rule is Rule.PLURALITY and not settings.simultaneous
+    for curve in sorted(curves, key=lambda curve: not curve.failure_probability):
+        key = (curve.method, curve.relation, curve.failure_probability)
+        if (key == own and usual) or (settings.method is Method.PAPER and key == own_paper):
             continue
-        twin = own[0] == key[0] and (own[1] == key[1] or key[0] == "paper")
-        yield _line(key, rows, settings.threat.unit, named=not key[2] and not twin)
+        twin = own[0] == key[0] and (own[1] == key[1] or key[0] == Method.PAPER)
+        yield _line(curve, settings.threat.unit, named=not curve.failure_probability and not twin)
 
 
-def _line(key: _Key, rows: list[Row], unit: str, *, named: bool) -> Line:
-    """A curve of `metrics.csv`; the outer one of each pair bears their name."""
-    method, relation, failure = key
-    words = {"join": f"{unit}s join", "replace": f"{unit}s replaced"}
-    sure = how_sure(float(failure)) if failure else "exact means"
-    sure = how_sure(0.0) if method in (Method.EXACT, Method.VOTE) else sure
-    name = "the paper" if method == "paper" else words[relation]
+def _line(curve: Curve, unit: str, *, named: bool) -> Line:
+    """One of the other curves; the outer one of each pair bears their name."""
+    words = {Relation.JOIN: f"{unit}s join", Relation.REPLACE: f"{unit}s replaced", None: "the paper"}
+    sure = how_sure(curve.failure_probability) if curve.failure_probability else "exact means"
+    sure = how_sure(0.0) if curve.method in (Method.EXACT, Method.VOTE) else sure
+    name = words[curve.relation]
     return Line(
         label=f"{name}, {sure}",
         short=name if named else "",
-        xs=[float(row["size"]) for row in rows],
-        ys=[float(row["certified_accuracy"]) for row in rows],
-        tone=_tone(method, relation),
-        dashed=not failure,
+        xs=range(len(curve.accuracy)),
+        ys=curve.accuracy,
+        tone=_tone(curve.method, curve.relation),
+        dashed=not curve.failure_probability,
     )
-
-
-def _grouped(metrics: tuple[Row, ...]) -> dict[_Key, list[Row]]:
-    """Rows by method, relation and failure probability; curves with confidence first."""
-    groups: dict[_Key, list[Row]] = {}
-    for row in metrics:
-        key = (row["method"], row["relation"], row["failure_probability"])
-        groups.setdefault(key, []).append(row)
-    return dict(sorted(groups.items(), key=lambda group: not group[0][2]))
 
 
 def sizes_chart(certificate: Certificate) -> Chart:

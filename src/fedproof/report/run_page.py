@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from fedproof.certificates import Bound, Certificate, Method
+from fedproof.certificates.comparison import Curve
 from fedproof.certificates.soundness import STATED
 from fedproof.federation import TESTS_OF_USERS, Federation
 from fedproof.folder import PRIVATE, ROUNDS, UNCOVERED
@@ -32,23 +33,32 @@ from fedproof.report.run_data import (
     sizes_chart,
     spent_after,
 )
-from fedproof.report.run_files import Row
 from fedproof.report.sections import advice, gallery, moved, privacy
 from fedproof.report.svg import figure
 from fedproof.report.words import duration, number, percent, plural, rounded_up
 from fedproof.threat import Relation
 
 
-def write_report(folder: Path, *, federation: Federation | None = None, private: bool = False) -> Path:
+def write_report(
+    folder: Path,
+    *,
+    federation: Federation | None = None,
+    private: bool = False,
+    curves: tuple[Curve, ...] | None = None,
+) -> Path:
     """Write `report.html` into a finished run's directory, from its files alone, and return its path.
 
-    The `federation` is for the gallery, where the caller has loaded it already. The page of `private` is
-    `private/report.html`, which also shows what ε does not cover: norms, clipped shares and cohorts.
+    All its numbers are derived from the certificate, the scores and labels, and the configuration that the
+    certificate names. The `federation` is for the gallery, where the caller has loaded it already, and the
+    `curves` are those of a run that has just ended: nothing is derived again then. The page of `private` is
+    `private/report.html`, which also shows what nobody can derive, and ε does not cover: norms, clipped
+    shares, cohorts, and what the run took.
 
     Raises:
-        ValueError: not the directory of a finished run, or what is private is not there.
+        ValueError: not the directory of a finished run, its files do not follow from each other, or what is
+            private is not there.
     """
-    run = read_run(folder, federation)
+    run = read_run(folder, federation, private=private, curves=curves)
     if private and not run.rounds:
         raise ValueError(f"{folder}: {ROUNDS} is not there")
     title = f"fedproof: {run.summary.data}"
@@ -70,7 +80,7 @@ def _parts(run: RunData, *, private: bool) -> Iterator[Markup]:
         yield note(f"This page must not be published: {TESTS_OF_USERS}.")
     yield little(run)
     if certificate is not None and labelled:
-        yield accuracy(certificate, run.metrics)
+        yield accuracy(certificate, run.curves)
     yield together(run)
     yield soundness(run)
     if certificate is not None:
@@ -91,7 +101,8 @@ def heading(run: RunData) -> Markup:
     """The result in words, whether it is a proof, and the numbers most asked for."""
     summary = run.summary
     trained = "one release" if summary.released else plural(summary.replicas, "replica")
-    counts = plural(summary.users, "user"), trained, plural(summary.inputs, "test input")
+    users = [] if summary.users is None else [plural(summary.users, "user")]
+    counts = *users, trained, plural(summary.inputs, "test input")
     about = " · ".join((summary.data, *counts))
     word = "Sound" if summary.sound else "Heuristic" if run.certificate else "No certificate"
     return header(words.headline(summary), about, tiles(run), word=word, sound=summary.sound)
@@ -126,7 +137,8 @@ def tiles(run: RunData) -> Iterator[Markup]:
     size, epsilon = summary.certified_size, summary.epsilon
     if size is None:
         return
-    share = f"of {plural(summary.users, 'user')}" if run.unit == "user" else "training instances"
+    users = f"of {plural(summary.users, 'user')}" if summary.users else "users"
+    share = users if run.unit == "user" else "training instances"
     yield size_tile(size.median, size.max, share)
     if epsilon is None or summary.ensemble_epsilon is None:
         yield tile("epsilon", "Privacy", "none", "no noise is added, so no ε is finite")
@@ -158,8 +170,8 @@ def tile(key: str, name: str, value: str, told: str) -> Markup:
 # --- what is certified, and may it be trusted ---------------------------------------------------------------
 
 
-def accuracy(certificate: Certificate, metrics: tuple[Row, ...] = ()) -> Markup:
-    """Certified accuracy over k, and how to read its curves; `metrics` are those of other ways to certify."""
+def accuracy(certificate: Certificate, curves: tuple[Curve, ...] = ()) -> Markup:
+    """Certified accuracy over k, and how to read its curves; `curves` are those of other ways to certify."""
     settings, unit = certificate.settings, certificate.threat.unit
     done = "join" if settings.threat.relation is Relation.JOIN else "are replaced"
     bound = "no confidence bound" if settings.bound is Bound.NONE else f"{settings.bound} bound"
@@ -170,10 +182,10 @@ def accuracy(certificate: Certificate, metrics: tuple[Row, ...] = ()) -> Markup:
         "the replicas as exact: what infinitely many replicas would certify. "
     )
     certain = "Nothing is estimated: all curves hold with certainty, for all inputs at once. "
-    reading = certain if settings.certain else dotted if metrics else ""
-    by_means = any(row["method"] == Method.MEAN for row in metrics) and settings.method is not Method.MEAN
+    reading = certain if settings.certain else dotted if curves else ""
+    by_means = any(curve.method == Method.MEAN for curve in curves) and settings.method is not Method.MEAN
     others = f" Curves “{unit}s replaced” and “{unit}s join”: mean confidences alone." if by_means else ""
-    chart = accuracy_chart(certificate, metrics)
+    chart = accuracy_chart(certificate, curves)
     remark = note(f"{reading}This certificate: {how}.{others}")
     return section("accuracy", chart.title, figure(chart, remark=remark))
 
@@ -275,11 +287,13 @@ def _rounds(run: RunData, spent: dict[int, dict[str, float]]) -> Markup:
 
 
 def _cost(run: RunData) -> Markup:
-    """Seconds, and memory where it was measured."""
-    seconds = run.summary.seconds
+    """Seconds, and memory where it was measured: the run's own word, for the private page alone."""
+    if run.measured is None:
+        return Markup("")
+    seconds = run.measured.seconds
     rows = [(name, duration(float(value))) for name, value in seconds.items()]
     rows.append(("together", duration(sum(map(float, seconds.values())))))
-    memory = run.summary.peak_memory_bytes
+    memory = run.measured.peak_memory_bytes
     if memory is not None:
         rows.append(("most memory", f"{float(memory) / 2**20:,.0f}{words.SPACE}MiB"))
     return tag("div", table(("Stage", "Time"), rows, caption="What it took"), class_="small")
@@ -306,7 +320,7 @@ def verification(run: RunData) -> Markup:
     commands: dict[str, str] = {}
     prints = [("Configuration", run.config.fingerprint())]
     if run.certificate is not None:
-        commands["fedproof verify certificate.json --scores scores.npy"] = (
+        commands["fedproof verify certificate.json --scores scores.npy --labels labels.npy"] = (
             "re-derives every number of the certificate from the models' scores"
         )
         prints.insert(0, ("Scores", run.certificate.scores_sha256))

@@ -16,7 +16,6 @@ from fedproof.federation import Federation
 from fedproof.mechanisms import Mechanism, Releases
 from fedproof.report.page import Markup, join, note, section, table, tag, void
 from fedproof.report.run_data import RunData, rounds_chart
-from fedproof.report.run_files import scores_in
 from fedproof.report.svg import figure
 from fedproof.report.words import percent, plural, rounded_up
 from fedproof.summary import LEFT_OUT, RunSummary
@@ -60,15 +59,16 @@ def _weak_models(run: RunData) -> Iterator[str]:
     section, noisy = run.config.mechanism, run.summary.epsilon is not None
     why = "Its training is too short, or its users hold too little."
     if noisy:
+        taught = section.cohort or (run.summary.users or 0) // (section.groups or 1) or "a few"
         why = (
-            f"Noise of {section.noise_multiplier:g} clip norms on each sum may drown what "
-            f"{section.cohort or run.summary.users // (section.groups or 1)} users teach it."
+            f"Noise of {section.noise_multiplier:g} clip norms on each sum may drown what {taught} users "
+            "teach it."
         )
     steps = section.solver == "sgd"
     tries = [f"--set mechanism.rounds={4 * section.rounds}"] if steps and not section.smoothing else []
     tries += [f"--set mechanism.smoothing={section.smoothing / 2:g}"] if section.smoothing else []
     tries += [f"--set mechanism.noise_multiplier={section.noise_multiplier / 2:g}"] if noisy else []
-    if section.cohort is not None and 2 * section.cohort <= run.summary.users:
+    if section.cohort is not None and 2 * section.cohort <= (run.summary.users or 0):
         tries.append(f"--set mechanism.cohort={2 * section.cohort}")
     last = "a larger mechanism.learning_rate" if steps else "another mechanism.penalty"
     yield (
@@ -82,10 +82,7 @@ def _votes(run: RunData) -> Iterator[str]:
     assert run.certificate is not None
     if run.certificate.settings.method not in (Method.MARGIN, Method.MEAN):
         return
-    scores = scores_in(run.folder, run.certificate)
-    if scores is None:
-        return
-    scores = scores[:, :_INPUTS]
+    scores = run.scores[:, :_INPUTS]
     votes, confidence = (_lead(part) for part in (votes_of(scores), scores))
     if votes > 2 * confidence and votes > 0.1:
         yield (
@@ -104,9 +101,9 @@ def _lead(scores: NDArray[np.floating]) -> float:
 def _replicas(run: RunData) -> Iterator[str]:
     """What infinitely many replicas would certify against one unit."""
     now = (run.summary.certified_accuracy or {}).get("1", 0.0)
-    relation = run.config.threat.relation.value
-    rows = [row for row in run.metrics if row["relation"] == relation and not row["failure_probability"]]
-    then = max((float(row["certified_accuracy"]) for row in rows if row["size"] == "1"), default=0.0)
+    relation = run.config.threat.relation
+    exact = [curve for curve in run.curves if curve.relation == relation and not curve.failure_probability]
+    then = max((curve.at(1) for curve in exact), default=0.0)
     if then > now + 0.05:
         yield (
             f"More replicas: infinitely many would certify {percent(then)} against one {run.unit} instead of "
@@ -116,7 +113,7 @@ def _replicas(run: RunData) -> Iterator[str]:
 
 def _groups(run: RunData) -> Iterator[str]:
     """Without privacy, votes of disjoint groups certify most for little."""
-    users = run.summary.users
+    users = run.summary.users or 0
     if run.config.mechanism.described.releases is Releases.GROUPS or run.unit != "user" or users < _FEWEST:
         return
     groups = max(users // 5, min(users, 5))

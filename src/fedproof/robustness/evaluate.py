@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproof.arrays import Floats
+from fedproof.arrays import Floats, ensemble_accuracy, replica_accuracies
 from fedproof.attacks import Attack, Goal, build_series
 from fedproof.certificates import Certificate, CostMethod, Inefficacy, inefficacy
 from fedproof.certificates.soundness import unmet
 from fedproof.certificates.tight import exact_costs, partition_costs
 from fedproof.config import Config
-from fedproof.ensemble import Task, ensemble_accuracy, first_updates, replica_accuracies, shares_first_round
+from fedproof.ensemble import Task, first_updates, shares_first_round
 from fedproof.experiment import certify_scores, ensemble_size, make_task
 from fedproof.mechanisms import Caveat, is_certified, is_private
 from fedproof.progress import Progress, silent

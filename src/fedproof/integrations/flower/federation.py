@@ -5,7 +5,7 @@
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,13 @@ from fedproof.accounting.ledger import Ledger
 from fedproof.certificates import Certificate, certify
 from fedproof.certificates.certificate import ONLY_METHOD
 from fedproof.certificates.soundness import copied_models
+from fedproof.digests import of_all, of_each
 from fedproof.folder import common_seed
 from fedproof.integrations.flower import files
 from fedproof.integrations.flower.exchange import UNHEARD, Fault, TooFewRepliesError, exchange, reason_of
 from fedproof.mechanisms import Caveat, FixedSize, Mechanism, Poisson, Releases, is_private
 from fedproof.mechanisms.caveats import sentences
+from fedproof.mechanisms.codec import describe
 from fedproof.threat import Relation, ThreatModel
 
 LOG = logging.getLogger("flwr")
@@ -184,9 +186,14 @@ class FederationStrategy(Strategy):
         options["caveats"] = (*found, *options.get("caveats", ()))
         threat = ThreatModel(relation=Relation(relation))
         certificate = certify(scores, labels, mechanism=self.executed, threat=threat, **options)
+        certificate = replace(certificate, models_sha256=self._sha256(models))
         if self._folder is not None:
             files.write_certificate(self._folder, certificate, scores, labels, models)
         return certificate
+
+    def _sha256(self, models: Mapping[str, NDArray[Any]] | None) -> str | None:
+        """The digest of what will answer new inputs; None where nobody gives it."""
+        return None if models is None else of_all(describe(self.executed), of_each(models))
 
     def _ledger_of(self, mechanism: Mechanism, releases: int) -> Ledger | None:
         """What so many models of a mechanism cost; None where nothing bounds that."""

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,11 @@ from fedproof.accounting.ledger import Ledger, load_ledger, resumed_ledger, save
 from fedproof.arrays import Floats
 from fedproof.certificates import Certificate, dumps
 from fedproof.data.files import sha256_of
+from fedproof.digests import of_all, of_each
 from fedproof.files import locked, parse_json, read_whole, replace_file, replacing
 from fedproof.folder import CERTIFICATE, CONFIG, MODELS, NOTICE, PRIVATE, RELEASE
 from fedproof.integrations.server import Params, State
+from fedproof.mechanisms.codec import describe
 from fedproof.release import Release
 
 _RECORD = f"{PRIVATE}/state.json"
@@ -296,13 +298,18 @@ def write_certificate(
     labels: NDArray[np.integer[Any]] | None = None,
     models: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
-    """The certificate, the scores and labels it follows from, and the `models` that answer new inputs."""
+    """The certificate, the scores and labels it follows from, and the `models` that answer new inputs.
+
+    It then names the digest of these models.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name, array in (("scores", scores), ("labels", labels)):
         if array is not None:
             with replacing(folder / f"{name}.npy") as file:
                 np.save(file, array)
     if models is not None:
+        sha256 = of_all(describe(certificate.mechanism), of_each(models))
+        certificate = replace(certificate, models_sha256=sha256)
         with replacing(folder / MODELS) as file:
             np.savez(file, allow_pickle=False, **models)
     replace_file(folder / CERTIFICATE, dumps(certificate).encode())

@@ -5,6 +5,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -129,6 +130,11 @@ class OneRoundStrategy(FederationStrategy):
     def scores(self, features: NDArray[np.generic]) -> Floats:
         """Scores `(1, inputs, classes)` of the release on inputs: what `certify` takes."""
         return self.release.scores(features)[None]
+
+    def _sha256(self, models: Mapping[str, NDArray[Any]] | None) -> str | None:
+        if models is not None:
+            raise ValueError("models must be left out: the release answers")
+        return self.release.sha256
 
     # --- Flower's interface -------------------------------------------------------------------------------
 

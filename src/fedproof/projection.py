@@ -1,10 +1,16 @@
-"""What features are projected onto, from public instances alone: directions, or a map of neighbours."""
+"""What features are projected onto, from public instances alone: directions, or a map of neighbours.
 
-from collections.abc import Callable
-from dataclasses import dataclass
+A `View` is all that inputs go through before models see them. It travels with a release, as arrays and names.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedproof import check
 
 _ROWS = 1024  # projected at once, always as many: what a row becomes does not follow from how many there are
 _SMALLEST = 1e-10  # of the largest variance: below it a direction is rounding
@@ -50,11 +56,36 @@ class Projection:
                [ 0.   ,  1.414],
                [ 0.   , -1.414]], dtype=float32)
         """
-        return apply(self.turned, features, self.directions.shape[1])
+        return apply(self.turned, features, self.width)
 
     def turned(self, rows: Rows) -> Rows:
         """The same for one block of rows."""
         return (rows - self.centre) @ self.directions
+
+    @property
+    def features(self) -> int:
+        """Numbers of an input that is projected."""
+        return int(self.directions.shape[0])
+
+    @property
+    def width(self) -> int:
+        """Numbers that it becomes."""
+        return int(self.directions.shape[1])
+
+    @property
+    def arrays(self) -> dict[str, Rows]:
+        """All that it is made of, by name."""
+        return {"centre": self.centre, "directions": self.directions}
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> "Projection":
+        """The projection that is made of these arrays; ValueError if none is."""
+        centre, directions = _finite_arrays(arrays, centre=1, directions=2)
+        if len(centre) != len(directions) or not directions.size:
+            raise ValueError(
+                f"centre {centre.shape} and directions {directions.shape} do not belong together"
+            )
+        return cls(centre=centre, directions=directions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +116,37 @@ class Neighbourhood:
 
     def __call__(self, features: NDArray[np.generic]) -> NDArray[np.float32]:
         """Coordinates of inputs."""
-        width = self.coordinates.shape[1] + self.beside * self.places.shape[1]
-        return apply(self._found, features, width)
+        return apply(self._found, features, self.width)
+
+    @property
+    def features(self) -> int:
+        """Numbers of an input that is placed on the map."""
+        return self.directions.features
+
+    @property
+    def width(self) -> int:
+        """Numbers that it becomes."""
+        return int(self.coordinates.shape[1] + self.beside * self.places.shape[1])
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All that it is made of, by name."""
+        own = {"places": self.places, "coordinates": self.coordinates, "beside": np.array([self.beside])}
+        return self.directions.arrays | own
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> "Neighbourhood":
+        """The map that is made of these arrays; ValueError if none is."""
+        beside = arrays.get("beside")
+        if beside is None or beside.dtype != np.bool_ or beside.shape != (1,):
+            raise ValueError("beside must be true or false")
+        rest = {name: array for name, array in arrays.items() if name != "beside"}
+        places, coordinates = _finite_arrays(rest, places=2, coordinates=2, others=("centre", "directions"))
+        directions = Projection.of({name: rest[name] for name in ("centre", "directions")})
+        fits = places.shape == (len(coordinates), directions.width) and len(places) > _NEIGHBOURS
+        if not fits or not coordinates.size:
+            raise ValueError(f"places {places.shape} and coordinates {coordinates.shape} do not fit the map")
+        return cls(directions=directions, places=places, coordinates=coordinates, beside=bool(beside[0]))
 
     def _found(self, rows: Rows) -> Rows:
         places = _of_length_one(self.directions.turned(rows))
@@ -94,6 +154,92 @@ class Neighbourhood:
         mean = np.einsum("rn,rnk->rk", weights, self.coordinates[nearest])  # but for the length
         coordinates = _of_length_one(mean)
         return np.concatenate([coordinates / 2, places], axis=1) if self.beside else coordinates
+
+
+PublicMap = Projection | Neighbourhood
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """How inputs are seen, all of it public: an encoder, and a map of what it gives, or of the inputs.
+
+    Guarantee: nothing of it is computed from users' instances. The map and the range come from public
+    instances, class names and the shape are declared.
+
+    Attributes:
+        encoder: its name; None: inputs are as published.
+        version: of the encoder's code.
+        weights_sha256: of what the encoder learned elsewhere; None if it holds no weights.
+        map: of what the encoder gives, or of the inputs; None if there is none.
+        shape: of one input where it enters the map, or where there is none the models; None: not known.
+        range: the smallest and the largest number of public instances there; None: none are known.
+        class_names: one name for each class; None: not known.
+    """
+
+    encoder: str | None = None
+    version: str = ""
+    weights_sha256: str | None = None
+    map: PublicMap | None = None
+    shape: tuple[int, ...] | None = None
+    range: tuple[float, float] | None = None
+    class_names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        if self.map is not None and (self.shape is None or np.prod(self.shape) != self.map.features):
+            raise ValueError(f"shape = {self.shape} must hold the {self.map.features} features of the map")
+
+    @property
+    def written(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """What JSON can hold of it, and its arrays: `read` makes it of them again."""
+        plain = asdict(replace(self, map=None)) | {"map": type(self.map).__name__ if self.map else None}
+        return plain, {} if self.map is None else self.map.arrays
+
+    @classmethod
+    def read(cls, said: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> "View":
+        """The view that was `written`; ValueError if it is none."""
+        if not isinstance(said, Mapping) or set(said) != {*cls.__dataclass_fields__}:
+            raise ValueError(
+                "view must name encoder, version, weights_sha256, map, shape, range, class_names"
+            )
+        kinds = {kind.__name__: kind for kind in (Projection, Neighbourhood)}
+        if said["map"] is not None and said["map"] not in kinds:
+            raise ValueError(f"map = {said['map']!r} must be {' or '.join(kinds)}")
+        if said["map"] is None and arrays:
+            raise ValueError(f"holds arrays that nobody asks for: {', '.join(arrays)}")
+        lists = {name: tuple(value) for name in _LISTS if isinstance(value := said[name], list)}  # of JSON
+        found = None if said["map"] is None else kinds[said["map"]].of(arrays)
+        return cls(**dict(said) | lists | {"map": found})
+
+
+_LISTS = ("shape", "range", "class_names")
+
+
+def _check_types(view: View) -> None:
+    """Raise ValueError unless a view that somebody wrote down says what a view may say."""
+    numbers = isinstance(view.range, tuple) and all(type(end) is float for end in view.range)
+    whole = isinstance(view.shape, tuple) and all(type(width) is int and width > 0 for width in view.shape)
+    names = (view.encoder, view.weights_sha256, view.version, *(view.class_names or ()))
+    if not all(name is None or (isinstance(name, str) and check.shows_all(name)) for name in names):
+        raise ValueError("view must name encoder, version, digest and classes by texts that can be shown")
+    if view.class_names is not None and not isinstance(view.class_names, tuple):
+        raise ValueError(f"class_names = {view.class_names!r} must be a list of names")
+    if view.shape is not None and not whole:
+        raise ValueError(f"shape = {view.shape!r} must be whole numbers of at least 1")
+    if view.range is not None and not (
+        numbers and len(view.range) == 2 and -np.inf < view.range[0] <= view.range[1] < np.inf
+    ):
+        raise ValueError(f"range = {view.range!r} must be two finite numbers in order")
+
+
+def range_of(public: NDArray[np.generic]) -> tuple[float, float] | None:
+    """The smallest and the largest number of public instances; None for what are no numbers.
+
+    >>> range_of(np.array([[0.0, 2.0], [-1.0, 0.5]]))
+    (-1.0, 2.0)
+    """
+    numbers = public.dtype.kind == "f" and bool(np.isfinite(public).all())
+    return (float(public.min()), float(public.max())) if numbers and public.size else None
 
 
 def neighbourhood_of(public: NDArray[np.generic], kept: int, *, beside: bool = False) -> Neighbourhood:
@@ -176,6 +322,19 @@ def _leading(values: Rows, most: int) -> tuple[Projection, Rows]:
     variances, first = variances[::-1], vectors[:, ::-1]
     real = int((variances > _SMALLEST * max(variances[0], 0)).sum())
     return Projection(centre=centre, directions=_signed(first[:, :real])), np.sqrt(variances[:real])
+
+
+def _finite_arrays(
+    arrays: Mapping[str, NDArray[Any]], *, others: tuple[str, ...] = (), **dimensions: int
+) -> list[Rows]:
+    """Arrays of finite float64 numbers with so many dimensions; ValueError names what is not there."""
+    if set(arrays) != {*dimensions, *others}:
+        raise ValueError(f"map holds {', '.join(arrays) or 'nothing'}, must hold {', '.join(dimensions)}")
+    for name, wanted in dimensions.items():
+        array = arrays[name]
+        if array.dtype != np.float64 or array.ndim != wanted or not np.isfinite(array).all():
+            raise ValueError(f"{name} must be finite float64 numbers in {wanted} dimensions")
+    return [arrays[name] for name in dimensions]
 
 
 def _finite(public: NDArray[np.generic], kept: int) -> Rows:
