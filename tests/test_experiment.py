@@ -58,7 +58,7 @@ def test_secure_noise_is_stated_kept_and_not_repeated(finished, tmp_path):
     assert all(one.summary.secure_noise for one in runs)
     assert not finished.summary.secure_noise
     assert outputs(tmp_path / "one")["scores.npy"] != outputs(tmp_path / "two")["scores.npy"]
-    for part in (tmp_path / "one" / "parts").glob("part-00002.*"):
+    for part in (tmp_path / "one").rglob("part-00002.*"):
         part.unlink()
     (tmp_path / "one" / "ledger.json").unlink()  # as if it had been killed before all was there
     before = np.load(tmp_path / "one" / "scores.npy")
@@ -184,7 +184,7 @@ def two_federations(monkeypatch):
 
 
 @pytest.mark.parametrize("secure", [False, True])
-@pytest.mark.parametrize("lost", [(), ("private/noised.sha256",), ("parts",)])
+@pytest.mark.parametrize("lost", [(), ("private/parts",), ("parts",)])
 def test_noise_that_was_used_is_never_used_for_other_data(tmp_path, monkeypatch, secure, lost):
     # Before, the two ensembles had the same noise: models less models were updates less updates, bare.
     table = two_federations(monkeypatch).replace("SECURE", str(secure).lower())
@@ -193,19 +193,18 @@ def test_noise_that_was_used_is_never_used_for_other_data(tmp_path, monkeypatch,
     for name in lost:
         path = tmp_path / "run" / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with pytest.raises(ValueError, match=r"trained on other data, .* noise must not be used again; choose"):
+    with pytest.raises(ValueError, match=r"its noise must not be used again"):
         run(config, tmp_path / "run", resume=True)
 
 
-@pytest.mark.parametrize("lost", [(), ("private/noised.sha256",), ("parts",)])
+@pytest.mark.parametrize("lost", [(), ("private/parts",), ("parts",)])
 def test_noise_that_was_used_is_never_used_by_another_version(finished, tmp_path, monkeypatch, lost):
     # Before, an upgrade between two runs gave two ensembles with the same noise, and a ledger of one.
     folder = shutil.copytree(finished.folder, tmp_path / "run")
     for name in lost:
         shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
-    monkeypatch.setattr("fedproof.experiment.engine_version", lambda: "another")
     monkeypatch.setattr("fedproof.ensemble.engines.engine_version", lambda: "another")
-    with pytest.raises(ValueError, match=r"another version of fedproof, torch or NumPy\), and their noise"):
+    with pytest.raises(ValueError, match=r"its noise must not be used again"):
         run(finished.config, folder, resume=True)
 
 
@@ -214,9 +213,21 @@ def test_secure_models_that_were_counted_are_not_made_again(tmp_path):
     config = tiny("ensemble.secure_noise=true")
     run(config, tmp_path / "run")
     run(config, tmp_path / "run", resume=True)  # all there, nothing is trained
-    next((tmp_path / "run" / "parts").glob("part-*.npz")).unlink()
-    with pytest.raises(ValueError, match=r"made and counted, and some are gone; they cannot be made again"):
-        run(config, tmp_path / "run", resume=True)
+    folder = tmp_path / "run"
+    for lost in (
+        ("private/parts/part-00003.npz",),
+        ("parts/part-00003.safetensors",),
+        ("private/parts/part-00003.json",),
+        ("private/parts/part-00003.json", "parts/part-00003.safetensors"),
+    ):
+        taken = {folder / name: (folder / name).read_bytes() for name in lost}
+        for path in taken:
+            path.unlink()
+        with pytest.raises(ValueError, match=r"was made, and is missing|a part that was counted was made"):
+            run(config, folder, resume=True)
+        for path, content in taken.items():
+            path.write_bytes(content)
+    run(config, folder, resume=True)
 
 
 def test_a_directory_with_other_files_is_left_alone(tmp_path):
@@ -247,8 +258,8 @@ def test_a_second_process_is_refused(tmp_path):
     import fcntl
 
     folder = tmp_path / "run"
-    folder.mkdir()
-    with (folder / ".lock").open("w") as lock:
+    (folder / "private").mkdir(parents=True)
+    with (folder / "private" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ValueError, match="another process is working in it"):
             run(tiny(), folder)
@@ -259,7 +270,7 @@ def test_an_altered_part_is_done_again(finished, tmp_path):
 
     folder = tmp_path / "copy"
     shutil.copytree(finished.folder, folder)
-    part = folder / "parts" / "part-00001.npz"
+    part = folder / "private" / "parts" / "part-00001.npz"
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(bytes(content))
@@ -270,11 +281,11 @@ def test_an_altered_part_is_done_again(finished, tmp_path):
 def forged(finished, folder, ending, content):
     """A copy of the run in which one file of a part is another, and the part's record agrees with it."""
     shutil.copytree(finished.folder, folder)
-    part = folder / "parts" / f"part-00001.{ending}"
+    name = {"npz": "private/parts/part-00001.npz", "safetensors": "parts/part-00001.safetensors"}[ending]
+    part, record = folder / name, folder / "private" / "parts" / "part-00001.json"
     part.write_bytes(content(part))
-    record = part.with_suffix(".json")
-    of = {"npz": "scores_sha256", "safetensors": "models_sha256"}[ending]
-    known = json.loads(record.read_text()) | {of: hashlib.sha256(part.read_bytes()).hexdigest()}
+    known = json.loads(record.read_text())
+    known["sha256"][name] = hashlib.sha256(part.read_bytes()).hexdigest()
     record.write_text(json.dumps(known))
     return folder
 
@@ -341,17 +352,17 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path):
     words = ["run", config, "--out", folder, "--resume", "--json"]
     command = [sys.executable, "-m", "fedproof", *map(str, words)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    until(lambda: list(folder.glob("parts/part-0000[2-9].json")), process)
+    until(lambda: list(folder.glob("private/parts/part-0000[2-9].json")), process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    done = len(list(folder.glob("parts/*.json")))
+    done = len(list(folder.glob("private/parts/*.json")))
     assert process.returncode == -signal.SIGKILL
     assert 0 < done < 40
     assert not (folder / "certificate.json").exists()
-    times = {path.name: os.stat(path).st_mtime_ns for path in folder.glob("parts/*.json")}
+    times = {path.name: os.stat(path).st_mtime_ns for path in folder.glob("private/parts/*.json")}
 
     fedproof(*words)
-    kept = {path.name: os.stat(path).st_mtime_ns for path in folder.glob("parts/*.json")}
+    kept = {path.name: os.stat(path).st_mtime_ns for path in folder.glob("private/parts/*.json")}
     assert all(kept[name] == moment for name, moment in times.items())  # finished parts were not done again
 
     straight = run(parse_config(many, "tiny"), tmp_path / "straight")

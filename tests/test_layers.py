@@ -138,7 +138,7 @@ LAYERS = [
     {"mechanisms"},
     {"seeds"},
     {"release"},
-    {"accounting"},
+    {"accounting", "vault"},
     {"certificates", "summary"},
     {"federation"},
     {"data"},

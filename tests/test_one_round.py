@@ -198,7 +198,7 @@ def test_one_release_is_kept_and_missing_draws_are_made_around_it(tmp_path):
     assert first.summary.epsilon_if_replaced > first.summary.epsilon["pld"]
     release = (tmp_path / "run" / "release.npz").read_bytes()
     kept = (tmp_path / "run" / "parts" / "part-00000.safetensors").read_bytes()
-    (tmp_path / "run" / "parts" / "part-00001.json").unlink()
+    (tmp_path / "run" / "parts" / "part-00001.safetensors").unlink()
     second = run(config, tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "release.npz").read_bytes() == release
     assert (tmp_path / "run" / "parts" / "part-00000.safetensors").read_bytes() == kept
@@ -210,11 +210,13 @@ def test_one_release_is_kept_and_missing_draws_are_made_around_it(tmp_path):
     run(config, tmp_path / "run", resume=True)
     assert made.read_bytes() == release
     made.rename(tmp_path / "elsewhere.npz")
-    with pytest.raises(ValueError, match=r"release.npz was made and is gone, and its noise must not be used"):
+    with pytest.raises(
+        ValueError, match=r"release.npz was made, and is missing or was altered; its noise must"
+    ):
         run(config, tmp_path / "run", resume=True)
-    changed = tmp_path / "run" / "private" / "release.sha256"
-    changed.write_text("of something else\n")
-    with pytest.raises(ValueError, match=r"release.npz was made of other data, and its noise must not be"):
+    record = tmp_path / "run" / "private" / "release.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"mark": "of something else"}))
+    with pytest.raises(ValueError, match=r"made of something else .* its noise must not be used again"):
         run(config, tmp_path / "run", resume=True)
 
 

@@ -24,6 +24,7 @@ from fedproof.rounds.local import Augment
 from fedproof.seeds import Purpose, draw_cohorts
 from fedproof.serving import predict
 from fedproof.sweep import compare, pilot, points, sweep
+from fedproof.vault import Vault
 from paper import load_studies
 from paper.study import points_of
 from tests.commands import fedproof
@@ -163,7 +164,7 @@ def test_a_run_goes_on_with_its_own_seed(fresh, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(fresh[0], folder)
     before = (folder / "scores.npy").read_bytes()
-    (folder / "parts" / "part-00001.json").unlink()
+    (folder / "parts" / "part-00001.safetensors").unlink()
     (folder / "summary.json").unlink()
     run(tiny(), folder, resume=True)
     assert (folder / "scores.npy").read_bytes() == before
@@ -218,7 +219,7 @@ def test_what_holds_a_seed_does_not_show_it(tmp_path):
     assert shared.first_updates(tiny(), task) is not None
     shown = [repr(task), repr(shared), repr(plan)]
     shown.append(repr(Augment(local=LocalTraining(shift=1), seed=seed, round=0)))
-    shown.append(repr(RunFolder(path=tmp_path, seed=seed)))
+    shown.append(repr(RunFolder(vault=Vault(tmp_path), seed=seed)))
     assert not any(leaks(text.encode(), seed) for text in shown)
 
 
@@ -415,7 +416,7 @@ def test_what_happened_in_each_round_is_private(fresh):
     page = (folder / "report.html").read_text()
     assert not any(word in page for word in ("mean norm", "clipped share<", "cohort size"))
     assert "ε so far" in page
-    assert b"Keep private/ and parts/*.npz to yourself; everything else here may be published." in printed
+    assert b"Keep private/ to yourself; everything else here may be published." in printed
     assert "rounds.csv" in (folder / "PUBLISH.txt").read_text()
 
 

@@ -77,7 +77,7 @@ def test_another_local_training_has_first_updates_of_its_own(key, config):
 def test_a_sweep_goes_on_where_it_stopped(config, tmp_path):
     runs = points(config, VARY)
     sweep(runs[:2], tmp_path)
-    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/parts/*.json")}
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/private/parts/*.json")}
     rows = sweep(runs, tmp_path)
     assert all(path.stat().st_mtime_ns == moment for path, moment in times.items())
     assert json.loads((tmp_path / "sweep.json").read_text()) == {"rows": [row.document() for row in rows]}

@@ -15,7 +15,15 @@ from torch import Tensor
 
 from fedproof import data, encoders
 from fedproof.accounting.epsilon import natural_relation
-from fedproof.accounting.ledger import Ledger, save_ledger
+from fedproof.accounting.ledger import (
+    Entry,
+    Ledger,
+    UserLedger,
+    charge,
+    load_ledger,
+    load_user_ledger,
+    save_ledger,
+)
 from fedproof.aggregation import build_rule
 from fedproof.arrays import Integers, ensemble_accuracy, replica_accuracies
 from fedproof.certificates import Certificate, dumps
@@ -23,6 +31,7 @@ from fedproof.certificates.comparison import Curve, observed, other_ways
 from fedproof.certificates.rules import labels_at_once
 from fedproof.certificates.soundness import unmet
 from fedproof.config import Config, load_config
+from fedproof.data import is_public
 from fedproof.ensemble import (
     Task,
     drawn_users,
@@ -32,20 +41,23 @@ from fedproof.ensemble import (
     table_of,
     train_ensemble,
 )
-from fedproof.ensemble.engines import Ensemble, check_all_there, check_engine
-from fedproof.ensemble.fingerprints import engine_version, fingerprint
+from fedproof.ensemble.engines import Ensemble, check_engine
 from fedproof.ensemble.task import caveats_of, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows, replacing
 from fedproof.folder import (
     LABELS,
     LEDGER,
-    MADE_OF,
     NOTICE,
     OBSERVED,
     RELEASE,
     ROUNDS,
+    UNFINISHED,
     RunFolder,
+    check_run_folder,
+    check_space,
+    hindrance,
+    in_all,
     notice,
     secret_of,
 )
@@ -56,7 +68,7 @@ from fedproof.progress import Progress, peak_memory, silent
 from fedproof.release import Centre, Release, load_centre, load_release
 from fedproof.seeds import common_half, fresh_seed
 from fedproof.summary import RunSummary, Traffic, of_certificate, write_summary
-from fedproof.threat import Unit
+from fedproof.threat import Relation, Unit
 from fedproof.training import certify_task, check_certifiable
 
 
@@ -96,35 +108,45 @@ def run(
     if config.attack.kind != "none":
         raise ValueError("attack.kind: a run trains honest users; for attacks use fedproof attack")
     check_engine(engine)
-    shared = shared or SharedWork()
+    check_run_folder(out, config, resume=resume)
+    shared, seconds = shared or SharedWork(), dict[str, float]()
+    with _timed(seconds, "load"):
+        unseeded = shared.task(config, device, progress=progress)
+    wanted = ensemble_size(config, unseeded)
+    if is_certified(unseeded.mechanism):
+        check_certifiable(unseeded, threat=config.threat_model, **config.asked)
+    if unseeded.mechanism.releases is Releases.MODEL:
+        one_round.check_public(unseeded)
+    if config.privacy.ledger is not None:
+        load_user_ledger(config.privacy.ledger)  # or says what is wrong with it
     with RunFolder.open(out, config, resume=resume, seed=shared.seed) as folder:
-        seconds: dict[str, float] = {}
-        with _timed(seconds, "load"):
-            task = shared.task(config, device, folder.seed, progress=progress)
-        wanted = ensemble_size(config, task)
-        folder.check_space(wanted, len(task.federation.test_labels), task.federation.num_classes)
-        if is_certified(task.mechanism):
-            check_certifiable(task, threat=config.threat_model, **config.asked)
-        replace_file(folder.path / NOTICE, notice(config, task.mechanism, task.federation).encode())
+        task = replace(unseeded, seed=folder.seed)
+        check_space(out, wanted, len(task.federation.test_labels), task.federation.num_classes)
+        books = _Books(config=config, task=task, folder=folder)
+        replace_file(folder.path / NOTICE, UNFINISHED.encode())
         models: Iterable[Mapping[str, Tensor]] = ()
         with _timed(seconds, "train"):
             if task.mechanism.releases is Releases.MODEL:
-                release = load_release(_made_once(config, task, folder, engine))
+                release = load_release(_made_once(config, task, folder, books, engine))
                 scores = _released(task, folder, release)
                 sha256: str | None = release.sha256
             else:
+                first = _first(config, task, folder, shared, books, engine)
                 ensemble = train_ensemble(
                     task,
                     wanted,
-                    folder.parts,
+                    folder.path,
                     engine=engine,
-                    first_updates=_first(config, task, folder, shared, engine),
+                    first_updates=first,
                     part_size=config.ensemble.part_size,
                     progress=partial(progress, "train"),
+                    count=books.count,
+                    counted=books.counted,
                 )
-                scores = _kept(config, task, folder, ensemble)
+                scores = _kept(task, folder, ensemble)
                 models = (ensemble.models(part.index) for part in ensemble.parts)
                 sha256 = ensemble.sha256(task.mechanism) if is_certified(task.mechanism) else None
+        replace_file(folder.path / NOTICE, books.notice().encode())
         with _timed(seconds, "certify"):
             progress("certify", 0, 1)
             certificate, curves = _certify(config, task, scores, models, sha256)
@@ -142,6 +164,55 @@ def run(
         curves=curves,
         federation=task.federation,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Books:
+    """What a run has cost, in its own ledger and in that of its users."""
+
+    config: Config
+    task: Task
+    folder: RunFolder
+
+    @property
+    def counted(self) -> int:
+        """How many replicas the run's own ledger counts."""
+        path = self.folder.path / LEDGER
+        return load_ledger(path).replicas if path.exists() else 0
+
+    def count(self, replicas: int) -> None:
+        """Count so many replicas, on the disk before this returns."""
+        if not is_private(self.task.mechanism):
+            return
+        self._charge(replicas)
+        ledger = Ledger.of(self.task.mechanism, self.config.mechanism.delta).spend(replicas)
+        save_ledger(ledger, self.folder.path / LEDGER)
+
+    def notice(self) -> str:
+        """What may be published, now that all that was made is counted."""
+        charged, delta = self._charge(self.counted), self.config.mechanism.delta
+        spent = None
+        if charged is not None and self.config.privacy.ledger is not None:
+            entry, ledger = charged
+            own = UserLedger(entries=(entry,)).total(delta)
+            spent = in_all(self.config.privacy.ledger, own, ledger.total(delta))
+        return notice(self.config, self.task, self._reasons(Relation.REPLACE), spent)
+
+    def _charge(self, replicas: int) -> tuple[Entry, UserLedger] | None:
+        """So many replicas in the users' ledger; None if no ledger is to count this run."""
+        config, mechanism, vault = self.config, self.task.mechanism, self.folder.vault
+        name, public = config.privacy.ledger, is_public(config.data.name)
+        if name is None or public or hindrance(config, self.task, self._reasons(Relation.REPLACE)):
+            return None
+        joins, run = not self._reasons(Relation.JOIN), str(vault.folder.resolve())
+        delta, key = config.mechanism.delta, vault.identity
+        entry = Entry.of(mechanism, replicas, delta=delta, key=key, run=run, joins=joins)
+        return entry, charge(name, entry)
+
+    def _reasons(self, relation: Relation) -> tuple[str, ...]:
+        """Why no ε holds for a unit that joins, or is replaced."""
+        mechanism = self.task.mechanism
+        return sentences((*mechanism.caveats(relation), *caveats_of(self.task, relation)))
 
 
 @dataclass(kw_only=True)
@@ -256,39 +327,30 @@ def ensemble_size(config: Config, task: Task) -> int:
     return most
 
 
-def _save_ledger(config: Config, task: Task, num_replicas: int, folder: Path) -> None:
-    if is_private(task.mechanism):
-        ledger = Ledger.of(task.mechanism, config.mechanism.delta).spend(num_replicas)
-        save_ledger(ledger, folder / LEDGER)
-
-
 def _released(task: Task, folder: RunFolder, release: Release) -> NDArray[np.floating]:
     """Scores of the one model of a single release."""
     scores = release.scores(task.federation.test_features)[None]
     return folder.write_scores([scores], scores.shape, "<f8")
 
 
-def _first(config: Config, task: Task, folder: RunFolder, shared: SharedWork, engine: str) -> Tensor | None:
+def _first(
+    config: Config, task: Task, folder: RunFolder, shared: SharedWork, books: "_Books", engine: str
+) -> Tensor | None:
     """What all replicas share: the release they are drawn around, or everybody's first updates."""
     if task.mechanism.one_release:
-        return torch.from_numpy(load_centre(_made_once(config, task, folder, engine)).total)
-    if task.mechanism.noise_multiplier:
-        folder.use_noise_for(fingerprint(task), engine_version())
-        if task.secure_noise and (folder.path / LEDGER).exists():
-            check_all_there(task, ensemble_size(config, task), folder.parts, config.ensemble.part_size)
+        return torch.from_numpy(load_centre(_made_once(config, task, folder, books, engine)).total)
     return shared.first_updates(config, task)
 
 
-def _kept(config: Config, task: Task, folder: RunFolder, ensemble: Ensemble) -> NDArray[np.floating]:
-    """Scores of all replicas; what they cost, and what happened in their rounds, is written too."""
-    _save_ledger(config, task, ensemble.num_replicas, folder.path)
+def _kept(task: Task, folder: RunFolder, ensemble: Ensemble) -> NDArray[np.floating]:
+    """Scores of all replicas; what happened in their rounds is written too."""
     if not task.mechanism.one_release:  # of which nothing is known but the sum
         replace_rows(folder.path / ROUNDS, ensemble.round_rows())
     shape = (ensemble.num_replicas, len(task.federation.test_labels), task.federation.num_classes)
     return folder.write_scores(ensemble.score_parts(), shape)
 
 
-def _made_once(config: Config, task: Task, folder: RunFolder, engine: str) -> Path:
+def _made_once(config: Config, task: Task, folder: RunFolder, books: "_Books", engine: str) -> Path:
     """The file of the run's release, which is made once: noise is never used again."""
     section, known = config.certificate, task.federation
 
@@ -296,11 +358,11 @@ def _made_once(config: Config, task: Task, folder: RunFolder, engine: str) -> Pa
         if added is not None and isinstance(found, Release):  # later nobody knows for sure what was added
             curve = observed(found, added, known.test_features, known.test_labels, section.max_size)
             replace_rows(folder.path / OBSERVED, list(curve.rows()))
-        _save_ledger(config, task, 1, folder.path)  # before the release: no crash makes it count too little
 
-    path = folder.path / RELEASE
-    one_round.make_once(task, path, folder.path / MADE_OF, before, observe=section.observed, engine=engine)
-    return path
+    count = partial(books.count, 1)
+    return one_round.make_once(
+        task, folder.vault, RELEASE, before, count, observe=section.observed, engine=engine
+    )
 
 
 def _certify(

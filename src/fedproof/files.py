@@ -16,6 +16,7 @@ import os
 import re
 import stat
 import struct
+import time
 import tokenize
 import warnings
 import zipfile
@@ -36,6 +37,7 @@ SETTINGS = 2**24  # bytes of what people write, and of records, ledgers and summ
 RESULTS = 2**29  # of certificates, which have a few numbers for each input
 DATA = 2**31  # of instances that are read at once
 _DIGITS = 300  # of a whole number: float64 holds what has fewer
+_POLL = 0.05  # seconds between two looks at a lock
 DAMAGE = (
     OSError,
     EOFError,
@@ -57,6 +59,15 @@ DAMAGE = (
 
 
 @contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors of the disk say which file could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"cannot be written ({error.strerror or error})", str(path)) from error
+
+
+@contextmanager
 def replacing(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """A file to write to that takes the place of `path` when all has reached the disk, and only then.
 
@@ -66,20 +77,17 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
         OSError: it could not be written; the message names `path`.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        with suppress(OSError):  # where nothing can be written nothing can be taken away
-            partial.unlink(missing_ok=True)
-        raise OSError(error.errno, f"cannot be written ({error.strerror or error})", str(path)) from error
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with _named(path):
+        try:
+            with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            _rename(partial, path)
+        except BaseException:
+            with suppress(OSError):  # where nothing can be written nothing can be taken away
+                partial.unlink(missing_ok=True)
+            raise
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o666) -> None:
@@ -97,19 +105,47 @@ def replace_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     replace_file(path, text.getvalue().encode())
 
 
+def move(path: Path, to: Path) -> None:
+    """Rename a file, so that the new name is on the disk when this returns."""
+    with _named(to):
+        _rename(path, to)
+
+
+def _rename(path: Path, to: Path) -> None:
+    os.replace(path, to)
+    for folder in {to.parent, path.parent}:
+        _sync_folder(folder)
+
+
+def make_folder(path: Path, *, mode: int = 0o777) -> None:
+    """Make a folder, which has `mode`, and those above it, so that their names are on the disk."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    with _named(path):
+        path.mkdir(mode=mode, exist_ok=True)
+        _sync_folder(path.parent)
+
+
 @contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file or folder `path` for as long as the block runs; a process that dies lets go of it.
+def locked(path: Path, what: str, *, patience: float = 0.0) -> Iterator[None]:
+    """Hold the lock file `path` for as long as the block runs; a process that dies lets go of it.
+
+    The file stays, for good: who waits for one that is removed would not be alone.
 
     Raises:
-        ValueError: another process holds it; the message begins with `what`.
+        ValueError: another process holds it, for `patience` seconds; the message begins with `what`.
     """
-    lock = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
+    lock, end = os.open(path, os.O_RDWR | os.O_CREAT, 0o666), time.monotonic() + patience
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ValueError(f"{what}: another process is working in it") from error
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= end:
+                    raise ValueError(f"{what}: another process is working in it") from error
+                time.sleep(_POLL)
         yield
     finally:
         os.close(lock)

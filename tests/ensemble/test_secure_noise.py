@@ -114,7 +114,8 @@ def test_a_resumed_training_keeps_what_is_finished_and_draws_the_rest_anew(task,
     secure = replace(task, secure_noise=True)
     before = train_ensemble(secure, 6, tmp_path, part_size=2)
     kept = before.scores()
-    (tmp_path / "part-00001.json").unlink()  # as if the training had been killed before it was written
+    for path in tmp_path.rglob("part-00001.*"):  # as if the training had been killed before it was made
+        path.unlink()
     after = train_ensemble(secure, 6, tmp_path, part_size=2).scores()
     np.testing.assert_array_equal(after[[0, 1, 4, 5]], kept[[0, 1, 4, 5]])
     assert not np.allclose(after[2:4], kept[2:4])

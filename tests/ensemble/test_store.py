@@ -5,6 +5,7 @@ import sys
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from fedproof.aggregation import build_rule
 from fedproof.aggregation.rule import Rule
 from fedproof.ensemble import fingerprint, store, train_replicas
 from fedproof.models.module import from_module
+from fedproof.vault import Vault
 
 
 @pytest.fixture
@@ -22,10 +24,18 @@ def part(task):
     return store.plan(7, 4, fingerprint(task))[1]
 
 
+NAMES = {
+    "npz": "private/parts/part-00001.npz",
+    "safetensors": "parts/part-00001.safetensors",
+    "json": "private/parts/part-00001.json",
+}
+
+
 @pytest.fixture
 def written(task, part, tmp_path):
-    replicas = train_replicas(task, part.replicas)
-    store.write_part(tmp_path, part, store.encode(part, replicas))
+    replicas, vault = train_replicas(task, part.replicas), Vault(tmp_path)
+    store.keep_part(vault, part, store.encode(part, replicas))
+    assert store.publish_part(vault, part, lambda: None)
     return replicas
 
 
@@ -37,16 +47,15 @@ def test_what_is_written_is_read(written, part, tmp_path):
         assert torch.equal(value, written.models[name])
     for name, value in store.read_diagnostics(tmp_path, part).items():
         np.testing.assert_array_equal(value, written.diagnostics[name])
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["part-00001.json", "part-00001.npz", "part-00001.safetensors"]
-    record = json.loads((tmp_path / "part-00001.json").read_text())
-    assert record["replicas"] == [4, 7]
+    assert {path.relative_to(tmp_path) for path in tmp_path.rglob("part-*")} == set(map(Path, NAMES.values()))
+    record = json.loads((tmp_path / NAMES["json"]).read_text())
+    assert record["told"]["replicas"] == [4, 7]
 
 
 @pytest.mark.parametrize("suffix", ["npz", "safetensors", "json"])
 @pytest.mark.parametrize("damage", ["truncated", "altered", "removed"])
 def test_a_damaged_part_is_not_finished(written, part, tmp_path, suffix, damage):
-    path = tmp_path / f"part-00001.{suffix}"
+    path = tmp_path / NAMES[suffix]
     content = path.read_bytes()
     if damage == "truncated":
         path.write_bytes(content[:-7])
@@ -63,28 +72,10 @@ def test_a_part_of_something_else_is_not_finished(written, part, tmp_path, chang
     assert not store.is_finished(tmp_path, replace(part, **change))
 
 
-@pytest.mark.parametrize("written_files", [0, 1, 2])
-def test_a_crash_leaves_a_part_whole_or_absent(task, part, tmp_path, monkeypatch, written_files):
-    files = store.encode(part, train_replicas(task, part.replicas))
-    store.write_part(tmp_path, part, files)
-    calls = []
-
-    def crash(path, content):
-        if len(calls) == written_files:
-            raise KeyboardInterrupt
-        calls.append(path)
-        write(path, content)
-
-    write = store.replace_file
-    monkeypatch.setattr(store, "replace_file", crash)
-    with pytest.raises(KeyboardInterrupt):
-        store.write_part(tmp_path, part, files)
-    assert not store.is_finished(tmp_path, part)
-
-
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"replicas": [3, 3]}', b"\xff\x00"])
 def test_a_foreign_record_is_no_plan(tmp_path, content):
-    (tmp_path / "part-00000.json").write_bytes(content)
+    (tmp_path / "private" / "parts").mkdir(parents=True)
+    (tmp_path / "private" / "parts" / "part-00000.json").write_bytes(content)
     assert store.stored_part_size(tmp_path, "mark") is None
 
 

@@ -256,7 +256,8 @@ def test_parts_of_an_ensemble_are_the_same_on_any_number_of_threads(tmp_path, na
     for found, expected in on_threads(lambda: train_ensemble(task, 8, tmp_path / next(runs), part_size=4)):
         assert found.scores().tobytes() == expected.scores().tobytes()
         for part in found.parts:
-            for suffix in ("npz", "safetensors", "json"):
-                one, other = (run.folder / f"part-{part.index:05d}.{suffix}" for run in (found, expected))
+            for end in ("private/parts/NAME.npz", "parts/NAME.safetensors", "private/parts/NAME.json"):
+                name = end.replace("NAME", f"part-{part.index:05d}")
+                one, other = (run.folder / name for run in (found, expected))
                 assert one.read_bytes() == other.read_bytes()
     assert sizes_for(task).stack > 1

@@ -17,6 +17,7 @@ from fedproof.ensemble import (
     train_replicas,
 )
 from fedproof.mechanisms import (
+    Bagging,
     FixedSize,
     InstanceFedAvg,
     InstanceFedSGD,
@@ -205,7 +206,7 @@ def test_a_damaged_part_is_done_again_and_nothing_else(task, tmp_path, monkeypat
     expected = train_ensemble(task, 10, tmp_path, part_size=4, progress=lambda *done: told.append(done))
     assert told == [(0, 10), (4, 10), (8, 10), (10, 10)]
     scores = expected.scores()
-    (tmp_path / "part-00001.npz").write_bytes(b"damaged")
+    (tmp_path / "private" / "parts" / "part-00001.npz").write_bytes(b"damaged")
     trained = []
 
     def watch(part, replicas):
@@ -223,9 +224,16 @@ def test_a_damaged_part_is_done_again_and_nothing_else(task, tmp_path, monkeypat
 
 
 def test_another_task_does_not_use_the_parts(task, tmp_path):
-    before = train_ensemble(task, 4, tmp_path, part_size=2).scores()
-    after = train_ensemble(replace(task, seed=6), 4, tmp_path, part_size=2).scores()
-    assert not np.allclose(before, after)
+    bare = replace(task, mechanism=Bagging(rounds=2, sampling=Poisson(probability=0.5)))
+    for free, one in ((True, bare), (False, task)):
+        folder = tmp_path / str(free)
+        before = train_ensemble(one, 4, folder, part_size=2).scores()
+        again = replace(one, seed=6)
+        if free:
+            assert not np.allclose(before, train_ensemble(again, 4, folder, part_size=2).scores())
+        else:  # what was counted is not thrown away
+            with pytest.raises(ValueError, match="made of something else"):
+                train_ensemble(again, 4, folder, part_size=2)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedproof.certificates import verify
 from fedproof.integrations.flower import arrays, files
+from fedproof.seeds import SeededGenerator
+from fedproof.vault import Vault
 from tests.faults.federations import GROUPS, USERS, counted, example, must_count, serve
 
 FIRST = 100  # node of user 0
@@ -154,7 +156,9 @@ def served(kind, folder, deaths, kill):
     steps = Steps(kill)
     for name in ("replace", "fsync", "unlink", "rename", "mkdir"):
         setattr(os, name, steps.counted(getattr(os, name)))
-    arrays.SecureGenerator = lambda: np.random.default_rng(0)  # of nodes: or no two releases were the same
+    arrays.SecureGenerator = lambda: SeededGenerator(
+        np.random.SeedSequence(0)
+    )  # of nodes: or no two releases were the same
     app, record = example("digits_app.client_app").app, folder.with_suffix(".sent")
     serve(kind, LoopGrid(app=app, deaths=deaths, steps=steps, record=record), folder)
     return steps.done
@@ -274,6 +278,7 @@ def campaign(base, count, planted):
         files.save_ledger = lambda ledger, path: None
     if planted == "forgetful":
         files.load = files.check_is_next = lambda *known: None
+        Vault._known = lambda *known: {}
     rng, found = random.Random(0), Counter(dict.fromkeys(FOUND, 0))
     draw = late if planted == "forgetful" else drawn
     for number in range(count):

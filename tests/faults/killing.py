@@ -48,7 +48,7 @@ def alive(child):
 
 
 def stamps(folder):
-    return {path.name: path.stat().st_mtime_ns for path in folder.glob("parts/part-*.json")}
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("private/parts/part-*.json")}
 
 
 def main(count, base):

@@ -8,6 +8,8 @@ import struct
 import tarfile
 import zipfile
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -25,6 +27,7 @@ from fedproof.models import with_weights
 from fedproof.models.networks import linear
 from fedproof.release import Centre, Release, load_centre, load_release
 from fedproof.summary import read_summary
+from fedproof.vault import Vault
 from tests.hostile.mutate import mutate, mutate_json
 
 MECHANISM = UserFedAvg(
@@ -210,18 +213,20 @@ def _part_files():
         layout=Layout(names=("a.weight", "a.bias"), shapes=((2, 2), (2,))),
         diagnostics={"cohort_size": np.ones((2, 1))},
     )
-    return store.encode(PART, replicas)
+    with TemporaryDirectory() as folder:
+        store.keep_part(Vault(Path(folder)), PART, store.encode(PART, replicas))
+        store.publish_part(Vault(Path(folder)), PART, lambda: None)
+        return {name: (Path(folder) / name).read_bytes() for name in _NAMES.values()}
 
 
 def _read_part(suffix):
     """One of the three files is hostile: the part is refused, or, past the checksum, read or refused."""
 
     def read(folder, content):
-        files = _FILES
-        changed = {"npz": files.scores, "safetensors": files.models, "json": files.record, suffix: content}
-        for ending, data in changed.items():
-            _write(folder / f"part-00000.{ending}", data)
-        whole = all(changed[key] == data for key, data in _STORED.items())
+        for name, data in _FILES.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            _write(folder / name, content if name.endswith(suffix) else data)
+        whole = all((folder / name).read_bytes() == data for name, data in _FILES.items())
         finished = store.is_finished(folder, PART)
         assert finished is whole or suffix == "json"
         store.stored_part_size(folder, "task")
@@ -233,8 +238,12 @@ def _read_part(suffix):
     return read
 
 
+_NAMES = {
+    "npz": "private/parts/part-00000.npz",
+    "safetensors": "parts/part-00000.safetensors",
+    "json": "private/parts/part-00000.json",
+}
 _FILES = _part_files()
-_STORED = {"npz": _FILES.scores, "safetensors": _FILES.models, "json": _FILES.record}
 
 
 CERTIFICATE = _certificates()[0]
@@ -345,10 +354,10 @@ def all_readers(folder):
         "weights": Reader(
             read=_at("weights.npz", lambda path: with_weights(linear((4,), 2), path, "fc0")), valid=(weights,)
         ),
-        "part scores": Reader(read=_read_part("npz"), valid=(_FILES.scores,)),
-        "part models": Reader(read=_read_part("safetensors"), valid=(_FILES.models,)),
+        "part scores": Reader(read=_read_part("npz"), valid=(_FILES[_NAMES["npz"]],)),
+        "part models": Reader(read=_read_part("safetensors"), valid=(_FILES[_NAMES["safetensors"]],)),
         "part record": Reader(
-            read=_read_part("json"), valid=(_FILES.record,), mutations=(mutate, mutate_json)
+            read=_read_part("json"), valid=(_FILES[_NAMES["json"]],), mutations=(mutate, mutate_json)
         ),
         "summary": Reader(
             read=_at("summary.json", lambda path: read_summary(path.parent)),

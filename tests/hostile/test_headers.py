@@ -55,9 +55,10 @@ def test_arrays_that_are_larger_than_their_file(tmp_path, shape):
 def test_a_safetensors_header_that_lies(tmp_path):
     part = store.Part(index=0, replicas=range(2), fingerprint="task")
     header = json.dumps({"a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
+    (tmp_path / "parts").mkdir()
     for length in (len(header), 2**62, 2**31):
         content = struct.pack("<Q", length) + header + bytes(16)
-        (tmp_path / "part-00000.safetensors").write_bytes(content)
+        (tmp_path / "parts" / "part-00000.safetensors").write_bytes(content)
         refused(lambda: store.read_models(tmp_path, part), "not a whole safetensors file")
 
 

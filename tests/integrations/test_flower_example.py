@@ -171,7 +171,7 @@ def test_one_upload_from_everybody_is_that_of_the_local_engine(all_simulated, ex
     local = fp.train(task)
     np.testing.assert_allclose(np.load(all_simulated / name / "scores.npy"), local.scores, atol=1e-5)
     assert certificate.certified_size == local.certify().certified_size
-    metrics = json.loads((all_simulated / name / "private" / "state.json").read_text())["metrics"]
+    metrics = json.loads((all_simulated / name / "private" / "state.json").read_text())["told"]["metrics"]
     assert [row["messages"] for row in metrics] == [USERS]  # each is asked once
     assert 0 < metrics[0]["upload-bytes"] <= 4 * 393 * 2 * USERS + 2 * 128 * USERS
 
@@ -293,7 +293,7 @@ def test_sites_of_a_deployment_send_what_they_have_counted_and_nothing_else(depl
 
 def states_of(out):
     """What the server kept of each part."""
-    return [json.loads(path.read_text()) for path in sorted(out.glob("part-*/private/state.json"))]
+    return [json.loads(path.read_text())["told"] for path in sorted(out.glob("part-*/private/state.json"))]
 
 
 @pytest.mark.slow
@@ -335,7 +335,7 @@ def test_nodes_with_keys_are_asked_once(deployed):
         text = (out / name / "certificate.json").read_text()
         assert loads(text).sound
         assert not fp.verify(text, out / name / "scores.npy", out / name / "labels.npy")
-        record = json.loads((out / name / "private" / "state.json").read_text())
+        record = json.loads((out / name / "private" / "state.json").read_text())["told"]
         assert (record["metrics"][0]["messages"], record["metrics"][0]["faults"]) == (NODES, 0)
         assert sorted(record["users"].values()) == list(range(NODES))
         assert record["users"] == states_of(deployed[0] / "run")[0]["users"]  # who they were before

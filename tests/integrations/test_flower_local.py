@@ -19,6 +19,7 @@ from fedproof.models.networks import linear
 from fedproof.release import load_release
 from fedproof.report.certificate_page import write_certificate_report
 from fedproof.seeds import Purpose, SeededGenerator, private_numbers
+from fedproof.vault import Vault
 
 files = pytest.importorskip(
     "fedproof.integrations.flower.files",
@@ -288,7 +289,7 @@ def test_without_a_folder_every_question_costs_as_well(make, make_grid, nodes):
         strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
 
 
-@pytest.mark.parametrize("moment", ["save_release", "_write_record", "publish"])
+@pytest.mark.parametrize("moment", ["save_release", "keep", "publish"])
 def test_a_killed_server_releases_once_and_counts_whom_it_asked(
     make, make_grid, nodes, tmp_path, monkeypatch, moment
 ):
@@ -296,7 +297,7 @@ def test_a_killed_server_releases_once_and_counts_whom_it_asked(
     with monkeypatch.context() as patch:
         strategy = make(folder=tmp_path)
         strategy._begin()
-        patch.setattr(files, moment, cut)
+        patch.setattr(Vault if moment == "keep" else files, moment, cut)
         with pytest.raises(PowerCutError):
             strategy.start(make_grid(nodes(seed=None)))
     made = moment == "publish"
@@ -312,7 +313,7 @@ def test_a_killed_server_releases_once_and_counts_whom_it_asked(
     assert load_ledger(tmp_path / "ledger.json").replicas == (1 if made else 2)
     np.testing.assert_array_equal(load_release(tmp_path / "release.npz").total, again.release.total)
     (tmp_path / "private" / "state.json").unlink()
-    with pytest.raises(ValueError, match="must not be made again"):
+    with pytest.raises(ValueError, match="its noise must not be used again"):
         make(folder=tmp_path).start(grid)
 
 
@@ -322,10 +323,10 @@ def test_of_two_loops_in_one_folder_one_releases_and_both_are_counted(make, make
     grid, loops = make_grid(nodes(seed=None)), [make(folder=tmp_path) for _ in range(2)]
     sent = [loop.configure_train(1, ArrayRecord(), ConfigRecord(), grid) for loop in loops]
     loops[0].aggregate_train(1, grid.send_and_receive(sent[0]))
-    with pytest.raises(ValueError, match="another server has made the release"):
+    with pytest.raises(ValueError, match="was made meanwhile"):
         loops[1].aggregate_train(1, grid.send_and_receive(sent[1]))
     assert load_ledger(tmp_path / "ledger.json").replicas == 2
-    with pytest.raises(ValueError, match="another server has made the release"):
+    with pytest.raises(ValueError, match="was made meanwhile"):
         loops[1].configure_train(1, ArrayRecord(), ConfigRecord(), grid)
     assert load_ledger(tmp_path / "ledger.json").replicas == 2
 

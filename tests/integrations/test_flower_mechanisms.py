@@ -1,6 +1,7 @@
 """Every certifying mechanism over a grid of functions, against the local engine and against hostile nodes."""
 
 import itertools
+import os
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import fedproof as fp
+from fedproof import vault
 from fedproof.accounting.ledger import load_ledger
 from fedproof.certificates import dumps
 from fedproof.data import load
@@ -276,7 +278,7 @@ class PowerCutError(Exception):
 
 def cut_at(patch, moment):
     """Let the power fail at a moment: when a function of `files` is called, or a kept release is renamed."""
-    calls, publish, rename = itertools.count(), files.publish, Path.replace
+    calls, publish, rename = itertools.count(), files.publish, os.replace
 
     def cut(*arguments, **options):
         raise PowerCutError
@@ -285,14 +287,14 @@ def cut_at(patch, moment):
         patch.setattr(files, moment, lambda *args, **more: cut() if next(calls) else publish(*args, **more))
     elif moment == "rename":
         kept = Path("private/release.npz").parts
-        patch.setattr(
-            Path, "replace", lambda self, to: cut() if self.parts[-2:] == kept else rename(self, to)
-        )
+        patch.setattr(os, "replace", lambda a, b: cut() if Path(a).parts[-2:] == kept else rename(a, b))
+    elif moment == "record":
+        patch.setattr(vault, "replace_file", cut)
     else:
         patch.setattr(files, moment, cut)
 
 
-@pytest.mark.parametrize("moment", ["save_release", "_write_record", "publish", "save_ledger", "rename"])
+@pytest.mark.parametrize("moment", ["save_release", "record", "publish", "save_ledger", "rename"])
 @pytest.mark.parametrize("seed", [SEED, None])
 def test_a_killed_server_releases_once(
     make_once, make_grid, nodes, sender, tmp_path, monkeypatch, moment, seed
@@ -314,7 +316,7 @@ def test_a_killed_server_releases_once(
     )
     again.start(grid)
     assert load_ledger(tmp_path / "ledger.json").replicas == 1
-    assert made == (grid.sent == []) == (moment not in ("save_release", "_write_record"))
+    assert made == (grid.sent == []) == (moment not in ("save_release", "record"))
     if made:
         np.testing.assert_array_equal(again.release.total, first)
     assert not (tmp_path / "private" / "release.npz").exists()
@@ -322,12 +324,12 @@ def test_a_killed_server_releases_once(
 
 def test_a_release_that_is_gone_is_not_made_again(make_once, make_grid, nodes, tmp_path):
     make_once(folder=tmp_path).start(make_grid(nodes()))
-    with pytest.raises(ValueError, match="holds another training"):
+    with pytest.raises(ValueError, match="made of something else"):
         make_once(folder=tmp_path, seed=SEED + 1).start(make_grid(nodes()))
     (tmp_path / "release.npz").rename(tmp_path / "elsewhere.npz")
     for lost in ("release", "state"):
         grid = make_grid(nodes())
-        with pytest.raises(ValueError, match="missing or was altered, and must not be made again") as refused:
+        with pytest.raises(ValueError, match="is missing or was altered; its noise must") as refused:
             make_once(folder=tmp_path).start(grid)
         assert "\n" not in str(refused.value)
         assert grid.sent == []
@@ -345,7 +347,7 @@ def test_of_two_loops_in_one_folder_one_releases(make_once, make_grid, nodes, se
         for strategy, grid in zip((first, second), grids, strict=True)
     ]
     first.aggregate_train(1, grids[0].send_and_receive(sent[0]))
-    with pytest.raises(ValueError, match="another server has made the release") as refused:
+    with pytest.raises(ValueError, match="was made meanwhile") as refused:
         second.aggregate_train(1, grids[1].send_and_receive(sent[1]))
     assert "\n" not in str(refused.value)
     np.testing.assert_array_equal(load_release(tmp_path / "release.npz").total, first.release.total)

@@ -396,7 +396,7 @@ def test_neither_log_nor_public_files_name_a_node_or_count_a_cohort(observed, ho
         assert f'"{key}":' not in "".join(
             text for file, text in seen["files"].items() if file != "certificate.json"
         )
-    assert set(seen["files"]) == {".lock", "PUBLISH.txt", "ledger.json", "certificate.json"}
+    assert set(seen["files"]) == {"PUBLISH.txt", "ledger.json", "certificate.json"}
 
 
 @pytest.mark.parametrize("name", DRAWN)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import shutil
 from dataclasses import replace
@@ -13,7 +14,8 @@ from scipy.stats import norm
 
 from fedproof import certify, seeds
 from fedproof.accounting import account, ensemble_account
-from fedproof.accounting.ledger import load_ledger
+from fedproof.accounting.ledger import load_ledger, load_user_ledger
+from fedproof.folder import MAY
 from fedproof.integrations import server
 from fedproof.mechanisms import (
     Bagging,
@@ -27,6 +29,7 @@ from fedproof.mechanisms import (
     UserFedAvg,
 )
 from fedproof.mechanisms.uploads import Rows
+from fedproof.vault import Vault
 
 MECHANISM = UserFedAvg(rounds=3, noise_multiplier=1.5, sampling=Poisson(probability=0.5), clip_norm=0.8)
 ALL = replace(MECHANISM, sampling=Everyone())
@@ -363,27 +366,29 @@ def test_without_a_seed_a_newcomer_is_drawn_once(make_strategy, make_grid, nodes
 
 def test_a_folder_of_another_training_is_refused(make_strategy, make_grid, nodes, initial, tmp_path):
     make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
-    with pytest.raises(ValueError, match="holds another training"):
+    with pytest.raises(ValueError, match="made of something else"):
         make_strategy(folder=tmp_path, seed=4).start(make_grid(nodes), initial)
     models = next(tmp_path.glob("models-*.npz"))
     models.write_bytes(models.read_bytes()[:-1])
-    with pytest.raises(ValueError, match="missing or was altered"):
+    with pytest.raises(ValueError, match="is missing or was altered"):
         make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
 
 
 def cut_in_round_two(patch, moment):
     """Let the power fail in round 2: before a file is written, or before models are renamed or removed."""
     names = {"models": "models-00002.npz", "record": "state.json", "ledger": "ledger.json"}
-    owner, name = {"rename": (Path, "replace"), "remove": (Path, "unlink")}.get(moment, (os, "replace"))
+    owner, name = (Path, "unlink") if moment == "remove" else (os, "replace")
     calls, original = itertools.count(1), getattr(owner, name)
 
     def cut(path, *to, **options):
+        path = Path(path)
         if moment == "rename":
             now = path.name == "models-00002.npz"
         elif moment == "remove":
             now = path.name == "models-00001.npz"
         else:
-            now = Path(to[0]).name == names[moment] and (moment == "models" or next(calls) == 2)
+            name = Path(to[0]).name == names[moment] and path.name != names[moment]
+            now = name and (moment == "models" or next(calls) == 2)
         if now:
             raise PowerCutError
         return original(path, *to, **options)
@@ -431,7 +436,7 @@ def test_the_last_released_round_is_not_played_again(
     if found == "no ledger":
         (tmp_path / "ledger.json").unlink()
     grid = make_grid(nodes)
-    with pytest.raises(ValueError, match="must not be trained again with the same noise") as refused:
+    with pytest.raises(ValueError, match="its noise must not be used again") as refused:
         make_strategy(folder=tmp_path).start(grid, initial)
     assert "\n" not in str(refused.value)
     assert grid.sent == []
@@ -447,7 +452,7 @@ def test_of_two_loops_in_one_folder_one_releases(make_strategy, make_grid, nodes
         for strategy, grid in zip((first, second), grids, strict=True)
     ]
     released, _ = first.aggregate_train(1, grids[0].send_and_receive(sent[0]))
-    with pytest.raises(ValueError, match="another server has been at work here") as refused:
+    with pytest.raises(ValueError, match="was made meanwhile") as refused:
         second.aggregate_train(1, grids[1].send_and_receive(sent[1]))
     assert "\n" not in str(refused.value)
     # Whoever was refused goes on from what was released, not from what it made.
@@ -492,7 +497,7 @@ def test_numbers_that_would_mean_another_model_are_not_gone_on_with(
 
     start({"fc_weight": (3, 2)})
     start({"fc_weight": (3, 2)})
-    with pytest.raises(ValueError, match="holds another training") as refused:
+    with pytest.raises(ValueError, match="made of something else") as refused:
         start(other)
     assert "\n" not in str(refused.value)
 
@@ -507,11 +512,11 @@ def test_a_record_that_is_none_is_refused_in_one_line(
     path = tmp_path / "private" / "state.json"
     known, (how, _, key) = json.loads(path.read_text()), text.partition(" ")
     if how == "drop":
-        del known[key]
+        del known["told"][key]
     elif how == "list":
-        known[key] = []
+        known["told"][key] = []
     path.write_text(json.dumps(known) if how in ("drop", "list") else text)
-    with pytest.raises(ValueError, match=r"state\.json is not the record of a training") as refused:
+    with pytest.raises(ValueError, match=r"state\.json is not the record of a") as refused:
         make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
     assert "\n" not in str(refused.value)
 
@@ -527,16 +532,14 @@ def test_released_rounds_are_never_played_again(make_strategy, make_grid, nodes,
         for path, content in backup.items():
             path.write_bytes(content)
     grid = make_grid(nodes)
-    with pytest.raises(
-        ValueError, match=r"ledger counts 3 rounds, the state holds [01]: models that were"
-    ) as e:
+    with pytest.raises(ValueError, match=r"round 3 was made, and is missing or was altered") as e:
         make_strategy(folder=tmp_path).start(grid, initial)
     assert "\n" not in str(e.value)
     assert grid.sent == []
 
 
 def test_two_servers_do_not_work_in_one_folder(make_strategy, make_grid, nodes, initial, tmp_path):
-    with files.alone_in(tmp_path), pytest.raises(ValueError, match="another process is working in it"):
+    with Vault(tmp_path).alone(), pytest.raises(ValueError, match="another process is working in it"):
         make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
 
 
@@ -572,7 +575,7 @@ def test_a_seed_goes_neither_to_nodes_nor_to_files_nor_to_logs(
     grid = make_grid({node: with_mod(app) for node, app in nodes.items()})
     with caplog.at_level("DEBUG"):
         result = strategy.start(grid, initial)
-    with pytest.raises(ValueError, match="holds another training") as refused:
+    with pytest.raises(ValueError, match="made of something else") as refused:
         make_strategy(seed=seed + 1, folder=tmp_path, replicas=range(4)).start(grid, initial)
     files_of = [path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()]
     shown = [caplog.text, str(refused.value), repr(strategy.plan), repr(result), *files_of]
@@ -585,7 +588,6 @@ def test_a_seed_goes_neither_to_nodes_nor_to_files_nor_to_logs(
 def test_what_epsilon_does_not_cover_is_kept_apart(make_strategy, make_grid, nodes, initial, tmp_path):
     make_strategy(folder=tmp_path).start(make_grid(nodes), initial)
     assert {path.name for path in tmp_path.iterdir()} == {
-        ".lock",
         "PUBLISH.txt",
         "ledger.json",
         "models-00003.npz",
@@ -596,11 +598,40 @@ def test_what_epsilon_does_not_cover_is_kept_apart(make_strategy, make_grid, nod
     state = (tmp_path / "private" / "state.json").read_text()
     assert "clipped-share" in state
     assert "clipped-share" not in (tmp_path / "ledger.json").read_text()
-    note = (tmp_path / "PUBLISH.txt").read_text().splitlines()
-    assert note[0] == "Keep private/ and the seed to yourself; models and ledger.json may be published."
-    make_strategy(folder=tmp_path / "none", seed=None).start(make_grid(nodes), initial)
-    note = (tmp_path / "none" / "PUBLISH.txt").read_text().splitlines()
-    assert note[0] == "Keep private/ to yourself; models and ledger.json may be published."
+
+
+def first_line(folder):
+    return (folder / "PUBLISH.txt").read_text().splitlines()[0]
+
+
+def test_nothing_is_publishable_before_a_ledger_counts_all_that_its_users_are_trained_in(
+    make_strategy, make_grid, nodes, initial, tmp_path
+):
+    name, grid = str(tmp_path / "users.json"), make_grid(nodes)
+    make_strategy(folder=tmp_path / "one", seed=None).start(grid, initial, num_rounds=2)
+    assert first_line(tmp_path / "one").startswith("Publish nothing of this")
+    sent = len(grid.sent)
+    make_strategy(folder=tmp_path / "one", seed=None, ledger_name=name).start(grid, initial, num_rounds=2)
+    assert len(grid.sent) == sent  # to be counted is never too late
+    make_strategy(folder=tmp_path / "two", ledger_name=name).start(grid, initial)
+    assert MAY in first_line(tmp_path / "one")
+    assert "the seed" in (tmp_path / "two" / "PUBLISH.txt").read_text()
+    together = replace(MECHANISM, rounds=2 + MECHANISM.rounds)
+    epsilon = load_user_ledger(name).total(0.01).epsilon
+    assert epsilon == account(together, 0.01, ["pld"])["pld"]
+    assert f"ε = {math.ceil(epsilon * 1000) / 1000:.3f}" in (tmp_path / "two" / "PUBLISH.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"folder": None}, "must be left out of a training that is kept in no folder"),
+        ({"ledger_name": "a b"}, "ledger = 'a b' must be a name of letters"),
+    ],
+)
+def test_a_ledger_that_could_not_count_is_refused(make_strategy, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make_strategy(**{"folder": tmp_path, "ledger_name": "users"} | changes)
 
 
 def test_a_strategy_says_what_its_certificate_takes_for_granted(make_strategy):

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, norm
 
-from fedproof.accounting.ledger import Ledger, load_ledger, load_site_ledger, save_ledger
+from fedproof.accounting.ledger import Ledger, alone_with, load_ledger, load_site_ledger, save_ledger
 from fedproof.integrations import site as own
 from fedproof.mechanisms import Everyone, Poisson, Query, UserFedAvg
 from tests.commands import fedproof
@@ -98,9 +98,9 @@ def test_processes_of_one_site_wait_for_each_other(site):
 
 
 def test_a_process_that_never_lets_go_is_named(site, monkeypatch):
-    monkeypatch.setattr(own, "_PATIENCE", 0.1)
+    monkeypatch.setattr("fedproof.accounting.ledger._PATIENCE", 0.1)
     with (
-        own._alone(Path(site.ledger)),
+        alone_with(Path(site.ledger)),
         pytest.raises(ValueError, match=r"ledger.json: another process is working in it"),
     ):
         own.charge(site)
@@ -194,13 +194,13 @@ def test_a_ledger_that_is_reached_by_a_link_is_the_same_ledger(site, tmp_path):
         own.charge(site)
 
 
-def test_nobody_lets_another_process_count_by_removing_files(site, monkeypatch):
-    before = set(Path(site.ledger).parent.iterdir())
-    with own._alone(Path(site.ledger)):
-        assert set(Path(site.ledger).parent.iterdir()) == before  # nothing to remove
-        monkeypatch.setattr(own, "_PATIENCE", 0.1)
-        with pytest.raises(ValueError, match="another process is working in it"):
-            own.charge(site)
+def test_the_lock_of_a_ledger_stays(site):
+    lock = Path(site.ledger).with_name(".ledger.json.lock")
+    before = lock.stat().st_ino  # since the ledger was begun
+    own.charge(site)
+    with pytest.raises(own.BudgetSpentError):
+        own.charge(site.model_copy(update={"max_epsilon": 1e-3}))
+    assert lock.stat().st_ino == before
 
 
 def test_a_ledger_is_begun_once(site):

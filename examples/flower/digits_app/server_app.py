@@ -64,6 +64,7 @@ class Settings:
     clip_norm: float = 1.0
     delta: float = 0.005
     max_epsilon: float = 0.0
+    ledger: str = ""
     replicas: int = 200
     part_size: int = 100
     local_epochs: int = 10
@@ -107,7 +108,8 @@ class Settings:
         delta = {"delta": self.delta} if is_private(self.mechanism) else {}
         users_noise = self.mechanism.honest is not None  # there is nothing that the server draws
         seed = {} if users_noise else {"seed": server_seed(Path(self.out))}
-        return delta | seed | {"num_users": self.users, "connect_timeout": self.connect_timeout}
+        counted = {"ledger_name": self.ledger} if delta and self.ledger else {}
+        return delta | seed | counted | {"num_users": self.users, "connect_timeout": self.connect_timeout}
 
     @property
     def told(self) -> ConfigRecord:

@@ -42,6 +42,7 @@ for command in (
     training.predict,
     looking.account,
     planning.plan,
+    looking.ledger,
     looking.site,
     looking.report,
     comparing.reproduce,

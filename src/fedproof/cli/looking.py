@@ -165,6 +165,60 @@ def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
         )
 
 
+def ledger(
+    name: Annotated[str, typer.Argument(help="Name of the users' ledger, or its path.")],
+    delta: Annotated[
+        float | None, typer.Option(help="The δ that ε is stated for; the smallest of the entries.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """What everything that was trained on one set of users costs them together."""
+    from fedproof.accounting.ledger import UserLedger, ledger_path, load_user_ledger
+    from fedproof.folder import FILTER
+    from fedproof.report.words import rounded_up
+
+    path = ledger_path(name)
+    if not path.exists():
+        raise ValueError(f"{path}: there is no such ledger: [privacy] ledger of a run begins it")
+    found = load_user_ledger(name)
+    total = found.total(delta)
+    delta = total.delta
+    rows = [(entry, UserLedger(entries=(entry,)).total(delta)) for entry in found.entries]
+    if json:
+        entries: list[dict[str, Any]] = [
+            {
+                "run": entry.run,
+                "when": entry.when,
+                "users": "all" if entry.users is None else len(entry.users),
+                "epsilon": alone.epsilon,
+                "relation": alone.relation.value,
+                "unit": alone.unit.value,
+            }
+            for entry, alone in rows
+        ]
+        whole = {"epsilon": total.epsilon, "relation": total.relation.value, "unit": total.unit.value}
+        print_json({"ledger": str(path), "delta": delta} | whole | {"entries": entries})
+        return
+    print_table(
+        f"{path}, δ = {delta:g}",
+        ("training", "counted", "ε alone", "for one"),
+        [
+            (
+                entry.run,
+                entry.when[:16],
+                rounded_up(alone.epsilon, 3),
+                f"{alone.unit} {changed_in_words(alone.relation)}",
+            )
+            for entry, alone in rows
+        ],
+    )
+    say(
+        f"all {total.entries} together: ε = {rounded_up(total.epsilon, 3)} at δ = {delta:g}, for one "
+        f"{total.unit} {changed_in_words(total.relation)}",
+        " ".join(FILTER.split()),
+    )
+
+
 def site(
     file: Annotated[Path, typer.Argument(help="The site's own file (TOML), which its node is started with.")],
     begin: Annotated[

@@ -186,7 +186,7 @@ def show(summary: RunSummary, out: Path, curves: "tuple[Curve, ...] | None" = No
         say("secure noise: its numbers came from the operating system, the seed does not repeat this run")
     _say_observed(out / OBSERVED)
     say(f"the page to look at is {out / 'report.html'}; everything is in {out}")
-    say(read_text(out / NOTICE).splitlines()[0])
+    say(read_text(out / NOTICE).partition("\n\n")[0])
 
 
 def _say_observed(path: Path) -> None:

@@ -28,6 +28,7 @@ from fedproof.config.sections import (
     IdleKeyError,
     ModelSection,
     PretrainConfig,
+    PrivacySection,
     Section,
     ThreatSection,
     validated,
@@ -54,6 +55,7 @@ class Config(Section):
     model: ModelSection = ModelSection()
     mechanism: MechanismSection = MechanismSection()
     threat: ThreatSection = ThreatSection()
+    privacy: PrivacySection = PrivacySection()
     ensemble: EnsembleSection = EnsembleSection()
     certificate: CertificateSection = CertificateSection()
     aggregation: AggregationSection = AggregationSection()
@@ -81,6 +83,8 @@ class Config(Section):
         elif not self._is_estimated:
             for key in _CERTIFIED:
                 yield self._idle(f"certificate.{key}", "which certifies nothing")
+        if isinstance(kind.unaccounted, str) and kind.unaccounted:
+            yield self._idle("privacy.ledger", "which adds no noise, so that no ledger counts it")
         section = self.mechanism
         if section.sampling is SamplingKind.NONE and section.cohort not in (None, self.data.users):
             why = "belongs to sampling = 'poisson' or 'fixed', not 'none'"

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedproof import check
+from fedproof.accounting.ledger import ledger_path
 from fedproof.certificates import Bound, Method, Rule
 from fedproof.data import comes_with_users, holds_text
 from fedproof.threat import Relation, Unit
@@ -181,6 +182,21 @@ class ThreatSection(Section):
     unit: Unit = Field(default=Unit.USER, strict=False)
     # whether adversaries join the federation, or replace members of it
     relation: Relation = Field(default=Relation.REPLACE, strict=False)
+
+
+class PrivacySection(Section):
+    """`[privacy]`: what everything that is trained on the same users costs them together."""
+
+    # of the set of users: all runs, sweeps, comparisons and federations with this name are counted in one
+    # file, in the platform's data folder, or at this path if it has a separator. The name must not change
+    # with the data. Without one nothing is called publishable; published data sets are counted nowhere
+    ledger: Annotated[str, Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _names_a_file(self) -> Self:
+        if self.ledger is not None:
+            ledger_path(self.ledger)
+        return self
 
 
 class EnsembleSection(Section):

@@ -33,7 +33,7 @@ from fedproof.functions import called, load_function
 
 __all__ = [
     "Arrays", "Summary", "comes_with_users", "data_folder", "default_users", "even_share", "fetch",
-    "holds_text", "load", "show", "summarise",
+    "holds_text", "is_public", "load", "show", "summarise",
 ]  # fmt: skip
 
 
@@ -130,6 +130,11 @@ def load(
 def _is_own(name: str) -> bool:
     """Whether units may come, go and change: what is published stays as it is."""
     return ":" in name or name.partition("/")[0] in ("leaf", "idx")
+
+
+def is_public(name: str) -> bool:
+    """Whether anybody can have the data of this name: what comes out of them hides nobody."""
+    return not _is_own(name)
 
 
 def _read(

@@ -32,6 +32,7 @@ from fedproof.ensemble.train import shared_by_replicas, train_replicas
 from fedproof.mechanisms import Mechanism
 from fedproof.mechanisms.codec import describe
 from fedproof.progress import Tally
+from fedproof.vault import Vault
 
 _RETRIES = 3
 _PATIENCE = 5.0  # seconds
@@ -45,7 +46,7 @@ class Ensemble:
     """Finished replicas on disk.
 
     Attributes:
-        folder: where the parts lie.
+        folder: the vault that holds the parts.
         parts: all of them, in order.
     """
 
@@ -99,26 +100,40 @@ def train_ensemble(
     part_size: int | None = None,
     progress: Tally | None = None,
     address: str | None = None,
+    count: Callable[[int], object] | None = None,
+    counted: int = 0,
 ) -> Ensemble:
-    """Train what is missing of replicas `0 … num_replicas - 1` and keep it in `folder`.
+    """Train what is missing of replicas `0 … num_replicas - 1` and keep it in the vault of `folder`.
 
-    A part that is whole and belongs to this task is kept; a truncated, altered or foreign one is done again.
+    A part that is whole and belongs to this task is kept; a truncated or altered one is done again.
+
+    Guarantee: models are shown after `count` was told how many there are, and noise is used for one model of
+    each replica: a part that was made is made again only if it becomes the same, digit for digit.
 
     Args:
         task: what is trained.
         num_replicas: how many replicas.
-        folder: where the parts are kept.
+        folder: where the parts are kept; nobody else may be at work there.
         engine: `local`, or `ray` for a cluster.
         first_updates: see `train_replicas`, to share round one between the ensembles of a sweep.
         part_size: replicas in a part; None takes that of the stored parts, or chooses from the memory.
         progress: told after every part.
         address: of a running cluster, `host:port`; None uses the one this process is connected to, else
             that of RAY_ADDRESS, else starts one here.
+        count: told how many replicas there are, before any of them can be seen.
+        counted: what it was told before.
+
+    Raises:
+        ValueError: the folder's noise belongs to another task, or models that were made are gone.
     """
     check_engine(engine)
-    tell = progress or (lambda done, total: None)
+    vault, tell, spend = Vault(folder), progress or (lambda done, total: None), count or (lambda made: None)
     parts = plan_for(task, num_replicas, folder, part_size)
-    missing = [part for part in parts if not store.is_finished(folder, part)]
+    free = not task.mechanism.noise_multiplier or task.mechanism.one_release
+    if not free:
+        store.check_noise(vault, parts, counted, repeatable=not task.secure_noise)
+    made = sum(len(part.replicas) for part in parts if store.is_kept(vault, part))
+    missing = [part for part in parts if not store.publish_part(vault, part, lambda: spend(made))]
     done = num_replicas - sum(len(part.replicas) for part in missing)
     tell(done, num_replicas)
     if missing and first_updates is None:
@@ -131,7 +146,10 @@ def train_ensemble(
     with on_engine(engine, train, list(by_range), on_gpu=on_gpu, address=address) as finished:
         for replicas, trained in finished:  # a part is kept as soon as it is there
             part = by_range[replicas]
-            store.write_part(folder, part, store.encode(part, trained))
+            again = store.is_kept(vault, part)
+            store.keep_part(vault, part, store.encode(part, trained), free=free)
+            made += 0 if again else len(replicas)
+            store.publish_part(vault, part, partial(spend, made))
             done += len(replicas)
             tell(done, num_replicas)
     return Ensemble(folder=folder, parts=parts)
@@ -189,19 +207,6 @@ def plan_for(
     size = part_size or store.stored_part_size(folder, mark) or part_size_for(task)
     check.count(part_size=size)
     return tuple(store.plan(num_replicas, size, mark, None if any_engine else engine_version()))
-
-
-def check_all_there(task: Task, num_replicas: int, folder: Path, part_size: int | None) -> None:
-    """Raise ValueError where models that were counted would be made again, by noise that nobody can repeat.
-
-    Whoever saw the first ones would see two trainings, of which a ledger counts one.
-    """
-    parts = plan_for(task, num_replicas, folder, part_size)
-    if not all(store.is_finished(folder, part) for part in parts):
-        raise ValueError(
-            f"{folder}: its models were made and counted, and some are gone; they cannot be made again "
-            "(ensemble.secure_noise): put them back, or choose a new directory"
-        )
 
 
 def check_reachable(address: str) -> None:

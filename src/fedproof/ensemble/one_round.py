@@ -16,14 +16,15 @@ from fedproof.ensemble.engines import on_engine
 from fedproof.ensemble.fingerprints import fingerprint
 from fedproof.ensemble.task import Task
 from fedproof.ensemble.train import released, train_replicas
-from fedproof.files import read_whole, replace_file
 from fedproof.mechanisms import Partition, UploadedOnce
 from fedproof.mechanisms.uploads import Sent
 from fedproof.release import Centre, Release, add_noise, check_units, summed
 from fedproof.rounds import State, Tampering
 from fedproof.rounds.heads import heads
 from fedproof.seeds import Purpose, private_numbers
+from fedproof.vault import Vault
 
+_ITEM = "release"
 _CELLS = 1 << 23  # numbers of uploads that are held at once
 _SPANS = 64  # parts in which units go to the workers of a cluster
 
@@ -74,46 +75,37 @@ def _sum_of(task: Task, units: range, *, kept: bool) -> tuple[Integers, list[Int
 
 def make_once(
     task: Task,
-    path: Path,
-    made_of: Path,
-    before: Callable[[Release | Centre, Integers | None], None],
+    vault: Vault,
+    name: str,
+    before: Callable[[Release | Centre, Integers | None], object],
+    count: Callable[[], object],
     *,
     observe: bool = False,
     engine: str = "local",
-) -> None:
-    """Make the release of a task in the file `path`, unless it is there: noise is never used again.
+) -> Path:
+    """The file `name` with a task's release, which is made unless it was: noise is never used again.
 
-    `made_of` tells which task it belongs to. `before` is called with the release, and if it is to `observe`
-    with the vectors it was made of, before it is there to be published.
+    `before` is called with the release, and if it is to `observe` with the vectors it was made of, while it
+    is still in memory. `count` is called before it is there to be published.
 
     Raises:
         ValueError: the release was made of something else, or was made and is gone.
     """
-    mark, waiting = f"{fingerprint(task)}\n".encode(), made_of.with_suffix(".npz")
-    if path.exists() or made_of.exists():
-        if not made_of.exists() or read_whole(made_of) != mark:
-            raise ValueError(
-                f"--out {path.parent}: {path.name} was made of other data, and its noise must not be used "
-                "again; choose a new directory"
-            )
-        if waiting.exists():
-            waiting.replace(path)
-        if not path.exists():
-            raise ValueError(
-                f"--out {path.parent}: {path.name} was made and is gone, and its noise must not be used "
-                "again; put it back, or choose a new directory"
-            )
-        return
-    kept: list[Integers] = []
-    found: Release | Centre
-    if task.mechanism.one_release:
-        found = Centre(mechanism=task.mechanism, total=released(task).numpy())
-    else:
-        found = release(task, kept if observe else None, engine=engine)
-    before(found, np.concatenate(kept) if observe else None)
-    found.save(waiting)  # where it is not published; what is marked is never made again
-    replace_file(made_of, mark, mode=0o600)
-    waiting.replace(path)
+    mark, path = fingerprint(task), vault.folder / name
+    if vault.made(_ITEM, mark) is None:
+        if path.exists():
+            raise vault.other()
+        kept: list[Integers] = []
+        found: Release | Centre
+        if task.mechanism.one_release:
+            found = Centre(mechanism=task.mechanism, total=released(task).numpy())
+        else:
+            found = release(task, kept if observe else None, engine=engine)
+        before(found, np.concatenate(kept) if observe else None)
+        vault.keep(_ITEM, mark, {name: found.save})
+    if not vault.publish(_ITEM, count):
+        raise vault.gone(name)
+    return path
 
 
 def uploads_of(task: Task, units: range | None = None) -> Iterator[Sent]:
@@ -189,6 +181,13 @@ def anchors_of(task: Task, mechanism: UploadedOnce) -> NDArray[np.float32] | Non
         return None
     anchors = _anchors(task, mechanism)
     return anchors.reshape(len(anchors), -1).astype(np.float32)
+
+
+def check_public(task: Task) -> None:
+    """Raise ValueError, before anybody trains, where there are fewer public inputs than anchors."""
+    mechanism = described(task)
+    if mechanism.upload.labels or mechanism.upload.bumps:
+        _anchors(task, mechanism)
 
 
 def _anchors(task: Task, mechanism: UploadedOnce) -> NDArray[np.generic]:

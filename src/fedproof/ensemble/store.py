@@ -1,13 +1,13 @@
-"""Finished parts of an ensemble on disk: whole or absent, never pickled.
+"""Finished parts of an ensemble in the vault of a run: whole or absent, never pickled.
 
-`part-00007.npz` holds scores and diagnostics, `part-00007.safetensors` the models, and `part-00007.json`,
-written last, the replicas and the SHA-256 of the other two. A part counts only if all three agree.
+`parts/part-00007.safetensors` holds the models, which are shown once they are counted. Scores and diagnostics
+lie in `private/parts/part-00007.npz`, and the record of both in `private/parts/part-00007.json`.
 """
 
-import hashlib
 import io
-import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,10 @@ from torch import Tensor
 from fedproof import check
 from fedproof.digests import of_each
 from fedproof.ensemble.train import Replicas
-from fedproof.files import MAX_BYTES, opened, parse_json, read_npz, read_whole, replace_file
+from fedproof.files import MAX_BYTES, read_npz, read_whole, replace_file
+from fedproof.vault import PRIVATE, Record, Vault
 
-
-@dataclass(frozen=True, kw_only=True)
-class PartFiles:
-    """One part as the bytes of its files: what the store writes."""
-
-    scores: bytes
-    models: bytes
-    record: bytes
+PARTS = "parts"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,61 +58,71 @@ def plan(num_replicas: int, part_size: int, fingerprint: str, engine: str | None
     ]
 
 
-def encode(part: Part, replicas: Replicas) -> PartFiles:
-    """The files of a trained part."""
+def encode(part: Part, replicas: Replicas) -> dict[str, bytes]:
+    """The files of a trained part, by their names."""
     buffer = io.BytesIO()
     arrays: dict[str, Any] = {"scores": replicas.scores, **replicas.diagnostics}
     np.savez(buffer, **arrays)
     models = save_tensors({name: value.contiguous() for name, value in replicas.models.items()})
-    scores = buffer.getvalue()
-    record = {
-        **_identity(part),
-        "scores_sha256": hashlib.sha256(scores).hexdigest(),
-        "models_sha256": hashlib.sha256(models).hexdigest(),
-    }
-    return PartFiles(scores=scores, models=models, record=json.dumps(record, indent=1).encode())
+    return {_scores(part): buffer.getvalue(), _models(part): models}
 
 
-def write_part(folder: Path, part: Part, files: PartFiles) -> None:
-    """Write a part so that a crash at any moment leaves it whole or absent."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = _stem(folder, part.index)
-    stem.with_suffix(".json").unlink(missing_ok=True)
-    replace_file(stem.with_suffix(".npz"), files.scores)
-    replace_file(stem.with_suffix(".safetensors"), files.models)
-    replace_file(stem.with_suffix(".json"), files.record)
+def keep_part(vault: Vault, part: Part, files: dict[str, bytes], *, free: bool = False) -> None:
+    """Keep a part where nobody sees it: whole, or not at all. `free` is as for `Vault.keep`."""
+    writes = {name: partial(replace_file, content=content) for name, content in files.items()}
+    told = {"replicas": [part.replicas.start, part.replicas.stop], "engine": part.engine}
+    vault.keep(_item(part.index), part.fingerprint, writes, free=free, **told)
+
+
+def publish_part(vault: Vault, part: Part, count: Callable[[], object]) -> bool:
+    """Count the models of a part, then show them, unless they are; False if some of it is gone."""
+    return is_kept(vault, part) and vault.publish(_item(part.index), count)
+
+
+def is_kept(vault: Vault, part: Part) -> bool:
+    """Whether the part was made of this task, by this engine, and of these replicas."""
+    record = _record(vault, part.index)
+    return record is not None and _belongs(record, part)
+
+
+def check_noise(vault: Vault, parts: Sequence[Part], counted: int, *, repeatable: bool) -> None:
+    """Raise ValueError where models would be made by noise that is in others, which may have been seen.
+
+    `counted` says how many replicas were. Noise that is not `repeatable` gives other models each time.
+    """
+    records = [
+        vault.record(f"{PARTS}/{path.stem}") for path in (vault.folder / PRIVATE / PARTS).glob("*.json")
+    ]
+    made = [record for record in records if record is not None]
+    wanted = {(part.fingerprint, part.engine) for part in parts}
+    if any((record.mark, record.told.get("engine")) not in wanted for record in made):
+        raise vault.other()
+    if sum(len(part.replicas) for part in parts if is_kept(vault, part)) < counted:
+        raise vault.gone("a part that was counted")
+    if not repeatable:
+        for part in parts:
+            if is_kept(vault, part) and not vault.there(_item(part.index)):
+                raise vault.gone(_item(part.index))
 
 
 def is_finished(folder: Path, part: Part) -> bool:
-    """Whether the part is there, belongs to this task and these replicas, and is as it was written."""
-    stem = _stem(folder, part.index)
-    try:
-        record = parse_json(read_whole(stem.with_suffix(".json")))
-    except (OSError, ValueError):
-        return False
-    if not isinstance(record, dict) or any(
-        record.get(key) != value for key, value in _identity(part).items()
-    ):
-        return False
-    return record.get("scores_sha256") == _digest(stem.with_suffix(".npz")) and record.get(
-        "models_sha256"
-    ) == _digest(stem.with_suffix(".safetensors"))
+    """Whether the part is in its place, belongs to this task and these replicas, and is as it was made."""
+    vault = Vault(folder)
+    return is_kept(vault, part) and vault.whole(_item(part.index))
 
 
 def stored_part_size(folder: Path, fingerprint: str) -> int | None:
     """Size of the first part in `folder` if it belongs to the same task: a resumed run keeps its plan."""
-    try:
-        record = parse_json(read_whole(_stem(folder, 0).with_suffix(".json")))
-        start, stop = record["replicas"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    whole = type(start) is int and type(stop) is int and 0 <= start < stop
-    return stop - start if whole and record.get("task") == fingerprint else None
+    record = _record(Vault(folder), 0)
+    match None if record is None else record.told.get("replicas"):
+        case [int(start), int(stop)] if 0 <= start < stop and record and record.mark == fingerprint:
+            return stop - start
+    return None
 
 
 def read_scores(folder: Path, part: Part) -> NDArray[np.float32]:
     """Scores `(replicas, inputs, classes)` of a finished part."""
-    arrays = _arrays(folder, part)
+    arrays = read_npz(folder / _scores(part))
     if "scores" not in arrays:
         raise ValueError(f"{folder}: part {part.index} holds no scores")
     return arrays["scores"]
@@ -126,12 +130,13 @@ def read_scores(folder: Path, part: Part) -> NDArray[np.float32]:
 
 def read_diagnostics(folder: Path, part: Part) -> dict[str, NDArray[np.float64]]:
     """Diagnostics `(replicas, rounds)` of a finished part."""
-    return {name: array for name, array in _arrays(folder, part).items() if name != "scores"}
+    arrays = read_npz(folder / _scores(part))
+    return {name: array for name, array in arrays.items() if name != "scores"}
 
 
 def read_models(folder: Path, part: Part) -> dict[str, Tensor]:
     """Named parameters `(replicas, ...)` of a finished part."""
-    path = _stem(folder, part.index).with_suffix(".safetensors")
+    path = folder / _models(part)
     try:
         return load_tensors(read_whole(path, MAX_BYTES))
     except SafetensorError as error:
@@ -143,26 +148,27 @@ def digests_of(folder: Path, part: Part) -> list[str]:
     return of_each({name: values.numpy() for name, values in read_models(folder, part).items()})
 
 
-def _arrays(folder: Path, part: Part) -> dict[str, NDArray[Any]]:
-    return read_npz(_stem(folder, part.index).with_suffix(".npz"))
-
-
-def _identity(part: Part) -> dict[str, object]:
-    known = {
-        "part": part.index,
-        "replicas": [part.replicas.start, part.replicas.stop],
-        "task": part.fingerprint,
-    }
-    return known if part.engine is None else known | {"engine": part.engine}
-
-
-def _stem(folder: Path, index: int) -> Path:
-    return folder / f"part-{index:05d}"
-
-
-def _digest(path: Path) -> str | None:
+def _record(vault: Vault, index: int) -> Record | None:
+    """The record of a part; None if nobody can read it."""
     try:
-        with opened(path, MAX_BYTES) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
+        return vault.record(_item(index))
+    except ValueError:
         return None
+
+
+def _belongs(record: Record, part: Part) -> bool:
+    alike = part.engine in (None, record.told.get("engine"))
+    replicas = [part.replicas.start, part.replicas.stop]
+    return alike and record.mark == part.fingerprint and record.told.get("replicas") == replicas
+
+
+def _item(index: int) -> str:
+    return f"{PARTS}/part-{index:05d}"
+
+
+def _models(part: Part) -> str:
+    return f"{_item(part.index)}.safetensors"
+
+
+def _scores(part: Part) -> str:
+    return f"{PRIVATE}/{_item(part.index)}.npz"

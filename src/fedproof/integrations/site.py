@@ -3,10 +3,7 @@
 What the site has decided stands in a file of the site. Nobody who sends messages can change it.
 """
 
-import time
 import tomllib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -15,16 +12,14 @@ import numpy as np
 from pydantic import Field
 
 from fedproof import exact
-from fedproof.accounting.ledger import Ledger, load_site_ledger, save_site_ledger
+from fedproof.accounting.ledger import Ledger, alone_with, load_site_ledger, save_site_ledger
 from fedproof.arrays import Floats
 from fedproof.config import validated
 from fedproof.config.sections import Open, Positive, Section
-from fedproof.files import locked, read_text
+from fedproof.files import read_text
 from fedproof.mechanisms import Everyone, Query
 from fedproof.seeds import SecureGenerator
 
-_PATIENCE = 30.0  # seconds that a process waits for another of the same site
-_POLL = 0.05
 _MOST = 1 << 30  # updates that anybody would count
 
 
@@ -74,8 +69,7 @@ def load_site(path: Path) -> Site:
 def begin(site: Site) -> Ledger:
     """An empty ledger on the disk, once: a ledger that is missing later is a reason to stop."""
     path = Path(site.ledger)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(path):
+    with alone_with(path):
         if path.exists():
             raise ValueError(f"{path} exists: a ledger is begun once, and never again")
         empty = Ledger(queries=(), delta=site.delta)
@@ -102,7 +96,7 @@ def charge(site: Site) -> Ledger:
         ValueError: the ledger is missing, malformed, changed or another's.
     """
     path = Path(site.ledger)
-    with _alone(path):
+    with alone_with(path):
         before = spent(site)
         if not _pays(site, before, 1):
             raise BudgetSpentError(f"max_epsilon = {site.max_epsilon:g} does not pay for another update")
@@ -140,22 +134,3 @@ def noised(site: Site, update: Floats) -> Floats:
     sent = exact.whole(row, exact.factors(norms, site.clip_norm, grid.step, row.shape[1]))[0]
     sent += exact.drawn(SecureGenerator(), len(sent), grid.scale)
     return np.asarray(sent * grid.step)
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """The only process of the site that counts; another one waits for its turn.
-
-    The folder is what is locked: a file of its own could be removed while somebody holds it.
-    """
-    end = time.monotonic() + _PATIENCE
-    with ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(locked(path.parent, f"ledger = {path}"))
-                break
-            except ValueError:
-                if time.monotonic() >= end:
-                    raise
-                time.sleep(_POLL)
-        yield

@@ -10,7 +10,7 @@ from fedproof.certificates import Bound, Certificate, Method
 from fedproof.certificates.comparison import Curve
 from fedproof.certificates.soundness import STATED
 from fedproof.federation import TESTS_OF_USERS, Federation
-from fedproof.folder import PRIVATE, ROUNDS, UNCOVERED
+from fedproof.folder import ROUNDS, UNCOVERED
 from fedproof.report import words
 from fedproof.report.page import (
     Markup,
@@ -37,6 +37,7 @@ from fedproof.report.sections import advice, gallery, moved, privacy
 from fedproof.report.svg import figure
 from fedproof.report.words import duration, number, percent, plural, rounded_up
 from fedproof.threat import Relation
+from fedproof.vault import PRIVATE
 
 
 def write_report(

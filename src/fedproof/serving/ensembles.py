@@ -42,14 +42,14 @@ def answers_of(
     task: Task, folder: Path, num_replicas: int, ready: NDArray[np.generic]
 ) -> tuple[NDArray[np.floating], str]:
     """Scores `(replicas, inputs, classes)` of a finished run's models, part by part, and their digest."""
-    parts = plan_for(task, num_replicas, folder / "parts", None, any_engine=True)
-    if not all(store.is_finished(folder / "parts", part) for part in parts):
+    parts = plan_for(task, num_replicas, folder, None, any_engine=True)
+    if not all(store.is_finished(folder, part) for part in parts):
         raise ValueError(f"{folder}: not all replicas are there; finish the run with --resume")
     torch_device = torch.device(task.device)
     model, rows = task.model.to(torch_device, task.dtype), as_inputs(ready, torch_device, task.dtype)
     scores, digests = [], []
     for part in parts:
-        named = store.read_models(folder / "parts", part)
+        named = store.read_models(folder, part)
         _check_models(named, part, task.model.layout, folder / "parts")
         digests.append(of_each({name: values.numpy() for name, values in named.items()}))
         params = torch.cat([named[name].flatten(1) for name in task.model.layout.names], dim=1)

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedproof import check
-from fedproof.accounting.ledger import Ledger
+from fedproof.accounting.ledger import Ledger, load_user_ledger
 from fedproof.certificates import Certificate, certify
 from fedproof.certificates.certificate import ONLY_METHOD
 from fedproof.certificates.soundness import copied_models
@@ -28,6 +28,7 @@ from fedproof.mechanisms import Caveat, FixedSize, Mechanism, Poisson, Releases,
 from fedproof.mechanisms.caveats import sentences
 from fedproof.mechanisms.codec import describe
 from fedproof.threat import Relation, ThreatModel
+from fedproof.vault import Vault
 
 LOG = logging.getLogger("flwr")
 
@@ -69,6 +70,8 @@ class FederationStrategy(Strategy):
         max_epsilon: nobody is asked for what would make all that is released cost more.
         folder: where the ledger, and what was released, are kept: a training that is found there goes on, a
             release is not made again. None keeps nothing.
+        ledger_name: of the set of users: everything that is trained on them and has this name is counted in
+            one ledger, as by `[privacy] ledger` of a run. Without one nothing is called publishable.
         users: number of the user behind each node, see `ask_partitions`; None counts nodes as they come.
         min_replies: below it nothing is released; a public number, half of the users if left out.
         connect_timeout: seconds for which `start` waits for users, and then to ask a lost node again.
@@ -81,6 +84,7 @@ class FederationStrategy(Strategy):
     delta: float | None = None
     max_epsilon: float | None = None
     folder: Path | str | None = None
+    ledger_name: str | None = None
     users: InitVar[Mapping[int, int] | None] = None
     min_replies: int | None = None
     connect_timeout: float = 60.0
@@ -109,8 +113,11 @@ class FederationStrategy(Strategy):
         if negative:
             raise ValueError(f"users: {negative[0]} is no number of a user, they are counted from 0")
         self._folder = None if self.folder is None else Path(self.folder)
+        self._vault = None if self._folder is None else Vault(self._folder, f"folder = {self._folder}")
         if self._folder is not None:
             files.check_folder(self._folder)  # before its seed is read
+        if self.ledger_name is not None:
+            self._check_ledger(self.ledger_name)
         self.faults: list[tuple[int, int, Fault]] = []  # round, node, fault
         self.metrics: list[dict[str, Any]] = []
         self.reasons: dict[int, str] = {}  # what Flower said last of a node that failed
@@ -122,6 +129,7 @@ class FederationStrategy(Strategy):
         self._nameless: list[tuple[int, Fault]] = []
         self._told: set[tuple[int, str]] = set()
         self._mark = ""
+        self._books: files.Books | None = None
         self._ttl: float | None = None
 
     # --- what has been done and what it cost --------------------------------------------------------------
@@ -195,12 +203,32 @@ class FederationStrategy(Strategy):
         """The digest of what will answer new inputs; None where nobody gives it."""
         return None if models is None else of_all(describe(self.executed), of_each(models))
 
+    def _open_books(self, *, seed: bool) -> None:
+        """Say in the folder what may be published, and from now on count there; `seed`: somebody chose it."""
+        if self._vault is not None:
+            self._books = files.Books(vault=self._vault, ledger=self.ledger_name, delta=self.delta, seed=seed)
+            with self._vault.alone():
+                self._books.begin()
+
     def _ledger_of(self, mechanism: Mechanism, releases: int) -> Ledger | None:
         """What so many models of a mechanism cost; None where nothing bounds that."""
         if not is_private(mechanism):
             return None
         assert self.delta is not None
         return Ledger.of(mechanism, self.delta).spend(releases)
+
+    def _check_ledger(self, name: str) -> None:
+        if self.delta is None or self._folder is None:
+            why = (
+                "is kept in no folder" if self._folder is None else "adds no noise, which nothing could count"
+            )
+            raise ValueError(f"ledger_name = {name!r} must be left out of a training that {why}")
+        load_user_ledger(name)  # or says what is wrong with it
+
+    def _count(self, mechanism: Mechanism, releases: int) -> None:
+        """Count so many releases on the disk, before anybody sees the last one."""
+        if self._books is not None:
+            self._books.count(mechanism, releases)
 
     # --- who is who ---------------------------------------------------------------------------------------
 

@@ -4,10 +4,9 @@ What ε does not cover, metrics of rounds and who is who, lies in `private`.
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,29 +15,43 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.accounting.ledger import Ledger, load_ledger, resumed_ledger, save_ledger
+from fedproof.accounting.ledger import (
+    Entry,
+    Ledger,
+    UserLedger,
+    charge,
+    load_ledger,
+    resumed_ledger,
+    save_ledger,
+)
 from fedproof.arrays import Floats
 from fedproof.certificates import Certificate, dumps
-from fedproof.data.files import sha256_of
 from fedproof.digests import of_all, of_each
-from fedproof.files import locked, parse_json, read_whole, replace_file, replacing
-from fedproof.folder import CERTIFICATE, CONFIG, MODELS, NOTICE, PRIVATE, RELEASE
+from fedproof.files import replace_file, replacing
+from fedproof.folder import CERTIFICATE, CONFIG, LEDGER, MAY, MODELS, NOTICE, RELEASE, UNCOUNTED, in_all
 from fedproof.integrations.server import Params, State
+from fedproof.mechanisms import Mechanism
+from fedproof.mechanisms.caveats import sentences
 from fedproof.mechanisms.codec import describe
 from fedproof.release import Release
+from fedproof.threat import Relation
+from fedproof.vault import PRIVATE, Record, Vault
 
-_RECORD = f"{PRIVATE}/state.json"
-_PENDING = f"{PRIVATE}/{RELEASE}"
-_LEDGER = "ledger.json"
+_STATE = "state"
 _ROUNDS = 10_000  # that a ledger is looked for among
 _COVERED = """\
-Keep {secrets} to yourself; models and ledger.json may be published.
-
 ε covers the models, and in them what a user holds, not whether it has joined: who the users are is public.
 It does not cover private/state.json and private/server.log: who was drawn, replied and was clipped in every
 round, which no noise hides, and which node is which user.
 """
 _UNCOVERED = "No noise was added, so no ε covers anything here; in any case keep private/ to yourself.\n"
+_NOTHING = "Nothing was released yet: publish nothing of this.\n"
+_UNNAMED = f"""\
+Publish nothing of this that must stay private: {UNCOUNTED}.
+
+Name the set of users, the same for all that is trained on them: give the strategy ledger_name, and start it
+again with this folder. What was released is counted then.
+"""
 
 Counted = Callable[[int], Ledger | None]
 """The ledger after so many rounds; None where there is nothing to count."""
@@ -65,23 +78,56 @@ def fingerprint(*decisive: object, initial: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-def say_what_is_private(folder: Path, *, covered: bool, seed: int | None) -> None:
-    """Leave a note in the folder on what of it may be published."""
-    folder.mkdir(parents=True, exist_ok=True)
-    secrets = f"{PRIVATE}/" if seed is None else f"{PRIVATE}/ and the seed"
-    note = _COVERED.format(secrets=secrets) if covered else _UNCOVERED
-    replace_file(folder / NOTICE, note.encode())
+@dataclass(frozen=True, kw_only=True)
+class Books:
+    """Where a federation counts what it has released, before anybody sees it.
+
+    Attributes:
+        vault: of the federation; its `ledger.json` counts what was released here.
+        ledger: name of the ledger that counts everything that its users are trained in; None: there is none.
+        delta: at which ε is stated; None where nothing bounds it.
+        seed: whether somebody has chosen the seed, who must keep it secret.
+    """
+
+    vault: Vault
+    ledger: str | None
+    delta: float | None
+    seed: bool
+
+    def begin(self) -> None:
+        """Say in the folder that nothing may be published yet, or ever."""
+        self._say(_UNCOVERED if self.delta is None else _NOTHING)
+
+    def count(self, mechanism: Mechanism, releases: int) -> None:
+        """Count so many releases of a mechanism, and say what may be published now."""
+        if self.delta is None:
+            return
+        said = self._counted(mechanism, releases, self.delta)
+        save_ledger(Ledger.of(mechanism, self.delta).spend(releases), self.vault.folder / LEDGER)
+        self._say(f"{said}\n{_COVERED}{_SEED * self.seed}")
+
+    def _counted(self, mechanism: Mechanism, releases: int, delta: float) -> str:
+        """What may be published, when so many releases are in the ledger of the users."""
+        if why := "; ".join(sentences(mechanism.caveats(Relation.REPLACE))):
+            return f"Publish nothing of this that must stay private: {why}.\n"
+        if self.ledger is None:
+            return _UNNAMED
+        joins, where = not mechanism.caveats(Relation.JOIN), str(self.vault.folder.resolve())
+        entry = Entry.of(mechanism, releases, delta=delta, key=self.vault.identity, run=where, joins=joins)
+        ledger = charge(self.ledger, entry)
+        costs = in_all(self.ledger, UserLedger(entries=(entry,)).total(delta), ledger.total(delta))
+        return f"{MAY}\n{costs}"
+
+    def _say(self, text: str) -> None:
+        replace_file(self.vault.folder / NOTICE, text.encode())
 
 
-@contextmanager
-def alone_in(folder: Path | None) -> Iterator[None]:
-    """Make the folder, and keep other servers out: one that lost its SuperLink may still be running."""
-    if folder is None:
-        yield
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / ".lock", f"folder = {folder}"):
-        yield
+_SEED = "Keep the seed to yourself, too: whoever knows it can remove the noise.\n"
+
+
+def alone_in(vault: Vault | None) -> AbstractContextManager[None]:
+    """Keep other servers out of the folder: one that lost its SuperLink may still be running."""
+    return nullcontext() if vault is None else vault.alone()
 
 
 def note(folder: Path, line: str) -> None:
@@ -105,18 +151,17 @@ def check_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _deciding(folder: Path) -> Iterator[None]:
+def _deciding(vault: Vault) -> Iterator[None]:
     """Keep others out while it is decided what is released: a loop of one's own holds no lock of `start`."""
-    check_folder(folder)
-    (folder / PRIVATE).mkdir(mode=0o700, parents=True, exist_ok=True)
-    with locked(folder / PRIVATE / ".lock", f"folder = {folder}"):
+    check_folder(vault.folder)
+    with vault.alone():
         yield
 
 
 # --- a training in rounds -----------------------------------------------------------------------------------
 
 
-def save(folder: Path, mark: str, saved: Saved, counted: Counted) -> None:
+def save(vault: Vault, mark: str, saved: Saved, counted: Counted, count: Callable[[], object]) -> None:
     """Keep a round's models where nobody sees them, record them, count them, and only then publish them.
 
     Guarantee: noise is used for one release. A server that is killed before the record is there has shown
@@ -127,81 +172,71 @@ def save(folder: Path, mark: str, saved: Saved, counted: Counted) -> None:
     """
     state = saved.state
     name = f"models-{state.round:05d}.npz"
-    with _deciding(folder):
-        check_is_next(folder, mark, state.round, counted)
-        with replacing(folder / PRIVATE / name) as file:
-            np.savez(file, params=state.params, clip_norms=state.clip_norms, heard=state.heard)
-        kept = folder / PRIVATE / name
-        record = _write_record(
-            folder, mark, kept, saved.users, saved.metrics, round=state.round, named=saved.named
-        )
-        _put_in_place(folder / name, record, counted(state.round))
-        for number, old in _released(folder).items():
+    with _deciding(vault):
+        check_is_next(vault, mark, state.round, counted)
+        told = {"round": state.round, "named": saved.named} | _told(saved.users, saved.metrics)
+        vault.keep(_STATE, mark, {name: partial(_write_state, state)}, **told)
+        vault.publish(_STATE, count)
+        for number, old in _released(vault.folder).items():
             if number < state.round:
                 old.unlink()
 
 
-def load(folder: Path, mark: str, counted: Counted) -> Saved | None:
-    """What `folder` holds of this training, None if nothing; its last round is published if it was not.
+def load(
+    vault: Vault, mark: str, counted: Counted, count: Callable[[int], Callable[[], object]]
+) -> Saved | None:
+    """What the vault holds of this training, None if nothing; its last round is published if it was not.
 
     Raises:
         ValueError: it holds another training, a file was altered or is missing, or more was released than
             is recorded.
     """
-    with _deciding(folder):
-        record = _read_record(folder, mark)
-        done = 0 if record is None else int(record["round"])
-        _check_released(folder, done, counted)
+    with _deciding(vault):
+        record = vault.made(_STATE, mark)
+        done = 0 if record is None else _round(vault, record)
+        _check_released(vault, done, counted)
         if record is None:
             return None
-        models = folder / record["models"]
-        if not _put_in_place(models, record, counted(done)):
-            raise ValueError(f"folder = {folder}: {models.name} is missing or was altered")
-    with np.load(models, allow_pickle=False) as file:
+        (name,) = record.sha256
+        if not vault.publish(_STATE, count(done)):
+            raise vault.gone(name)
+        count(done)()  # in a ledger that was named since, too
+    with np.load(vault.folder / name, allow_pickle=False) as file:
         params: Params = file["params"]
         clip_norms: Floats = file["clip_norms"]
         heard = file["heard"]
     return Saved(
         state=State(round=done, params=params, clip_norms=clip_norms, heard=heard),
-        users={int(node): int(number) for node, number in record["users"].items()},
-        metrics=record["metrics"],
-        named=record["named"],
+        users={int(node): int(number) for node, number in record.told["users"].items()},
+        metrics=record.told["metrics"],
+        named=record.told["named"],
     )
 
 
-def check_is_next(folder: Path, mark: str, round: int, counted: Counted) -> None:
-    """Refuse a round unless it is the one after the last that the folder holds, whoever has played that."""
-    record = _read_record(folder, mark)
-    done = 0 if record is None else int(record["round"])
+def check_is_next(vault: Vault, mark: str, round: int, counted: Counted) -> None:
+    """Refuse a round unless it is the one after the last that the vault holds, whoever has played that."""
+    record = vault.made(_STATE, mark)
+    done = 0 if record is None else _round(vault, record)
     if done != round - 1:
-        raise ValueError(
-            f"folder = {folder}: the state holds {done} rounds, so this is no time to release round {round}: "
-            "another server has been at work here"
-        )
-    _check_released(folder, done, counted)
+        raise vault.taken(f"round {round}")
+    _check_released(vault, done, counted)
 
 
-def _check_released(folder: Path, done: int, counted: Counted) -> None:
+def _check_released(vault: Vault, done: int, counted: Counted) -> None:
     """Refuse a state that is older than what was released: its rounds would be played again.
 
     The noise of a round is decided by the seed, so two releases of it would give the updates away. A round is
     recorded before it is counted and published, so whatever is counted or public beyond the record was shown.
     """
-    path = folder / _LEDGER
+    path = vault.folder / LEDGER
     found = load_ledger(path) if path.exists() else None
-    last, beyond = max(_released(folder), default=0), None
+    last = max(_released(vault.folder), default=0)
     if found is not None and found not in map(counted, range(done, 0, -1)):
-        later = next((number for number in range(done + 1, done + _ROUNDS) if counted(number) == found), None)
-        if later is None:
-            raise ValueError(f"folder = {folder}: {_LEDGER} counts another mechanism or δ; choose another")
-        beyond = f"the ledger counts {later} rounds"
-    elif last > done:
-        beyond = f"{_released(folder)[last].name} is public"
-    if beyond is not None:
-        raise ValueError(
-            f"folder = {folder}: {beyond}, the state holds {done}: models that were released are missing, "
-            "and must not be trained again with the same noise; choose another"
-        )
+        last = next((number for number in range(done + 1, done + _ROUNDS) if counted(number) == found), -1)
+        if last < 0:
+            raise ValueError(f"{vault.called}: {LEDGER} counts another mechanism or δ; choose another")
+    if last > done:
+        raise vault.gone(f"round {last}")
 
 
 def _released(folder: Path) -> dict[int, Path]:
@@ -210,10 +245,31 @@ def _released(folder: Path) -> dict[int, Path]:
     return {int(number): path for number, path in found.items() if number.isdecimal()}
 
 
+def _write_state(state: State, path: Path) -> None:
+    with replacing(path) as file:
+        np.savez(file, params=state.params, clip_norms=state.clip_norms, heard=state.heard)
+
+
+def _round(vault: Vault, record: Record) -> int:
+    """The round that was made last; the record is that of a training in rounds."""
+    kinds = {"round": int, "users": dict, "metrics": list, "named": bool}
+    if len(record.sha256) != 1 or any(
+        not isinstance(record.told.get(key), kind) for key, kind in kinds.items()
+    ):
+        raise ValueError(f"{vault.called}: {PRIVATE}/{_STATE}.json is not the record of a training")
+    return int(record.told["round"])
+
+
+def _told(users: Mapping[int, int], metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"users": {str(node): number for node, number in users.items()}, "metrics": metrics}
+
+
 # --- one release --------------------------------------------------------------------------------------------
 
 
-def count_question(folder: Path, mark: str, empty: Ledger, check: Callable[[Ledger], None]) -> Ledger:
+def count_question(
+    vault: Vault, mark: str, empty: Ledger, check: Callable[[Ledger], None], count: Callable[[int], object]
+) -> Ledger:
     """Count that everybody is asked once more, where users add noise of their own, before anybody is.
 
     A server that was killed does not know who had sent something already, and asks for other noise. `check`
@@ -222,16 +278,16 @@ def count_question(folder: Path, mark: str, empty: Ledger, check: Callable[[Ledg
     Raises:
         ValueError: the release has been made, or the folder is another's.
     """
-    with _deciding(folder):
-        _check_not_made(folder, mark, counted=True)
-        ledger = resumed_ledger(empty, folder / _LEDGER).spend(1)
+    with _deciding(vault):
+        _check_not_made(vault, mark, counted=True)
+        ledger = resumed_ledger(empty, vault.folder / LEDGER).spend(1)
         check(ledger)
-        save_ledger(ledger, folder / _LEDGER)
+        count(ledger.replicas)
     return ledger
 
 
 def save_release(
-    folder: Path,
+    vault: Vault,
     mark: str,
     release: Release,
     users: Mapping[int, int],
@@ -246,24 +302,21 @@ def save_release(
     Raises:
         ValueError: another server has made it meanwhile.
     """
-    with _deciding(folder):
-        _check_not_made(folder, mark, counted=counted)
-        release.save(folder / _PENDING)
-        _write_record(folder, mark, folder / _PENDING, users, metrics, round=1)
+    with _deciding(vault):
+        _check_not_made(vault, mark, counted=counted)
+        vault.keep(_STATE, mark, {RELEASE: release.save}, **_told(users, metrics))
 
 
-def _check_not_made(folder: Path, mark: str, *, counted: bool) -> None:
-    made = _read_record(folder, mark) is not None or (folder / RELEASE).exists()
-    if made or ((folder / _LEDGER).exists() and not counted):
-        raise ValueError(
-            f"folder = {folder}: another server has made the release, and it must not be made again"
-        )
+def _check_not_made(vault: Vault, mark: str, *, counted: bool) -> None:
+    made = vault.made(_STATE, mark) is not None or (vault.folder / RELEASE).exists()
+    if made or ((vault.folder / LEDGER).exists() and not counted):
+        raise vault.taken(RELEASE)
 
 
 def publish(
-    folder: Path, mark: str, ledger: Ledger | None, *, counted: bool = False
+    vault: Vault, mark: str, count: Callable[[], object], *, counted: bool = False
 ) -> list[dict[str, Any]] | None:
-    """Count the release that `folder` keeps, then put it in its place: its metrics, None if there is none.
+    """Count the release that the vault keeps, then put it in its place: its metrics, None if there is none.
 
     `counted`: it was when users were asked.
 
@@ -273,18 +326,16 @@ def publish(
     Raises:
         ValueError: the folder holds another training, or its release was altered or is missing.
     """
-    lost = (
-        f"folder = {folder}: the release that was made is missing or was altered, and must not be made again"
-    )
-    with _deciding(folder):
-        record, public = _read_record(folder, mark), folder / RELEASE
+    with _deciding(vault):
+        record = vault.made(_STATE, mark)
         if record is None:
-            if public.exists() or ((folder / _LEDGER).exists() and not counted):
-                raise ValueError(f"{lost}; choose another")
+            if (vault.folder / RELEASE).exists() or ((vault.folder / LEDGER).exists() and not counted):
+                raise vault.gone(RELEASE)
             return None
-        if not _put_in_place(public, record, None if counted else ledger):
-            raise ValueError(f"{lost}; choose another")
-    found: list[dict[str, Any]] = record["metrics"]
+        if not vault.publish(_STATE, count):
+            raise vault.gone(RELEASE)
+        count()  # in a ledger that was named since, too
+    found: list[dict[str, Any]] = record.told["metrics"]
     return found
 
 
@@ -313,65 +364,3 @@ def write_certificate(
         with replacing(folder / MODELS) as file:
             np.savez(file, allow_pickle=False, **models)
     replace_file(folder / CERTIFICATE, dumps(certificate).encode())
-
-
-# --- the record ---------------------------------------------------------------------------------------------
-
-
-def _write_record(
-    folder: Path,
-    mark: str,
-    models: Path,
-    users: Mapping[int, int],
-    metrics: list[dict[str, Any]],
-    *,
-    round: int,
-    named: bool = False,
-) -> dict[str, Any]:
-    record = {
-        "training": mark,
-        "round": round,
-        "models": models.name,
-        "sha256": sha256_of(models),
-        "users": {str(node): number for node, number in users.items()},
-        "named": named,
-        "metrics": metrics,
-    }
-    replace_file(folder / _RECORD, (json.dumps(record, indent=1) + "\n").encode(), mode=0o600)
-    return record
-
-
-def _read_record(folder: Path, mark: str) -> dict[str, Any] | None:
-    try:
-        record: dict[str, Any] = parse_json(read_whole(folder / _RECORD))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise ValueError(f"folder = {folder}: {_RECORD} is not JSON: {error}") from error
-    texts, numbers = dict.fromkeys(("training", "models", "sha256"), str), {"round": int, "named": bool}
-    kinds: dict[str, type] = texts | numbers | {"users": dict, "metrics": list}
-    if not isinstance(record, dict) or any(not isinstance(record.get(key), kinds[key]) for key in kinds):
-        raise ValueError(f"folder = {folder}: {_RECORD} is not the record of a training")
-    if record["training"] != mark:
-        raise ValueError(
-            f"folder = {folder}: holds another training (mechanism, users, seed, replicas, delta or initial "
-            "model differ); choose another"
-        )
-    return record
-
-
-def _put_in_place(public: Path, record: Mapping[str, Any], ledger: Ledger | None) -> bool:
-    """Count what the record names, then make it public, unless it is; False if it is missing or altered."""
-    if _is_whole(public, record):
-        return True
-    kept = public.parent / PRIVATE / public.name
-    if not _is_whole(kept, record):
-        return False
-    if ledger is not None:
-        save_ledger(ledger, public.parent / _LEDGER)
-    kept.replace(public)
-    return True
-
-
-def _is_whole(path: Path, record: Mapping[str, Any]) -> bool:
-    return path.exists() and sha256_of(path) == record["sha256"]

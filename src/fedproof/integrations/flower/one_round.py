@@ -4,6 +4,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -15,9 +16,9 @@ from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 
 from fedproof.accounting.epsilon import sum_epsilon
-from fedproof.accounting.ledger import Ledger
+from fedproof.accounting.ledger import Ledger, load_ledger
 from fedproof.arrays import Floats, Integers
-from fedproof.folder import RELEASE
+from fedproof.folder import LEDGER, RELEASE
 from fedproof.integrations.flower import files
 from fedproof.integrations.flower.arrays import CLASSES, NOISE, UPLOAD, read_upload
 from fedproof.integrations.flower.exchange import Fault, judged, named
@@ -157,7 +158,7 @@ class OneRoundStrategy(FederationStrategy):
         """
         if num_rounds != 1:
             raise ValueError(f"num_rounds = {num_rounds} must be 1: everybody is asked once")
-        with files.alone_in(self._folder):
+        with files.alone_in(self._vault):
             self.summary()
             self._begin()
             if self._release is None:
@@ -234,10 +235,10 @@ class OneRoundStrategy(FederationStrategy):
             numbers = private_numbers(self._seed or 0, Purpose.NOISE, 0, secure=self._seed is None)
             add_noise(self.mechanism, total, numbers)
         release = Release(mechanism=executed, total=total, anchors=self._anchors)
-        if self._folder is not None:
+        if self._vault is not None:
             counted = self._users_noise
-            files.save_release(self._folder, self._mark, release, self._users, self.metrics, counted=counted)
-            files.publish(self._folder, self._mark, self._spent, counted=counted)
+            files.save_release(self._vault, self._mark, release, self._users, self.metrics, counted=counted)
+            files.publish(self._vault, self._mark, self._count_spent, counted=counted)
         self._release = release  # not before: what is refused is nobody's to see
         return self._arrays(), self._published()
 
@@ -260,13 +261,19 @@ class OneRoundStrategy(FederationStrategy):
         spent = self._spent
         if spent is None:
             return
-        if self._users_noise and self._folder is not None:
-            empty = replace(spent, replicas=0)
-            spent = files.count_question(self._folder, self._mark, empty, self._check_budget)
+        if self._users_noise and self._vault is not None:
+            empty, count = replace(spent, replicas=0), partial(self._count, self.mechanism)
+            spent = files.count_question(self._vault, self._mark, empty, self._check_budget, count)
         elif self._users_noise:
             spent = spent.spend(1)
         self._check_budget(spent)
         self._spent = spent
+
+    def _count_spent(self) -> None:
+        """Count the release, or all questions for it, so far."""
+        assert self._vault is not None
+        asked = self._users_noise and self._vault.folder / LEDGER
+        self._count(self.mechanism, load_ledger(asked).replicas if asked and asked.exists() else 1)
 
     def _check_budget(self, ledger: Ledger) -> None:
         if self.max_epsilon is not None and ledger.epsilon["pld"] > self.max_epsilon:
@@ -276,16 +283,16 @@ class OneRoundStrategy(FederationStrategy):
 
     def _begin(self) -> None:
         """Take over the release that the folder holds, and publish it if that was not done."""
-        if self._folder is None or self._mark:
+        if self._vault is None or self._mark:
             return
         decisive = (self.mechanism, self.num_users, self._seed, self.delta)
         public = np.zeros(0, np.float32) if self._anchors is None else self._anchors
         self._mark = files.fingerprint(*decisive, initial=public)
-        metrics = files.publish(self._folder, self._mark, self._spent, counted=self._users_noise)
+        self._open_books(seed=self._seed is not None)
+        metrics = files.publish(self._vault, self._mark, self._count_spent, counted=self._users_noise)
         if metrics is not None and self._release is None:
-            self._release, self.metrics = load_release(self._folder / RELEASE), metrics
+            self._release, self.metrics = load_release(self._vault.folder / RELEASE), metrics
             LOG.info("the release was made before, and is taken from %s", self._folder)
-        files.say_what_is_private(self._folder, covered=self.delta is not None, seed=self._seed)
 
     def _sum(
         self, invited: Mapping[int, str], gathered: "_Gathered", replies: Iterable[Message]

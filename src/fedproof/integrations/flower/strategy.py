@@ -4,7 +4,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from fedproof.mechanisms import Caveat, Mechanism, Releases
 from fedproof.mechanisms.caveats import attended_caveats
 from fedproof.report.words import rounded_up
 from fedproof.seeds import FRESH, KNOWN, NO_SEED, Numbers
+from fedproof.vault import Vault
 
 _NUMBERED = (
     "every node's number, which its group or its cohorts follow from, was its own and given out beforehand"
@@ -192,6 +193,9 @@ class RoundsStrategy(FederationStrategy):
         executed = self.mechanism.altered(rounds=max(1, rounds))
         return self._ledger_of(executed, len(self.plan.replicas)) if rounds else None
 
+    def _count_rounds(self, rounds: int) -> None:
+        self._count(self.mechanism.altered(rounds=max(1, rounds)), len(self.plan.replicas))
+
     def _compute_cost(self, rounds: int, replicas: int) -> float:
         empty = self._ledger_of(self.mechanism.altered(rounds=rounds), 0)
         return np.inf if empty is None else empty.cost(replicas)
@@ -219,7 +223,7 @@ class RoundsStrategy(FederationStrategy):
         """
         last = self._last_round(num_rounds)
         config = ConfigRecord() if train_config is None else train_config
-        with files.alone_in(self._folder):
+        with files.alone_in(self._vault):
             result = Result(arrays=self._begin(initial_arrays))
             result.train_metrics_clientapp = {
                 number: self._published(row) for number, row in enumerate(self.metrics, start=1)
@@ -294,8 +298,8 @@ class RoundsStrategy(FederationStrategy):
         )
         self._report(received, self._invitation, clip_norm, faults)
         self._invitation = None
-        if self._folder is not None:
-            self._save(self._state)
+        if self._vault is not None:
+            self._save(self._vault, self._state)
         return self._arrays(), self._published(self.metrics[-1])
 
     def summary(self) -> None:
@@ -313,13 +317,12 @@ class RoundsStrategy(FederationStrategy):
 
     # --- steps --------------------------------------------------------------------------------------------
 
-    def _save(self, state: server.State) -> None:
-        assert self._folder is not None
+    def _save(self, vault: Vault, state: server.State) -> None:
         saved = files.Saved(
             state=state, users=self._saved_users(), metrics=self.metrics, named=self._begun_named
         )
         try:
-            files.save(self._folder, self._mark, saved, self._ledger)
+            files.save(vault, self._mark, saved, self._ledger, partial(self._count_rounds, state.round))
         except BaseException:
             self._state = None  # nobody may see it: who goes on looks again at what the folder holds
             self.metrics.pop()
@@ -352,10 +355,12 @@ class RoundsStrategy(FederationStrategy):
                 raise ValueError("initial_arrays must be what the training of this strategy was begun with")
             return self._arrays()
         self._mark = mark
-        saved = None if self._folder is None else files.load(self._folder, self._mark, self._ledger)
-        if self._folder is not None:
-            seed = None if self._fresh else self.plan.seed  # one that lies in `private` is named by that
-            files.say_what_is_private(self._folder, covered=self.delta is not None, seed=seed)
+        saved = None
+        if self._vault is not None:
+            # A seed that lies in `private` is named by that.
+            self._open_books(seed=self.plan.seed is not None and not self._fresh)
+            count = partial(partial, self._count_rounds)
+            saved = files.load(self._vault, self._mark, self._ledger, count)
         if saved is None:
             self._state = server.start(self.plan, flat)
         else:
