@@ -20,8 +20,8 @@ from fedproof.accounting.ledger import (
     Ledger,
     UserLedger,
     charge,
+    check_countable,
     load_ledger,
-    load_user_ledger,
     save_ledger,
 )
 from fedproof.aggregation import build_rule
@@ -117,8 +117,8 @@ def run(
         check_certifiable(unseeded, threat=config.threat_model, **config.asked)
     if unseeded.mechanism.releases is Releases.MODEL:
         one_round.check_public(unseeded)
-    if config.privacy.ledger is not None:
-        load_user_ledger(config.privacy.ledger)  # or says what is wrong with it
+    if config.privacy.ledger is not None and is_private(unseeded.mechanism):
+        check_countable(config.privacy.ledger, unseeded.mechanism, config.mechanism.delta, wanted)
     with RunFolder.open(out, config, resume=resume, seed=shared.seed) as folder:
         task = replace(unseeded, seed=folder.seed)
         check_space(out, wanted, len(task.federation.test_labels), task.federation.num_classes)

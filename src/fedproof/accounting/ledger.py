@@ -334,6 +334,12 @@ def load_user_ledger(name: str) -> UserLedger:
         raise ValueError(f"{path} is not a ledger of users: {check.one_line(error)}") from error
 
 
+def check_countable(name: str, mechanism: Mechanism, delta: float, releases: int = 1) -> None:
+    """Raise, before anything is trained, what counting so many releases in a ledger would raise after it."""
+    entry = Entry.of(mechanism, releases, delta=delta, key="", run="")
+    load_user_ledger(name).charged(entry).total(delta)
+
+
 def charge(name: str, entry: Entry) -> UserLedger:
     """Count how far a training has come in the ledger of this name, on the disk before this returns."""
     path = ledger_path(name).resolve()  # a link would be replaced by what is written

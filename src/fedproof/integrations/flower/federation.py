@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedproof import check
-from fedproof.accounting.ledger import Ledger, load_user_ledger
+from fedproof.accounting.ledger import Ledger, check_countable
 from fedproof.certificates import Certificate, certify
 from fedproof.certificates.certificate import ONLY_METHOD
 from fedproof.certificates.soundness import copied_models
@@ -223,7 +223,7 @@ class FederationStrategy(Strategy):
                 "is kept in no folder" if self._folder is None else "adds no noise, which nothing could count"
             )
             raise ValueError(f"ledger_name = {name!r} must be left out of a training that {why}")
-        load_user_ledger(name)  # or says what is wrong with it
+        check_countable(name, self.mechanism, self.delta)
 
     def _count(self, mechanism: Mechanism, releases: int) -> None:
         """Count so many releases on the disk, before anybody sees the last one."""
