@@ -411,9 +411,10 @@ def _models(folder, change, rng):
     path = rng.choice(sorted((folder / "parts").glob("*.safetensors")))
     content = save_tensors(change(load_tensors(path.read_bytes())))
     path.write_bytes(content)
-    record = json.loads(path.with_suffix(".json").read_text())
-    record["models_sha256"] = hashlib.sha256(content).hexdigest()
-    path.with_suffix(".json").write_text(json.dumps(record))
+    kept = folder / "private" / "parts" / f"{path.stem}.json"
+    record = json.loads(kept.read_text())
+    record["sha256"][f"parts/{path.name}"] = hashlib.sha256(content).hexdigest()
+    kept.write_text(json.dumps(record))
 
 
 def ledgers(folder, rng):
@@ -508,7 +509,7 @@ def tables(folder, rng):
 
 def missing(folder, rng):
     """One file less, or the folder of models; without the others a page claims less, or names fewer files."""
-    kept = ("inputs.npy", "certificate.json", "config.toml", "labels.npy", ".lock")
+    kept = ("inputs.npy", "certificate.json", "config.toml", "labels.npy")
     path = rng.choice(sorted(path for path in folder.iterdir() if path.name not in kept))
     if path.is_dir():
         shutil.rmtree(path)
