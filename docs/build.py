@@ -16,13 +16,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
 import fedproof as fp
 from fedproof.config import Config, Section
 from fedproof.report.chart import draw, new_axes, save_figure
 from fedproof.report.comparisons import certified_at, compare_charts, label_of
-from fedproof.report.words import SPACE, data_size, duration, percent, rounded_up
+from fedproof.report.words import SPACE, amount, data_size, duration, percent
 from fedproof.summary import ComparedRun
 
 DOCS = Path(__file__).parent
@@ -262,7 +263,7 @@ def _largest(mechanism: fp.UserFedAvg, threat: fp.ThreatModel, top: float) -> in
 def comparison_rows() -> list[ComparedRun]:
     """Rows of a real comparison: `compare.json` of the configurations in `experiments/compare/mnist-10`."""
     rows = json.loads((DOCS / "images" / "choosing.json").read_text())["rows"]
-    return [ComparedRun(**row) for row in rows]
+    return TypeAdapter(list[ComparedRun]).validate_python(rows)
 
 
 def comparison_picture() -> str:
@@ -284,11 +285,10 @@ def comparison_table() -> str:
     ]
     for row in comparison_rows():
         shares = [percent(certified_at(row, size)) for size in sizes]
-        epsilon = "–" if row.epsilon is None else rounded_up(row.epsilon, 3)
         cells = [
             label_of(row),
             row.unit,
-            epsilon,
+            amount(row.one),
             *shares,
             duration(row.seconds),
             data_size(row.bytes),

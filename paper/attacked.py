@@ -13,6 +13,7 @@ from fedproof.mechanisms import is_certified, is_private
 from fedproof.robustness import AttackRow
 from fedproof.robustness.evaluate import attack, evaluate, series
 from fedproof.robustness.outcome import AttackOutcome, costs, run_attack, train
+from fedproof.statements import sentences
 from paper.results import WIDE, AttackCell, Attacked, CostCell, Needed
 from paper.work import Work, clean_outcome, paper_epsilon_of, privacy, trained
 
@@ -94,8 +95,9 @@ def _attacked(work: Work, cells: Sequence[AttackCell]) -> Attacked:
 
 
 def _cell(work: Work, row: AttackRow) -> AttackCell:
+    values = {name: value for name, value in row.values().items() if name != "unmet"}
     lower = _paper_lower(work, row.clean_cost, row.adversaries, work.config.attack.cost_bound)
-    return AttackCell(**row.values() | {"reasons": row.reasons}, paper_lower_exact=lower)
+    return AttackCell(**values, reasons=sentences(row.unmet), paper_lower_exact=lower)
 
 
 def _paper_lower(work: Work, cost: float, adversaries: int, bound: float) -> float | None:

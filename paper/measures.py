@@ -18,6 +18,7 @@ from fedproof.certificates.rules import Rule
 from fedproof.folder import secret_of
 from fedproof.mechanisms import FedAvg, Releases, UserFedAvg, is_certified
 from fedproof.robustness.outcome import train
+from fedproof.statements import sentences
 from fedproof.threat import Relation, ThreatModel, Unit
 from fedproof.training import certify_task
 from fedproof.training import train as train_all
@@ -220,7 +221,7 @@ def _rule_curve(work: Work, scores: NDArray[np.floating], rule: Rule | None, rel
         relation=relation.value,
         accuracy=_rounded(every[size] for size in work.panel.sizes),
         half=max((size for size, share in enumerate(every) if share >= 0.5), default=0),
-        reasons=certificate.reasons,
+        reasons=sentences(certificate.unmet),
     )
 
 

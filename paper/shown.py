@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedproof.mechanisms import FedAvg
-from fedproof.mechanisms.caveats import sentences
+from fedproof.statements import sentences
 from fedproof.threat import Relation
 from paper.names import titled
 from paper.published import Budget, Published
@@ -103,4 +103,4 @@ def _unproved(point: Point, relation: Relation) -> tuple[str, ...]:
         return ()
     users = config.data.users or config.mechanism.population or 1
     mechanism = config.build_mechanism(user_sizes=[config.mechanism.batch_size] * users, num_layers=1)
-    return sentences(mechanism.caveats(relation))
+    return sentences(mechanism.unmet(relation))

@@ -188,8 +188,8 @@ def test_the_smallest_user_decides_the_batch_probability():
     fedavg = build(*instance, "mechanism.kind=instance-fedavg", "mechanism.local_steps=5")
     assert isinstance(fedavg, InstanceFedAvg)
     assert fedavg.batch_probability == 10 / 50
-    assert fedavg.caveats(Relation.JOIN)  # an instance that joins lowers its neighbours' chances
-    assert not fedavg.caveats(Relation.REPLACE)
+    assert fedavg.unmet(Relation.JOIN)  # an instance that joins lowers its neighbours' chances
+    assert not fedavg.unmet(Relation.REPLACE)
     declared = build(
         *instance,
         "mechanism.kind=instance-fedavg",
@@ -197,7 +197,7 @@ def test_the_smallest_user_decides_the_batch_probability():
         "mechanism.batch_probability=0.3",
     )
     assert (declared.batch_probability, declared.by_size) == (0.3, False)
-    assert not declared.caveats(Relation.JOIN)
+    assert not declared.unmet(Relation.JOIN)
     fedsgd = build(*instance, "mechanism.kind=instance-fedsgd", "mechanism.sampling=fixed")
     assert isinstance(fedsgd, InstanceFedSGD)
     assert fedsgd.sampling == FixedSize(cohort=2, users=3)

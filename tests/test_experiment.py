@@ -29,7 +29,7 @@ from fedproof.summary import read_summary
 from fedproof.threat import ThreatModel
 from tests.commands import fedproof
 from tests.patience import until
-from tests.tiny import TINY, outputs, tiny
+from tests.tiny import TINY, by_accountant, outputs, tiny
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +44,11 @@ def test_the_same_experiment_twice_is_identical_to_the_byte(finished, tmp_path):
 
 
 def test_the_summary_has_the_documented_keys(finished):
-    wanted = {"accuracy", "certified_accuracy", "certified_size", "epsilon", "ensemble_epsilon"}
-    wanted |= {"sound", "reasons", "seconds"}
+    wanted = {"accuracy", "certified_accuracy", "certified_size", "privacy"}
+    wanted |= {"sound", "unmet", "seconds"}
     assert wanted <= set(finished.summary.document())
-    assert set(finished.summary.epsilon) == {"paper", "rdp", "pld"}
+    assert set(by_accountant(finished.summary.privacy, "model")) == {"paper", "rdp", "pld"}
+    assert set(by_accountant(finished.summary.privacy, "ensemble")) == {"paper", "pld"}
     assert json.loads((finished.folder / "summary.json").read_text()) == finished.summary.document()
     assert read_summary(finished.folder) == finished.summary
 
@@ -92,7 +93,7 @@ def test_the_certificate_on_disk_verifies(finished):
 def test_the_ledger_says_what_was_spent(finished):
     ledger = json.loads((finished.folder / "ledger.json").read_text())
     assert ledger["replicas"] == 40
-    assert ledger["epsilon"] == finished.summary.ensemble_epsilon
+    assert ledger["epsilon"] == by_accountant(finished.summary.privacy, "ensemble")
 
 
 def test_predictions_on_the_test_inputs_are_the_certificates(finished):
@@ -375,7 +376,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path):
 def test_max_epsilon_stops_before_it_is_exceeded(tmp_path):
     limited = run(tiny("ensemble.max_epsilon=2.0"), tmp_path / "run")
     assert 2 <= limited.summary.replicas < 40
-    assert limited.summary.ensemble_epsilon["pld"] <= 2.0
+    assert limited.summary.all.epsilon <= 2.0
 
 
 def test_a_budget_that_pays_for_nothing_is_refused(tmp_path):
@@ -388,13 +389,13 @@ def test_without_noise_there_is_accuracy_but_no_certificate(tmp_path):
     assert result.certificate is None
     assert result.summary.accuracy > 0.9
     assert result.summary.sound is False
-    assert "no noise" in result.summary.reasons[0]
+    assert [one.code for one in result.summary.unmet] == ["no-noise"]
 
 
 def test_median_clipping_is_labelled_heuristic(tmp_path):
     result = run(tiny("mechanism.clip=median"), tmp_path / "run")
     assert not result.certificate.sound
-    assert "median" in result.certificate.reasons[0]
+    assert result.certificate.unmet[0].code == "clip-norm"
 
 
 DP_SGD = (
@@ -412,7 +413,7 @@ def test_shuffled_batches_are_labelled_heuristic_and_kept_momentum_is_not(tmp_pa
     assert kept.certificate.sound
     shuffled = run(tiny(*DP_SGD, "mechanism.shuffled=true"), tmp_path / "shuffled")
     assert not shuffled.certificate.sound
-    assert "shuffled passes" in shuffled.certificate.reasons[0]
+    assert shuffled.certificate.unmet[0].code == "shuffled-batches"
     text = (tmp_path / "shuffled" / "certificate.json").read_text()
     assert verify(text, tmp_path / "shuffled" / "scores.npy") == ()
 
@@ -471,7 +472,7 @@ def test_a_cohort_drawn_once_is_certified_without_privacy(tmp_path, pooled, rela
     result = run(config, tmp_path / "run")
     assert result.summary.sound
     assert result.summary.certified_accuracy["1"] > 0.5
-    assert result.summary.epsilon is None
+    assert result.summary.privacy == ()
     assert not (tmp_path / "run" / "ledger.json").exists()
     text = (tmp_path / "run" / "certificate.json").read_text()
     assert verify(text, tmp_path / "run" / "scores.npy") == ()
@@ -483,7 +484,7 @@ def test_a_cohort_drawn_once_is_certified_without_privacy(tmp_path, pooled, rela
 def test_the_hybrid_has_both_guarantees(tmp_path):
     result = run(tiny(*ONCE, "mechanism.noise_multiplier=1.0"), tmp_path / "run")
     assert result.summary.sound
-    assert 0 < result.summary.epsilon["pld"] < 10
+    assert 0 < result.summary.one.epsilon < 10
     assert (tmp_path / "run" / "ledger.json").exists()
 
 
@@ -603,7 +604,7 @@ def test_instances_are_a_unit_of_their_own(tmp_path, overrides, units):
     assert result.summary.threat.unit == "instance"
     assert result.summary.replicas == units if units == 8 else 40
     assert result.summary.certified_accuracy["1"] > 0.3
-    assert result.summary.epsilon is None
+    assert result.summary.privacy == ()
     assert verify((tmp_path / "run" / "certificate.json").read_text(), tmp_path / "run" / "scores.npy") == ()
     assert "poisoned instance" in write_report(tmp_path / "run").read_text()
 
@@ -624,14 +625,14 @@ def test_the_hybrid_of_instances_has_both_guarantees(tmp_path, relation, others)
     config = tiny(*DRAWN, f"threat.relation={relation}", "ensemble.replicas=100", *others)
     result = run(config, tmp_path / "run")
     assert result.summary.sound
-    assert result.summary.reasons == ()
+    assert result.summary.unmet == ()
     assert result.summary.threat == ThreatModel(unit="instance", relation=relation)
     assert result.summary.certified_accuracy["1"] > 0.5
     # Two rounds of noise 3 on one sample of 40: one query of noise 3/√2.
     mechanism = result.certificate.mechanism
     assert (mechanism.unit, mechanism.queries[0].noise_multiplier) == ("instance", pytest.approx(3 / 2**0.5))
-    assert result.summary.epsilon == account(mechanism, 0.01)
-    assert 0 < result.summary.epsilon["pld"] < 1
+    assert by_accountant(result.summary.privacy, "model") == account(mechanism, 0.01)
+    assert 0 < result.summary.one.epsilon < 1
     assert (tmp_path / "run" / "ledger.json").exists()
     assert verify((tmp_path / "run" / "certificate.json").read_text(), tmp_path / "run" / "scores.npy") == ()
     assert "poisoned instance" in write_report(tmp_path / "run").read_text()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedproof.ensemble.task import Task, caveats_of
+from fedproof.ensemble.task import Task, unmet_by
 from fedproof.federation import Federation, by_place, identities
 from fedproof.mechanisms import Bagging, InstanceFedAvg, LocalTraining, Partition, Poisson, UserFedAvg
 from fedproof.models import build
@@ -106,32 +106,30 @@ def test_what_data_or_rates_cannot_give_is_said_of_join_alone():
     noisy = UserFedAvg(rounds=1, noise_multiplier=1.0, sampling=Poisson(probability=0.5))
     named = federation(user_ids=np.arange(3), instance_ids=np.arange(6))
     declared = replace(noisy, population=3)
-    assert caveats_of(task(named, declared), Relation.JOIN) == ()
-    assert caveats_of(task(federation(), noisy), Relation.REPLACE) == ()
-    (no_identity,) = caveats_of(task(federation(), declared), Relation.JOIN)
+    assert unmet_by(task(named, declared), Relation.JOIN) == ()
+    assert unmet_by(task(federation(), noisy), Relation.REPLACE) == ()
+    (no_identity,) = unmet_by(task(federation(), declared), Relation.JOIN)
     assert "users have no identities" in no_identity.sentence
-    (no_population,) = caveats_of(task(named, noisy), Relation.JOIN)
+    (no_population,) = unmet_by(task(named, noisy), Relation.JOIN)
     assert "declare a population" in no_population.sentence
-    (instances,) = caveats_of(
+    (instances,) = unmet_by(
         task(federation(user_ids=np.arange(3)), Partition(groups=2, pooled=True, unit="instance")),
         Relation.JOIN,
     )
     assert "instances have no identities" in instances.sentence
     left_out = replace(named, left_out=1)  # its numbers of instances are places, and no identities
-    (places,) = caveats_of(task(left_out, Partition(groups=2, pooled=True, unit="instance")), Relation.JOIN)
+    (places,) = unmet_by(task(left_out, Partition(groups=2, pooled=True, unit="instance")), Relation.JOIN)
     assert places == instances
     unsettled = replace(named, unsettled=frozenset({(Unit.USER, Relation.REPLACE)}))
-    assert [caveat.code for caveat in caveats_of(task(unsettled, declared), Relation.REPLACE)] == [
-        "unsettled"
-    ]
-    assert caveats_of(task(unsettled, declared), Relation.JOIN) == ()
+    assert [one.code for one in unmet_by(task(unsettled, declared), Relation.REPLACE)] == ["unsettled"]
+    assert unmet_by(task(unsettled, declared), Relation.JOIN) == ()
     by_size = InstanceFedAvg(
         rounds=1, local_steps=1, noise_multiplier=1.0, batch_probability=1.0, by_size=True
     )
     tested = replace(named, tested_only=True)  # a label that nobody tests makes its user hold one less
-    (chance,) = caveats_of(task(tested, by_size), Relation.REPLACE)
+    (chance,) = unmet_by(task(tested, by_size), Relation.REPLACE)
     assert "changes the chances of others" in chance.sentence
-    assert caveats_of(task(tested, replace(by_size, by_size=False)), Relation.REPLACE) == ()
-    assert caveats_of(task(named, by_size), Relation.REPLACE) == ()
+    assert unmet_by(task(tested, replace(by_size, by_size=False)), Relation.REPLACE) == ()
+    assert unmet_by(task(named, by_size), Relation.REPLACE) == ()
     alone = Bagging(rounds=1, sampling=Poisson(probability=0.5))  # nothing is summed and divided
-    assert caveats_of(task(named, alone), Relation.JOIN) == ()
+    assert unmet_by(task(named, alone), Relation.JOIN) == ()

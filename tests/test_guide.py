@@ -51,7 +51,7 @@ def test_a_page_that_trains_runs_as_it_is_printed(play, page):
 def test_the_page_of_adapters_runs(play):
     names = play("adapters")
     assert names["certificate"].sound
-    assert names["mechanism"].reasons
+    assert names["mechanism"].doubts
 
 
 def test_the_flower_page_runs(play):

@@ -135,6 +135,7 @@ def test_nothing_that_is_loaded_can_run_code():
 LAYERS = [
     {"arrays", "check", "digests", "files", "functions", "progress", "projection", "threat"},
     {"exact"},
+    {"statements"},
     {"mechanisms"},
     {"seeds"},
     {"release"},

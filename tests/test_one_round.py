@@ -137,22 +137,21 @@ def test_users_own_noise_is_told_apart_from_that_of_the_sum(upload, secure, tmp_
     heads = ["mechanism.upload=rows"] if upload == "rows" else []
     noise = [f"ensemble.secure_noise={secure}", "mechanism.delta=1e-3"]
     summary = run(parse_config(ANCHORS, "test", [*LOCAL, *heads, *noise]), tmp_path / "run").summary
-    sums = summary.epsilon_of_sum
-    assert summary.epsilon_if_replaced > summary.epsilon["pld"] > 5  # towards the server
+    sums = {one.relation: one.epsilon for one in summary.privacy if one.covers == "sum"}
+    joined, replaced = summary.all.epsilon, summary.all_if_replaced.epsilon
+    assert replaced > joined > 5  # towards the server
     if upload == "rows":
-        assert (
-            sums["join"] < summary.epsilon["pld"] / 3 > sums["replace"] / 3
-        )  # the noise of half of 30 users
+        assert sums["join"] < joined / 3 > sums["replace"] / 3  # the noise of half of 30 users
     else:
-        assert sums == {"join": summary.epsilon["pld"], "replace": summary.epsilon_if_replaced}
+        assert sums == {"join": joined, "replace": replaced}
     page = write_report(tmp_path / "run").read_text()
     assert "Privacy towards the server" in page
     told = "the noise of 15 users adds up" if upload == "rows" else "sum of votes nothing smaller is shown"
     assert told in page
     certificate = json.loads((tmp_path / "run" / "certificate.json").read_text())
-    assert any("15 users or more added their noise" in one for one in certificate["assumptions"])
+    assert {"code": "noise-of-honest", "arguments": {"honest": 15}} in certificate["assumptions"]
     ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
-    assert ledger["epsilon"]["pld"] == summary.epsilon["pld"]
+    assert ledger["epsilon"]["pld"] == joined
 
 
 def test_a_run_with_users_own_noise_predicts_and_is_told_at_the_terminal(tmp_path):
@@ -194,17 +193,17 @@ def test_one_release_is_kept_and_missing_draws_are_made_around_it(tmp_path):
     config = parse_config(SMOOTHED, "test")
     first = run(config, tmp_path / "run")
     assert first.summary.communication.uploads == 24
-    assert first.summary.epsilon == first.summary.ensemble_epsilon | {"rdp": first.summary.epsilon["rdp"]}
-    assert first.summary.epsilon_if_replaced > first.summary.epsilon["pld"]
+    assert first.summary.one is first.summary.all
+    assert first.summary.all_if_replaced.epsilon > first.summary.one.epsilon
     release = (tmp_path / "run" / "release.npz").read_bytes()
     kept = (tmp_path / "run" / "parts" / "part-00000.safetensors").read_bytes()
     (tmp_path / "run" / "parts" / "part-00001.safetensors").unlink()
     second = run(config, tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "release.npz").read_bytes() == release
     assert (tmp_path / "run" / "parts" / "part-00000.safetensors").read_bytes() == kept
-    assert second.summary.ensemble_epsilon == first.summary.ensemble_epsilon
+    assert second.summary.privacy == first.summary.privacy
     ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
-    assert ledger["epsilon"]["pld"] == first.summary.epsilon["pld"]
+    assert ledger["epsilon"]["pld"] == first.summary.all.epsilon
     made, waiting = (tmp_path / "run" / folder / "release.npz" for folder in (".", "private"))
     made.rename(waiting)  # killed before it was published
     run(config, tmp_path / "run", resume=True)
@@ -226,7 +225,7 @@ def test_epsilon_of_draws_is_bought_once_and_their_number_is_free(tmp_path):
         run(parse_config(SMOOTHED, "test", [*changes, f"ensemble.replicas={count}"]), tmp_path / str(count))
         for count in (20, 80)
     )
-    assert few.summary.ensemble_epsilon == many.summary.ensemble_epsilon
+    assert few.summary.privacy == many.summary.privacy
     assert many.summary.replicas == 80
     with pytest.raises(ValueError, match=r"ensemble.max_epsilon = 0.5 pays for 0 replicas"):
         run(parse_config(SMOOTHED, "test", ["ensemble.max_epsilon=0.5"]), tmp_path / "none")

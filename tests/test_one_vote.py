@@ -12,7 +12,7 @@ from fedproof.certificates import certify, verify
 from fedproof.config import parse_config
 from fedproof.digests import of_all, of_each
 from fedproof.ensemble import store, train_replicas
-from fedproof.ensemble.task import caveats_of
+from fedproof.ensemble.task import unmet_by
 from fedproof.experiment import make_task, run
 from fedproof.mechanisms import Partition
 from fedproof.mechanisms.codec import describe
@@ -20,7 +20,9 @@ from fedproof.report.run_page import write_report
 from fedproof.robustness.outcome import run_attack, verdict
 from fedproof.serving import linear_scores, predict
 from fedproof.serving.ensembles import answers_of
+from fedproof.statements import sentences
 from fedproof.threat import Relation, Unit
+from tests.tiny import by_accountant
 
 ONE_VOTE = """
 [data]
@@ -64,7 +66,7 @@ def config(text, *overrides):
 def test_a_run_of_one_vote_each_is_certified_verified_and_served(tmp_path, relation):
     result = run(config(ONE_VOTE, f"threat.relation={relation}"), tmp_path / "run")
     assert (result.summary.replicas, result.summary.communication.uploads) == (40, 40)
-    assert result.summary.epsilon is None
+    assert result.summary.privacy == ()
     assert result.certificate.sound
     scores = np.load(tmp_path / "run" / "scores.npy")
     text = (tmp_path / "run" / "certificate.json").read_text()
@@ -130,13 +132,14 @@ def test_a_run_with_noise_in_groups_costs_what_one_model_costs(tmp_path, unit):
     result = run(config(NOISY, f"threat.unit={unit}", *more), tmp_path / "run")
     summary, mechanism = result.summary, result.certificate.mechanism
     one = account(mechanism, 1e-3)
-    assert summary.epsilon == one
-    assert summary.ensemble_epsilon == {name: one[name] for name in ("paper", "pld")}
-    assert load_ledger(tmp_path / "run" / "ledger.json").epsilon == summary.ensemble_epsilon
-    assert (summary.epsilon_relation, summary.paper_certified_accuracy) == ("join", None)
+    whole = by_accountant(summary.privacy, "ensemble")
+    assert by_accountant(summary.privacy, "model") == one
+    assert whole == {name: one[name] for name in ("paper", "pld")}
+    assert load_ledger(tmp_path / "run" / "ledger.json").epsilon == whole
+    assert (summary.one.relation, summary.paper_certified_accuracy) == ("join", None)
     assert result.certificate.sound
     assert result.certificate.failure_probability == 0
-    assert "no privacy" not in " ".join(result.certificate.assumptions)
+    assert "no privacy" not in " ".join(sentences(result.certificate.assumptions))
     assert "everything else here may be published" in (tmp_path / "run" / "PUBLISH.txt").read_text()
     page = write_report(tmp_path / "run").read_text()
     assert f"one {unit} is behind one model alone, so all of them cost together what one costs" in page
@@ -147,8 +150,8 @@ def test_noise_in_groups_says_what_it_needs(tmp_path):
     joined = make_task(config(NOISY, "threat.relation=join"), "cpu")
     assert joined.mechanism.population == 40
     nameless = replace(joined, mechanism=replace(joined.mechanism, population=None))
-    assert [caveat.code for caveat in caveats_of(nameless, Relation.JOIN)] == ["population"]
-    assert caveats_of(joined, Relation.JOIN) == ()
+    assert [one.code for one in unmet_by(nameless, Relation.JOIN)] == ["population"]
+    assert unmet_by(joined, Relation.JOIN) == ()
     for overrides, said in (
         (["mechanism.noise_multiplier=0"], "without noise use kind = 'partition'"),
         (["mechanism.pooled=true"], r"noise_multiplier = 3\.0 must be 0 where pooled = true"),

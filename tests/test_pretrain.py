@@ -14,6 +14,7 @@ from fedproof.experiment import run
 from fedproof.mechanisms import Bagging, FixedSize, LocalTraining
 from fedproof.models import build
 from fedproof.pretrain import distil, load_pretrain_config, pretrain
+from fedproof.statements import sentences
 from fedproof.training import train
 from tests.commands import fedproof
 
@@ -167,7 +168,7 @@ def test_a_certificate_takes_it_for_granted_that_what_it_starts_from_is_not_pois
         task = Task(federation=federation, model=model, mechanism=bagged, local=LocalTraining())
         trained = train(task, 20)
         found = trained.certify(method="vote")
-        stated = [sentence for sentence in found.assumptions if "not poisoned" in sentence]
+        stated = [sentence for sentence in sentences(found.assumptions) if "not poisoned" in sentence]
         assert len(stated) == (said is not None)
         assert all(f"stated by whoever trained, not derived: {said}" in sentence for sentence in stated)
         assert verify(dumps(found), trained.scores) == ()

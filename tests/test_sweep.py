@@ -93,10 +93,10 @@ def test_a_summary_that_is_not_what_was_certified_is_written_again(config, tmp_p
 
 def test_more_noise_costs_less_privacy(config, tmp_path):
     low, high = sweep(points(config, ["mechanism.noise_multiplier=1,8"]), tmp_path)
-    assert low.epsilon > high.epsilon
+    assert low.spent.epsilon > high.spent.epsilon
     # In this order they stand in sweep.json.
-    keys = "values folder epsilon accuracy certified_accuracy certified_size sound seconds reasons"
-    assert list(low.document()) == [*keys.split(), "epsilon_reasons"]
+    keys = "values folder spent accuracy certified_accuracy certified_size sound seconds unmet"
+    assert list(low.document()) == keys.split()
 
 
 @pytest.mark.parametrize("variation", ["rounds=1,2", "mechanism.rounds", "mechanism.rounds=1,,2"])
@@ -112,12 +112,12 @@ def test_a_sweep_keeps_why_a_run_proves_nothing(config, tmp_path):
     poisson, fixed = sweep(points(quiet, [drawn]), tmp_path)
     for row in (poisson, fixed):
         assert not row.sound
-        assert "the clip norm is the median" in row.reasons[0]
-        assert "the clip norm is the median" in row.epsilon_reasons[0]
-    assert len(poisson.epsilon_reasons) == 1
-    assert fixed.epsilon_reasons[1].endswith("is taken to move a sum by one clip norm, not by two")
+        assert row.unmet[0].code == "clip-norm"
+        assert not row.spent.holds
+    assert [one.code for one in poisson.spent.unmet] == ["clip-norm"]
+    assert [one.code for one in fixed.spent.unmet] == ["clip-norm", "one-clip-norm"]
     kept = json.loads((tmp_path / "sweep.json").read_text())["rows"]
-    assert kept[1]["epsilon_reasons"] == list(fixed.epsilon_reasons)
+    assert kept[1]["spent"]["unmet"] == [one.document() for one in fixed.spent.unmet]
 
 
 def test_a_sweep_must_vary_something(config):

@@ -53,3 +53,13 @@ def outputs(folder):
 def with_noise(mechanism, total, normal):
     """A sum on the grid of a mechanism, and rounded noise made of given standard normal numbers."""
     return total + np.rint(normal * mechanism.grid.scale).astype(np.int64)
+
+
+def by_accountant(privacy, *covers, relation=None):
+    """ε by accountant of what is covered, of `Spent` values or of what files hold of them."""
+    rows = [one if isinstance(one, dict) else vars(one) for one in privacy]
+    rows = [one for one in rows if one["covers"] in covers and relation in (None, one["relation"])]
+    found = {}
+    for one in rows:
+        found.setdefault(one["accountant"], one["epsilon"])
+    return found

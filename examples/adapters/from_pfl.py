@@ -28,4 +28,4 @@ for sampler in ("random", "poisson"):
     certificate = fp.certify(scores, labels, mechanism=mechanism, threat=fp.ThreatModel())
     print("epsilon", fp.account(mechanism, delta=1e-5))
     print("certified accuracy", [round(share, 2) for share in certificate.curve or ()])
-    print("sound", certificate.sound, *certificate.reasons)
+    print("sound", certificate.sound, *(one.sentence for one in certificate.unmet))

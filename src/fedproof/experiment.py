@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproof import data, encoders
-from fedproof.accounting.epsilon import natural_relation
 from fedproof.accounting.ledger import (
     Entry,
     Ledger,
@@ -29,7 +28,6 @@ from fedproof.arrays import Integers, ensemble_accuracy, replica_accuracies
 from fedproof.certificates import Certificate, dumps
 from fedproof.certificates.comparison import Curve, observed, other_ways
 from fedproof.certificates.rules import labels_at_once
-from fedproof.certificates.soundness import unmet
 from fedproof.config import Config, load_config
 from fedproof.data import is_public
 from fedproof.ensemble import (
@@ -42,7 +40,7 @@ from fedproof.ensemble import (
     train_ensemble,
 )
 from fedproof.ensemble.engines import Ensemble, check_engine
-from fedproof.ensemble.task import caveats_of, update_bytes, uploads
+from fedproof.ensemble.task import unmet_by, update_bytes, uploads
 from fedproof.federation import Federation
 from fedproof.files import replace_file, replace_rows, replacing
 from fedproof.folder import (
@@ -61,12 +59,12 @@ from fedproof.folder import (
     notice,
     secret_of,
 )
-from fedproof.mechanisms import Caveat, Releases, is_certified, is_private
-from fedproof.mechanisms.caveats import sentences
+from fedproof.mechanisms import Releases, is_certified, is_private
 from fedproof.models import build
 from fedproof.progress import Progress, peak_memory, silent
 from fedproof.release import Centre, Release, load_centre, load_release
 from fedproof.seeds import common_half, fresh_seed
+from fedproof.statements import Statement
 from fedproof.summary import RunSummary, Traffic, of_certificate, write_summary
 from fedproof.threat import Relation, Unit
 from fedproof.training import certify_task, check_certifiable
@@ -196,23 +194,22 @@ class _Books:
             entry, ledger = charged
             own = UserLedger(entries=(entry,)).total(delta)
             spent = in_all(self.config.privacy.ledger, own, ledger.total(delta))
-        return notice(self.config, self.task, self._reasons(Relation.REPLACE), spent)
+        return notice(self.config, self.task, self._unmet(Relation.REPLACE), spent)
 
     def _charge(self, replicas: int) -> tuple[Entry, UserLedger] | None:
         """So many replicas in the users' ledger; None if no ledger is to count this run."""
         config, mechanism, vault = self.config, self.task.mechanism, self.folder.vault
         name, public = config.privacy.ledger, is_public(config.data.name)
-        if name is None or public or hindrance(config, self.task, self._reasons(Relation.REPLACE)):
+        if name is None or public or hindrance(config, self.task, self._unmet(Relation.REPLACE)):
             return None
-        joins, run = not self._reasons(Relation.JOIN), str(vault.folder.resolve())
+        joins, run = not self._unmet(Relation.JOIN), str(vault.folder.resolve())
         delta, key = config.mechanism.delta, vault.identity
         entry = Entry.of(mechanism, replicas, delta=delta, key=key, run=run, joins=joins)
         return entry, charge(name, entry)
 
-    def _reasons(self, relation: Relation) -> tuple[str, ...]:
+    def _unmet(self, relation: Relation) -> tuple[Statement, ...]:
         """Why no ε holds for a unit that joins, or is replaced."""
-        mechanism = self.task.mechanism
-        return sentences((*mechanism.caveats(relation), *caveats_of(self.task, relation)))
+        return (*self.task.mechanism.unmet(relation), *unmet_by(self.task, relation))
 
 
 @dataclass(kw_only=True)
@@ -404,13 +401,11 @@ def _summary(
 ) -> RunSummary:
     """The headline numbers."""
     labels, sent = task.federation.test_labels, round(uploads(task, len(scores)))
-    caveats = _caveats(config, task, certificate)
-    own = sentences(caveats_of(task, natural_relation(task.mechanism))) if is_private(task.mechanism) else ()
-    found = {} if certificate is None else of_certificate(certificate, curves, config.mechanism.delta, own)
+    found = {} if certificate is None else of_certificate(certificate, curves, config.mechanism.delta)
     usual: dict[str, Any] = {
         "accuracy": ensemble_accuracy(scores, labels),
         "sound": False,
-        "reasons": sentences(caveats),
+        "unmet": task.mechanism.unmet(config.threat.relation),
     }
     return RunSummary(
         data=task.federation.name,
@@ -423,16 +418,8 @@ def _summary(
         communication=Traffic(uploads=sent, bytes=sent * update_bytes(task)),
         seconds={name: round(value, 3) for name, value in seconds.items()},
         peak_memory_bytes=peak_memory(),
-        remedies=tuple(caveat.remedy for caveat in caveats),
         **usual | found,
     )
-
-
-def _caveats(config: Config, task: Task, certificate: Certificate | None) -> tuple[Caveat, ...]:
-    if certificate is None:
-        return task.mechanism.caveats(config.threat.relation)
-    known = {caveat.sentence: caveat for caveat in caveats_of(task, config.threat.relation)}
-    return tuple(known.get(caveat.sentence, caveat) for caveat in unmet(certificate))
 
 
 def _write(

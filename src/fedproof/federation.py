@@ -11,12 +11,8 @@ from numpy.typing import NDArray
 from fedproof import check
 from fedproof.projection import PublicMap, View, range_of
 from fedproof.seeds import scattered
+from fedproof.statements import Statement
 from fedproof.threat import Relation, Unit
-
-TESTS_OF_USERS = (
-    "the test inputs, which name the classes, are shares of users who train: none of them is poisoned, and "
-    "scores, labels, certificate and page are private, as no finite epsilon covers them"
-)
 
 _PLACE_BITS = 24  # of an identity made from a user's and a place: more instances than one user holds
 _LARGE = 2 ** (63 - _PLACE_BITS)  # identities of users that leave no room for a place
@@ -39,27 +35,25 @@ class EncodedBy:
     range: tuple[float, float] | None = None
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[Statement, ...]:
         """What a certificate takes for granted about it: nothing, if nothing was learned from anybody.
 
         >>> EncodedBy(name="hog").assumptions
         ()
-        >>> EncodedBy(public=100, project=8).assumptions[0]
-        'the public data are not poisoned: 100 instances of no user, which give the centre and 8 directions'
+        >>> [one.code for one in EncodedBy(public=100, project=8).assumptions]
+        ['public-map']
         """
-        weights = self.weights_sha256 and f" (sha256 of its weights {self.weights_sha256})"
-        # Whatever code of somebody's own does, it may have learned from data that somebody poisoned.
-        learned = self.name is not None and (weights is not None or ":" in self.name)
-        kind = "" if self.projection == "principal" else f" ({self.projection})"
-        use = f", which give the centre and {self.project} directions{kind}" if self.project else ""
-        public = f"{self.public} instances of {self.public_from or 'no user'}{use}"
-        if learned and self.public:
-            return (
-                f"the encoder and the public data are not poisoned: {self.name}{weights or ''}, {public}",
-            )
-        if learned:
-            return (f"the encoder is not poisoned: {self.name}{weights or ''}",)
-        return (f"the public data are not poisoned: {public}",) if self.public else ()
+        found = []
+        if self.name is not None and self.weights_sha256 is not None:
+            found.append(Statement.of("encoder-weights", name=self.name, sha256=self.weights_sha256))
+        elif self.name is not None and ":" in self.name:
+            # Whatever code of somebody's own does, it may have learned from data that somebody poisoned.
+            found.append(Statement.of("encoder", name=self.name))
+        if self.public:
+            told: dict[str, str | int] = {"count": self.public, "source": self.public_from or "no user"}
+            told |= {"project": self.project, "projection": self.projection} if self.project else {}
+            found.append(Statement.of("public-map" if self.project else "public", **told))
+        return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)

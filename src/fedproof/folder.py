@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from fedproof.accounting.ledger import Total
 from fedproof.config import Config, load_config
 from fedproof.data import is_public
-from fedproof.federation import TESTS_OF_USERS, Federation
+from fedproof.federation import Federation
 from fedproof.files import make_folder, read_whole, replace_file, replacing
 from fedproof.mechanisms import Mechanism, is_private
-from fedproof.seeds import BITS, FRESH, KNOWN, NO_SEED, common_half, fresh_seed, paired_seed
+from fedproof.seeds import BITS, common_half, fresh_seed, paired_seed
+from fedproof.statements import Statement
 from fedproof.threat import changed_in_words
 from fedproof.vault import LOCK, PRIVATE, Vault
 
@@ -265,45 +266,46 @@ class Private(Protocol):
         ...
 
 
-def secret_of(config: Config) -> str:
+def secret_of(config: Config) -> Statement:
     """What nobody who was corrupted may have known of a run's random numbers."""
     if config.ensemble.secure_noise:
-        return NO_SEED
-    return FRESH if config.ensemble.seed is None else KNOWN
+        return Statement.of("no-seed")
+    return Statement.of("seed-fresh" if config.ensemble.seed is None else "seed-known")
 
 
-def hindrance(config: Config, task: Private, reasons: Iterable[str]) -> str | None:
+def hindrance(config: Config, task: Private, unmet: Iterable[Statement]) -> str | None:
     """Why no ε covers what a run of `config` makes, so that no ledger counts it; None if one does.
 
-    `reasons` say why the ε of its mechanism bounds nothing.
+    `unmet` are the conditions without which the ε of its mechanism bounds nothing.
     """
     if not is_private(task.mechanism):
         return "No noise was added, so no ε covers anything here; in any case keep private/ to yourself."
     if config.ensemble.seed is not None and not config.ensemble.secure_noise:
         return "Publish nothing of this that must stay private: whoever knows the seed can remove the noise."
     if not is_public(config.data.name) and task.federation.tests_of_users and task.federation.tested_only:
-        reasons = (*reasons, TESTS_OF_USERS)
-    if why := "; ".join(reasons):
+        unmet = (*unmet, _TESTED)
+    if why := "; ".join(one.text for one in unmet):
         return f"Publish nothing of this that must stay private: {why}."
     return None
 
 
-def notice(config: Config, task: Private, reasons: Iterable[str], spent: str | None) -> str:
+def notice(config: Config, task: Private, unmet: Iterable[Statement], spent: str | None) -> str:
     """What may be published of a finished run; `spent` says what was counted, None where nothing was."""
-    if why := hindrance(config, task, reasons):
-        known = [_KNOWN] if is_private(task.mechanism) and secret_of(config) == KNOWN else []
+    if why := hindrance(config, task, unmet):
+        known = [_KNOWN] if is_private(task.mechanism) and secret_of(config).code == "seed-known" else []
         return "\n".join((f"{why}\n", *known, _PRIVATE))
     if is_public(config.data.name):
         first = f"{MAY} {config.data.name} is public, and counted nowhere.\n"
     elif spent is None:
         first = f"Publish nothing of this that must stay private: {UNCOUNTED}.\n\n{_UNNAMED}"
     elif task.federation.tests_of_users:
-        first = f"Publish nothing of this but the models, parts/ or release.npz: {TESTS_OF_USERS}.\n{spent}"
+        first = f"Publish nothing of this but the models, parts/ or release.npz: {_TESTED.text}.\n{spent}"
     else:
         first = f"{MAY}\n{spent}"
     return "\n".join((first, _COVERED, _PRIVATE))
 
 
+_TESTED = Statement.of("tests-of-users")
 MAY = "Keep private/ to yourself; everything else here may be published."
 
 

@@ -22,16 +22,6 @@ BITS = 128
 _CHOSEN = 64  # bits of the longest seed that counts as chosen by somebody
 _BLOCK = 1 << 14  # numbers made at once: what lies between bits and numbers stays in the cache
 
-KNOWN = "corrupted units were chosen without knowing the seed, and act without knowing it"
-FRESH = (
-    "the seed was drawn by the operating system and is not published; corrupted units were chosen "
-    "independently of it, and act so"
-)
-NO_SEED = (
-    "cohorts and noise were drawn by the operating system and are not published; corrupted units were chosen "
-    "independently of them, and act so"
-)
-
 
 def fresh_seed() -> int:
     """A seed of 128 bits from the operating system: nobody chose it, and nobody can guess it."""

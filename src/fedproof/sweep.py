@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedproof import encoders
+from fedproof.accounting.spent import Covers
 from fedproof.arrays import Floats
 from fedproof.certificates import Method, loads
 from fedproof.config import Config, DataSection, parse_config, validated
@@ -20,6 +21,7 @@ from fedproof.files import RESULTS, read_whole, replace_file
 from fedproof.folder import CERTIFICATE, common_seed, read_config
 from fedproof.progress import Progress, silent
 from fedproof.seeds import derived_seed, fresh_seed
+from fedproof.statements import Statement
 from fedproof.summary import ComparedRun, RunSummary, SweptRun, check_agrees, read_summary
 
 
@@ -126,18 +128,16 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def _swept(point: Point, summary: RunSummary) -> SweptRun:
-    published = () if summary.epsilon_unproved is None else (summary.epsilon_unproved,)
     return SweptRun(
         values=dict(point.values),
         folder=point.name,
-        epsilon=None if summary.epsilon is None else summary.epsilon["paper"],
+        spent=summary.spent(Covers.MODEL, Covers.RELEASE, Covers.SERVER, accountant="paper"),
         accuracy=summary.accuracy,
         certified_accuracy=dict(summary.certified_accuracy or {}),
         certified_size=None if summary.certified_size is None else summary.certified_size.median,
         sound=summary.sound,
         seconds=round(sum(summary.seconds.values()), 3),
-        reasons=summary.reasons,
-        epsilon_reasons=(*(summary.epsilon_reasons or ()), *published),
+        unmet=summary.unmet,
     )
 
 
@@ -154,8 +154,6 @@ def _finished(folder: Path, config: Config) -> RunSummary | None:
 
 
 # --- several mechanisms on the same data: what each certifies and costs -------------------------------------
-
-_PAPER_REASON = "the paper's formula: its accounting and its confidence bounds, for comparison"
 
 
 def compare(configs: Mapping[str, Config], out: Path, **how: Any) -> list[ComparedRun]:
@@ -192,7 +190,6 @@ def _compared(name: str, config: Config, summary: RunSummary) -> list[ComparedRu
     """The certificate that was asked for, and the paper's where there is one."""
     sent = summary.communication
     assert sent is not None
-    cost = summary.ensemble_epsilon
     own = ComparedRun(
         name=name,
         kind=config.mechanism.kind,
@@ -200,33 +197,32 @@ def _compared(name: str, config: Config, summary: RunSummary) -> list[ComparedRu
         relation=config.threat.relation.value,
         replicas=summary.replicas,
         accuracy=summary.accuracy,
-        delta=summary.delta,
         seconds=round(summary.seconds["train"] + summary.seconds["certify"], 3),
         uploads=sent.uploads,
         bytes=sent.bytes,
         certificate=summary.method or "none",
-        epsilon=None if summary.epsilon is None else summary.epsilon["pld"],
         certified_accuracy=dict(summary.certified_accuracy or {}),
         sound=summary.sound,
-        reasons=summary.reasons,
+        unmet=summary.unmet,
         predictor=_predictor(config, summary),
-        published_epsilon=None if cost is None else cost["pld"],
-        epsilon_relation=summary.epsilon_relation,
-        epsilon_if_replaced=summary.epsilon_if_replaced,
+        one=summary.one,
+        published=summary.all,
+        replaced=summary.all_if_replaced,
         uploads_per_user=None if summary.users is None else sent.uploads / summary.users,
         bytes_per_user=None if summary.users is None else sent.bytes / summary.users,
     )
-    if summary.epsilon is None or summary.paper_certified_accuracy is None or own.certificate == "paper":
+    if not summary.privacy or summary.paper_certified_accuracy is None or own.certificate == "paper":
         return [own]
     paper = replace(
         own,
         certificate="paper",
-        epsilon=summary.epsilon["paper"],
+        one=summary.spent(Covers.MODEL, accountant="paper"),
         predictor=f"the mean of {summary.replicas} models",
-        published_epsilon=None if cost is None else cost["paper"],
+        published=summary.spent(Covers.ENSEMBLE, accountant="paper"),
+        replaced=None,
         certified_accuracy=dict(summary.paper_certified_accuracy),
         sound=False,
-        reasons=(_PAPER_REASON,),
+        unmet=(Statement.of("published-formula"),),
     )
     return [own, paper]
 

@@ -16,15 +16,13 @@ from fedproof.certificates.certificate import ONLY_METHOD
 from fedproof.certificates.soundness import copied_models
 from fedproof.digests import of_all, of_each
 from fedproof.ensemble import Task, one_round, released, train_replicas
-from fedproof.ensemble.task import caveats_of
-from fedproof.federation import TESTS_OF_USERS
+from fedproof.ensemble.task import unmet_by
 from fedproof.mechanisms import Releases
-from fedproof.mechanisms.caveats import sentences
 from fedproof.mechanisms.codec import describe
 from fedproof.models.averaged import Averaged
 from fedproof.models.module import ModuleModel
 from fedproof.release import Release
-from fedproof.seeds import KNOWN, NO_SEED
+from fedproof.statements import Statement
 from fedproof.threat import Relation, ThreatModel
 
 
@@ -54,7 +52,7 @@ class Trained:
         only = ONLY_METHOD.get(self.task.mechanism.releases)
         options = ({"method": only} if only else {}) | options
         threat = ThreatModel(unit=self.task.mechanism.unit, relation=Relation(relation))
-        seed = NO_SEED if self.task.secure_noise else KNOWN
+        seed = Statement.of("no-seed" if self.task.secure_noise else "seed-known")
         labels = self.task.federation.test_labels
         models = [self.models] if self.models else []
         found = certify_task(
@@ -99,7 +97,7 @@ def certify_task(
     labels: NDArray[np.int64] | None,
     *,
     threat: ThreatModel,
-    seed: str,
+    seed: Statement,
     models: Iterable[Mapping[str, Tensor]] = (),
     **options: Any,
 ) -> Certificate:
@@ -113,23 +111,25 @@ def certify_task(
     """
     secret = (seed,) if task.mechanism.releases is Releases.REPLICAS else ()
     seen = task.federation.encoded_by
+    other = Relation.JOIN if threat.relation is Relation.REPLACE else Relation.REPLACE
     return certify(
         scores,
         labels,
         mechanism=task.mechanism,
         threat=threat,
-        caveats=sentences((*caveats_of(task, threat.relation), *copied_models(task.mechanism, models))),
+        unmet=(*unmet_by(task, threat.relation), *copied_models(task.mechanism, models)),
+        unmet_otherwise=unmet_by(task, other),
         assumptions=(
             *secret,
             *_assumed_of_start(task),
             *(seen.assumptions if seen else ()),
-            *[TESTS_OF_USERS] * (task.federation.tests_of_users and labels is not None),
+            *[Statement.of("tests-of-users")] * (task.federation.tests_of_users and labels is not None),
         ),
         **options,
     )
 
 
-def _assumed_of_start(task: Task) -> tuple[str, ...]:
+def _assumed_of_start(task: Task) -> tuple[Statement, ...]:
     """What is taken for granted of numbers in the model that no seed draws and no user of this training gave.
 
     Who could poison them would be in every model, whether drawn or not, in every group and in every replica.
@@ -137,15 +137,12 @@ def _assumed_of_start(task: Task) -> tuple[str, ...]:
     model = task.model.one if isinstance(task.model, Averaged) else task.model
     found = []
     if isinstance(model, ModuleModel):
-        found.append("the module, and all that it starts from, is not poisoned: no user's data went into it")
+        found.append(Statement.of("module-begun"))
     elif (start := getattr(model, "start", None)) is not None and bool(start.any()):
         digest = hashlib.sha256(start.detach().cpu().numpy().tobytes()).hexdigest()
-        found.append(
-            "the weights that training starts from are not poisoned: no user's data went into them (sha256 "
-            f"of their numbers {digest})"
-        )
+        found.append(Statement.of("weights-begun", sha256=digest))
     if task.federation.vectors is not None:
-        found.append("the word vectors are not poisoned: no user's data went into them")
+        found.append(Statement.of("vectors"))
     return tuple(found)
 
 
@@ -156,7 +153,8 @@ def check_certifiable(task: Task, *, threat: ThreatModel, **options: Any) -> Non
         privacy=None,
         threat=threat,
         group=Group.TIGHT,
-        caveats=(),
+        unmet=(),
+        unmet_otherwise=(),
         assumptions=(),
         **options,
     )

@@ -38,6 +38,7 @@ from fedproof.mechanisms import (
     Quantile,
     UserFedAvg,
 )
+from fedproof.threat import Relation
 from paper.published import Published
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -270,7 +271,7 @@ def test_clipping_changes_the_effective_noise(clipping, expected):
         rounds=1, noise_multiplier=2.0, sampling=Poisson(probability=0.1), clipping=clipping
     )
     assert mechanism.queries[0].noise_multiplier == pytest.approx(expected)
-    assert bool(mechanism.reasons) == isinstance(clipping, Median)
+    assert bool(mechanism.unmet(Relation.JOIN)) == isinstance(clipping, Median)
 
 
 # --- events -------------------------------------------------------------------------------------------------

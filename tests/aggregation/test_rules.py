@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from fedproof.aggregation import RULES, Contributions, build_rule
 from fedproof.aggregation.median import folded
 from fedproof.mechanisms import FixedSize, InstanceFedSGD, UserFedAvg
+from fedproof.statements import Statement
+from fedproof.threat import Relation
 
 LEAST = {
     "krum": lambda f: 2 * f + 3,
@@ -296,6 +298,8 @@ def test_a_mechanism_says_what_its_rule_means_for_the_certificate(name):
     noisy_sum = InstanceFedSGD(
         rounds=1, noise_multiplier=1.0, sampling=fixed, batch_probability=0.1, rule=name
     )
-    assert f"the rule {name} looks at every update by itself" in user.reasons[0]
-    assert f"which the rule {name} does not compute" in noisy_sum.reasons[0]
-    assert replace(user, rule="mean").reasons == replace(noisy_sum, rule="mean").reasons == ()
+    for relation in Relation:
+        assert user.unmet(relation) == (Statement.of("rule", rule=name),)
+        assert noisy_sum.unmet(relation) == (Statement.of("noise-of-the-sum", rule=name),)
+        assert replace(user, rule="mean").unmet(relation) == ()
+        assert replace(noisy_sum, rule="mean").unmet(relation) == ()

@@ -24,7 +24,6 @@ from scipy.special import ndtr
 from fedproof.certificates import certify, certify_means
 from fedproof.certificates.margin import _band_holds, levels
 from fedproof.certificates.privacy import curve_of_units
-from fedproof.certificates.soundness import unmet
 from fedproof.certificates.tight import ranking, walk
 from fedproof.mechanisms import CohortOnce, Everyone, FixedSize, Poisson, UserFedAvg
 from fedproof.threat import Relation, ThreatModel
@@ -146,7 +145,7 @@ def claims(rng, law, confidences, mechanism, threat, method):
         described["delta"] = 1e-3 if method == "paper" else None
         certificate = certify_means(means / means.sum(axis=1, keepdims=True), method=method, **described)
     # Replicas whose release fell into one cell score alike; nothing else speaks against them.
-    assert {caveat.code for caveat in unmet(certificate)} <= {"copies"}
+    assert {one.code for one in certificate.unmet} <= {"copies"}
     pairs = zip(certificate.prediction, certificate.certified_size, strict=True)
     return np.array([(0, -1) if size is None else (top, size) for top, size in pairs]).T
 

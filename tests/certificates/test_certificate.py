@@ -231,7 +231,7 @@ def test_a_forger_who_renews_the_checksum_is_found_by_the_numbers(scores):
         assert len(found) == 1
         assert found[0].startswith(f"{name}: the file says")
         assert f"index {index}" in found[0]
-    for name, value in (("accuracy", 1.0), ("sound", False), ("reasons", ["x"]), ("num_replicas", 201)):
+    for name, value in (("accuracy", 1.0), ("sound", False), ("unmet", ["x"]), ("num_replicas", 201)):
         forged = document | {name: value}
         forged["checksums"] = document["checksums"] | {name: checksum(value)}
         assert any(line.startswith(name) for line in verify(json.dumps(forged), scores))

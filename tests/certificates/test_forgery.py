@@ -6,6 +6,7 @@ A forger can renew checksums, so every forged file here has good ones.
 import json
 import zipfile
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,23 +21,26 @@ from fedproof.certificates import (
     dumps,
     inefficacy,
     loads,
+    loads_inefficacy,
     unverified,
     verify,
 )
 from fedproof.certificates.document import checksum
 from fedproof.certificates.scores import betting_order, check_copies, read_array, repeated_scores
-from fedproof.certificates.soundness import copied_models, unmet
+from fedproof.certificates.soundness import copied_models
 from fedproof.digests import fingerprint
 from fedproof.mechanisms import (
     Bagging,
     Everyone,
     FixedSize,
+    Median,
     Partition,
     Poisson,
     Queries,
     Query,
     UserFedAvg,
 )
+from fedproof.statements import Statement
 from fedproof.threat import ThreatModel
 
 MECHANISM = UserFedAvg(rounds=3, noise_multiplier=4.0, sampling=Poisson(probability=0.1))
@@ -154,8 +158,8 @@ def test_copied_replicas_are_refused(scores):
             with pytest.raises(ValueError, match=r"replicas [23] times each, number for number: copies are"):
                 certify(copies, **known)
     few = np.concatenate([scores, scores[:30]])  # a law of few atoms could do that
-    [found] = unmet(certify(few, mechanism=MECHANISM, method="mean"))
-    assert found.sentence.startswith("60 of 230 replicas score what another one does")
+    [found] = certify(few, mechanism=MECHANISM, method="mean").unmet
+    assert found == Statement.of("copies", number=60, total=230)
 
 
 @pytest.mark.parametrize("known", [{"mechanism": MECHANISM}, {"privacy": KNOWN, "method": "mean"}], ids=list)
@@ -164,11 +168,10 @@ def test_copies_of_a_few_models_are_no_independent_trainings(scores, times, know
     copies = np.repeat(scores[: len(times)], times, axis=0)
     certificate = certify(copies, **known)
     assert not certificate.sound
-    [found] = unmet(certificate)
-    assert (found.code, found.sentence.split(" replicas")[0]) == ("copies", "200 of 200")
+    assert certificate.unmet == (Statement.of("copies", number=200, total=200),)
     assert verify(dumps(certificate), copies) == ()
-    honest = forged(certificate, reasons=[], sound=True)
-    assert any(line.startswith("reasons:") for line in verify(honest, copies))
+    honest = forged(certificate, unmet=[], sound=True)
+    assert any(line.startswith("unmet:") for line in verify(honest, copies))
 
 
 @pytest.mark.parametrize("few", [slice(2), slice(12)])
@@ -182,7 +185,7 @@ def test_replicas_that_may_agree_by_chance_are_a_note(scores, few, mechanism):
     agreeing = np.concatenate([some, some[:1]])
     certificate = certify(agreeing, mechanism=mechanism, method="mean")
     assert certificate.sound
-    note = "2 replicas score what another one does, number for number, by chance"
+    note = Statement.of("alike", number=2)
     assert (note in certificate.assumptions, note in certify(some, mechanism=mechanism).assumptions) == (
         True,
         False,
@@ -214,7 +217,7 @@ def test_equal_models_are_no_independent_trainings():
     once = {name: values[:4] for name, values in named.items()}
     assert copied_models(MECHANISM, [named]) == ()
     [found] = copied_models(MECHANISM, [named, once])
-    assert (found.code, found.sentence.split(",")[0]) == ("copies", "8 of 10 models equal another one")
+    assert found == Statement.of("copied-models", number=8, total=10)
     assert copied_models(Bagging(rounds=1, sampling=Poisson(probability=0.1)), [named, once]) == ()
     assert copied_models(Partition(groups=6), [named, once]) == ()
 
@@ -276,7 +279,7 @@ def test_equal_groups_are_no_mistake(scores):
 
 
 def test_words_of_whoever_trained_are_kept_and_come_back(scores):
-    said = {"caveats": [CAVEAT], "assumptions": [ASSUMPTION]}
+    said = {"unmet": [CAVEAT], "assumptions": [ASSUMPTION]}
     costs = np.random.default_rng(0).uniform(size=30)
     means = [[0.9, 0.1]]
     made = [
@@ -285,26 +288,43 @@ def test_words_of_whoever_trained_are_kept_and_come_back(scores):
         (inefficacy(costs, cost_bound=1.0, mechanism=MECHANISM, **said), costs),
     ]
     for found, numbers in made:
-        assert found.reasons == (CAVEAT,)
+        assert found.unmet == (Statement.of("unmet-as-stated", text=CAVEAT),)
         assert not found.sound
-        assert found.assumptions[-1] == f"stated by whoever trained, not derived: {ASSUMPTION}"
+        assert found.assumptions[-1].sentence == f"stated by whoever trained, not derived: {ASSUMPTION}"
         assert verify(dumps(found), numbers) == ()
-        assert json.loads(dumps(found))["stated_assumptions"] == [ASSUMPTION]
+        told = {"code": "stated", "arguments": {"text": ASSUMPTION}}
+        assert json.loads(dumps(found))["stated_assumptions"] == [told]
     assert loads(dumps(made[0][0])) == made[0][0]
 
 
 def test_an_assumption_cannot_pass_for_a_derived_one(scores):
     certificate = certify(scores, mechanism=MECHANISM, method="mean")
-    false = "the replicas need not be independent"
-    for assumptions in ([false], [*certificate.assumptions, false], []):
+    false = {"code": "stated", "arguments": {"text": "the replicas need not be independent"}}
+    derived = [one.document() for one in certificate.assumptions]
+    for assumptions in ([false], [*derived, false], []):
         found = verify(forged(certificate, assumptions=assumptions), scores)
         assert any(line.startswith("assumptions:") for line in found)
-    stated = forged(
-        certificate,
-        stated_assumptions=[false],
-        assumptions=[*certificate.assumptions, f"stated by whoever trained, not derived: {false}"],
-    )
+    stated = forged(certificate, stated_assumptions=[false], assumptions=[*derived, false])
     assert verify(stated, scores) == ()  # it may be said, and everybody sees who says it
+    assert "stated by whoever trained" in loads(stated).assumptions[-1].sentence
+    for wrong in ("executed", "no such code"):
+        told = {"code": wrong, "arguments": {}}
+        [answer] = verify(forged(certificate, stated_assumptions=[told]), scores)
+        assert wrong in answer
+    for wrong in ({"code": "stated"}, {"code": "stated", "arguments": {}}, {"code": 5, "arguments": {}}):
+        assert verify(forged(certificate, assumptions=[wrong]), scores)[-1].startswith("assumptions")
+
+
+def test_a_condition_that_follows_from_the_settings_cannot_be_left_out(scores):
+    """Whoever reads a file without its scores would show a heuristic certificate as a proof."""
+    median = replace(MECHANISM, clipping=Median())
+    costs = np.random.default_rng(0).uniform(size=30)
+    read = {"scores": (certify(scores, mechanism=median, method="mean"), loads)}
+    read["costs"] = (inefficacy(costs, cost_bound=1.0, mechanism=median), loads_inefficacy)
+    for made, reader in read.values():
+        assert reader(dumps(made)) == made
+        with pytest.raises(ValueError, match="unmet: clip-norm follows from the settings, and is not there"):
+            reader(forged(made, unmet=[], sound=True))
 
 
 @pytest.mark.parametrize(
@@ -323,25 +343,25 @@ def test_an_assumption_cannot_pass_for_a_derived_one(scores):
     ],
 )
 def test_texts_that_show_something_else_are_refused(scores, text):
-    for name in ("caveats", "assumptions"):
-        with pytest.raises(ValueError, match=r"caveats|stated_assumptions"):
+    for name in ("unmet", "assumptions"):
+        with pytest.raises(ValueError, match=name):
             certify(scores, mechanism=MECHANISM, method="mean", **{name: [text]})
     with pytest.raises(ValueError, match="must be a sequence of sentences, not one"):
-        certify(scores, mechanism=MECHANISM, caveats="one text")
+        certify(scores, mechanism=MECHANISM, unmet="one text")
 
 
 def test_hidden_characters_are_refused_wherever_they_are(scores):
     certificate = certify(scores, mechanism=MECHANISM, method="mean")
     mechanism = json.loads(dumps(certificate))["mechanism"]
     for changes in (
-        {"reasons": ["x\u202ey"]},
+        {"unmet": ["x\u202ey"]},
         {"mechanism": mechanism | {"rule": "mean\u200b"}},
         {"scores_sha256": "a\u2028b"},
     ):
         with pytest.raises(ValueError, match="characters that cannot be shown"):
             verify(forged(certificate, **changes), scores)
     with pytest.raises(ValueError, match="nested deeper"):
-        verify(forged(certificate, reasons=json.loads("[" * 30 + "]" * 30)), scores)
+        verify(forged(certificate, unmet=json.loads("[" * 30 + "]" * 30)), scores)
 
 
 # --- settings -----------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from fedproof.certificates.comparison import compare
 from fedproof.certificates.tight import partition_costs, partition_sizes
 from fedproof.mechanisms import Partition
 from fedproof.seeds import groups_of
+from fedproof.statements import sentences
 from fedproof.threat import ThreatModel
 
 
@@ -68,7 +69,7 @@ def test_one_user_one_vote_is_certified_for_what_happens_to_users(scores, relati
     expected = partition_sizes(counts, own_vote=relation == "join")[1]
     assert certificate.sound
     assert certificate.certified_size == tuple(expected.tolist())
-    assert "which group one user belongs to is its own" in certificate.assumptions[-1]
+    assert certificate.assumptions[-1].code == "group-of-one"
     text = dumps(certificate)
     assert '"groups": null' in text
     assert loads(text) == certificate
@@ -143,12 +144,12 @@ def test_certificates_are_certain_and_verify(scores, relation, unit):
     threat = ThreatModel(relation=relation, unit=unit)
     mechanism = Partition(groups=21, pooled=True, unit=unit)
     certificate = certify(scores, [0] * 5, mechanism=mechanism, threat=threat, method="vote")
-    assert f"which group one {unit} belongs to" in certificate.assumptions[-1]
+    assert f"which group one {unit} belongs to" in certificate.assumptions[-1].sentence
     assert certificate.sound
     assert certificate.failure_probability == 0
     counts = (scores.argmax(2)[..., None] == np.arange(3)).sum(0)
     assert certificate.certified_size == tuple(partition_sizes(counts)[1].tolist())
-    assert any("no privacy is claimed" in line for line in certificate.assumptions)
+    assert any("no privacy is claimed" in line for line in sentences(certificate.assumptions))
     text = dumps(certificate)
     assert loads(text) == certificate
     assert verify(text, scores) == ()

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fedproof.certificates import Rule, certify, certify_means, collective
 from fedproof.mechanisms import Everyone, Partition, Poisson, UserFedAvg
+from fedproof.statements import sentences
 
 SHARP = UserFedAvg(rounds=1, noise_multiplier=20.0, sampling=Everyone())
 POISSON = UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1))
@@ -50,7 +51,7 @@ def test_a_row_that_misses_one_counts_against_itself():
     found = certify_means(np.array([[0.9715, 0.03]], dtype=np.float16), mechanism=POISSON)
     assert found.top_lower[0] < 0.9705
     assert found.rival_upper[0] > 0.031
-    assert "up to the rounding of float16 and what a row misses one by" in found.assumptions[0]
+    assert "up to the rounding of float16 and what a row misses one by" in found.assumptions[0].sentence
 
 
 def test_numbers_of_64_bits_certify_what_they_did():
@@ -71,7 +72,7 @@ def test_the_predictor_of_replicas_is_the_one_of_the_stored_numbers(scores, meth
     """Rounding is part of the model then: what is bounded is its expectation, not that of other numbers."""
     half = scores.astype(np.float16)
     found = certify(half, mechanism=POISSON, method=method)
-    assert any(line.startswith(sentence) for line in found.assumptions)
+    assert any(line.startswith(sentence) for line in sentences(found.assumptions))
 
 
 @pytest.mark.parametrize("rule", ["plurality", "pairwise", "run-off"])

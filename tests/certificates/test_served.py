@@ -109,9 +109,10 @@ def test_served_certificates_are_smaller_and_come_back_from_files(scores, method
     text = dumps(served)
     assert loads(text) == served
     assert verify(text, scores) == ()
-    assert any("200 replicas that are retrained under attack" in line for line in served.assumptions)
-    assert any("fails with at most 0.02" in line for line in served.assumptions)
-    assert not any("retrained under attack" in line for line in plain.assumptions)
+    (told,) = [one for one in served.assumptions if one.code == "about-served"]
+    assert told.arguments["replicas"] == 200
+    assert "fails with at most 0.02" in told.sentence
+    assert "about-served" not in {one.code for one in plain.assumptions}
 
 
 def test_a_file_cannot_claim_to_be_about_a_served_ensemble(scores):

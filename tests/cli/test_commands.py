@@ -15,6 +15,7 @@ from fedproof.cli.training import _in_one_round
 from fedproof.config import parse_config
 from tests.commands import fedproof
 from tests.patience import finished
+from tests.tiny import by_accountant
 
 MECHANISM = ("--noise-multiplier", "1.8", "--sampling-probability", "0.1", "--rounds", "3")
 
@@ -72,9 +73,9 @@ def files(tmp_path_factory):
 
 def test_account_prints_the_papers_number_and_the_tight_one():
     document = as_json("account", *MECHANISM, "--delta", "0.0029", "--replicas", "1000")
-    assert round(document["epsilon"]["paper"], 4) == 0.6298
-    assert document["epsilon"]["pld"] == pytest.approx(0.2113, rel=0.005)
-    assert set(document["ensemble_epsilon"]) == {"paper", "pld"}
+    assert round(by_accountant(document["privacy"], "model")["paper"], 4) == 0.6298
+    assert by_accountant(document["privacy"], "model")["pld"] == pytest.approx(0.2113, rel=0.005)
+    assert set(by_accountant(document["privacy"], "ensemble")) == {"paper", "pld"}
     assert "PoissonSampledDpEvent" in document["event"]
     assert document["relation"] == "join"
 
@@ -96,18 +97,20 @@ def test_account_at_instance_level():
         "--steps",
         "100",
     )
-    assert round(as_json("account", *steps)["epsilon"]["paper"], 4) == 0.6546
+    assert round(by_accountant(as_json("account", *steps)["privacy"], "model")["paper"], 4) == 0.6546
     sgd = ("--unit", "instance", "--noise-multiplier", "3", "--batch-probability", "0.4")
     document = as_json("account", *sgd, "--cohort", "10", "--users", "30", "--rounds", "200")
-    assert document["epsilon"]["dopamine"] > document["epsilon"]["pld"] > document["epsilon"]["paper"]
+    spent = by_accountant(document["privacy"], "model")
+    assert spent["dopamine"] > spent["pld"] > spent["paper"]
 
 
 def test_account_of_users_own_noise_says_who_sees_what():
     local = ("--upload", "rows", "--width", "16", "--honest", "500", "--noise-multiplier", "1")
     document = as_json("account", *local, "--delta", "5e-4")
-    assert document["epsilon"]["pld"] == pytest.approx(3.35, abs=0.01)  # one Gaussian of noise 1
-    assert document["epsilon_if_replaced"] == pytest.approx(8.0, abs=0.01)
-    assert document["epsilon_of_sum"]["join"] < document["epsilon_of_sum"]["replace"] < 0.25
+    found = {(one["covers"], one["relation"]): one["epsilon"] for one in document["privacy"]}
+    assert by_accountant(document["privacy"], "server")["pld"] == pytest.approx(3.35, abs=0.01)  # noise 1
+    assert found["server", "replace"] == pytest.approx(8.0, abs=0.01)
+    assert found["sum", "join"] < found["sum", "replace"] < 0.25
     assert document["reach"] > 25
     told = fedproof("account", *local, "--delta", "5e-4").stdout
     assert "towards the server" in told
@@ -275,7 +278,7 @@ def test_certify_and_verify_without_training_anything(files):
         "valid": True,
         "differences": [],
         "unverified": [],
-        "reasons": [],
+        "unmet": [],
     }
 
 

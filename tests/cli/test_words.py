@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from fedproof.cli import app
 from fedproof.cli.common import print_json
+from tests.tiny import by_accountant
 
 MAIN = typer.main.get_command(app)  # built once, which takes longer than most commands
 COMMANDS = MAIN.commands
@@ -325,9 +326,9 @@ def test_no_epsilon_and_no_delta_is_printed_below_what_was_computed(noise):
     found, text = json.loads(printed(*asked, "--json")), printed(*asked)
     shown = dict(re.findall(r"│ (paper|rdp|pld) .*│ +([\d.]+) │", text))
     for name in ("paper", "rdp", "pld"):
-        assert float(shown[name]) >= found["epsilon"][name]
+        assert float(shown[name]) >= by_accountant(found["privacy"], "model")[name]
     (together,) = re.findall(r"ε = ([\d.]+) by composition", text)
-    assert float(together) >= found["ensemble_epsilon"]["pld"]
+    assert float(together) >= by_accountant(found["privacy"], "ensemble")["pld"]
     deltas = re.findall(r"([\d.e-]+) \((paper|rdp|pld)\)", text.partition("δ at ε = 0.1: ")[2])
     assert len(deltas) == 3
     for told, name in deltas:
@@ -351,15 +352,17 @@ def test_no_epsilon_and_no_delta_is_printed_below_what_was_computed(noise):
 def test_published_numbers_that_bound_nothing_are_told_apart(mechanism, why):
     asked = ("account", "--noise-multiplier", "2", *mechanism, "--delta", "1e-3")
     found, text = json.loads(printed(*asked, "--json")), printed(*asked)
-    said = "paper and rdp-without-replacement are as published, and no bounds here"
+    said = "The paper's ε is as published, and no bound here: "
+    void = {one["accountant"] for one in found["privacy"] if one["unmet"]}
     if why is not None:
-        assert said in text
         assert why in text.partition(said)[2]
-        assert set(found["unproved"]) == {"paper", "rdp-without-replacement"}
+        assert void == {"paper", "rdp-without-replacement"}
+        assert text.count("not proved") == 2
     else:
         assert said not in text
-        assert "unproved" not in found
-        assert min(found["epsilon"].values()) == found["epsilon"]["pld"]  # all are bounds, this is the least
+        assert not void
+        spent = by_accountant(found["privacy"], "model")
+        assert min(spent.values()) == spent["pld"]  # all are bounds, this is the least
 
 
 @pytest.mark.parametrize("method", ["mean", "paper"])
@@ -395,7 +398,7 @@ def test_a_run_says_what_its_epsilon_is_for(sampling, relation):
     )
     said = printed("run", "tiny.toml", "--out", "run")
     assert f"every ε is for one user {relation}\n" in said
-    assert ("the paper's ε is as published, and no bound here: " in said) == (sampling == "fixed")
+    assert ("The paper's ε is as published, and no bound here: " in said) == (sampling == "fixed")
 
 
 def test_what_holds_number_for_number_may_still_be_no_proof():
@@ -406,11 +409,11 @@ def test_what_holds_number_for_number_may_still_be_no_proof():
     assert "no failure probability covers their error" in said.replace("\n", " ")
     document = json.loads(printed("verify", "c.json", "--json"))
     assert document["valid"]
-    assert "taken as exact" in document["reasons"][0]
+    assert [one["code"] for one in document["unmet"]] == ["no-confidence"]
 
 
 def test_bounds_for_programs_say_how_sure_they_are_and_of_what():
     given = ("--costs", "costs.npy", "--cost-bound", "1", "--failure-probability", "0.02")
     document = json.loads(printed("inefficacy", *given, *TENTH, "--json"))
     assert document["failure_probability"] == 0.02
-    assert any("was decided by nobody who had seen" in sentence for sentence in document["assumptions"])
+    assert "cost-settled" in {one["code"] for one in document["assumptions"]}

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from fedproof import experiment
-from fedproof.certificates.soundness import STATED
 from fedproof.config import parse_config
 from fedproof.data import load
-from fedproof.federation import TESTS_OF_USERS
 from fedproof.report.run_page import write_report
+from fedproof.statements import Statement
 
 NAMES = [f"user{number}" for number in range(40)]
 LEAF = {
@@ -133,10 +132,12 @@ def test_certificate_page_and_notice_say_that_they_are_private(tmp_path, write_l
         config = parse_config(CONFIG.format(test), "config")
         run = experiment.run(config, tmp_path / test)
         page = write_report(run.folder, federation=run.federation).read_text()
-        said[test] = (run.folder / "PUBLISH.txt").read_text(), page, *run.certificate.assumptions
-    assert not any(TESTS_OF_USERS in text for text in said["users"])
-    notice, page, *assumptions = said["shares"]
+        said[test] = (run.folder / "PUBLISH.txt").read_text(), page, run.certificate.assumptions
+    tested = Statement.of("tests-of-users")
+    assert not any(tested.text in text for text in said["users"][:2])
+    assert tested not in said["users"][2]
+    notice, page, assumptions = said["shares"]
     assert notice.startswith("Publish nothing of this")
-    assert TESTS_OF_USERS in notice.splitlines()[0]
-    assert f"This page must not be published: {TESTS_OF_USERS}." in page
-    assert STATED + TESTS_OF_USERS in assumptions
+    assert tested.text in notice.splitlines()[0]
+    assert f"This page must not be published: {tested.text}." in page
+    assert tested in assumptions

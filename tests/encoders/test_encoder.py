@@ -9,6 +9,7 @@ from platformdirs import user_cache_path
 
 from fedproof.encoders import cache_beside, load
 from fedproof.encoders.encoder import CHUNK
+from fedproof.statements import Statement
 
 
 def test_a_function_of_arrays_gives_the_features_of_all_inputs(module):
@@ -23,7 +24,7 @@ def test_a_function_of_arrays_gives_the_features_of_all_inputs(module):
     assert not seen.features.flags.writeable
     assert told[0] == ("encode", 0, 40)
     assert told[-1] == ("encode", 40, 40)
-    assert seen.encoded_by.assumptions == (f"the encoder is not poisoned: {module}:halves",)
+    assert seen.encoded_by.assumptions == (Statement.of("encoder", name=f"{module}:halves"),)
 
 
 def test_a_second_time_features_come_from_the_cache(module, folder):
@@ -108,7 +109,7 @@ def test_a_module_is_frozen_and_its_weights_are_known(module):
     assert seen.features.shape == (30, 6)
     digest = seen.encoded_by.weights_sha256
     assert len(digest) == 64
-    said = f"the encoder is not poisoned: {module}:network (sha256 of its weights {digest})"
+    said = Statement.of("encoder-weights", name=f"{module}:network", sha256=digest)
     assert seen.encoded_by.assumptions == (said,)
     again = load(f"{module}:images", users=5, encoder=f"{module}:network")  # drawn with the same numbers
     assert again.encoded_by == seen.encoded_by

@@ -8,6 +8,7 @@ import pytest
 from fedproof.data import load as load_raw
 from fedproof.encoders import load
 from fedproof.projection import neighbourhood_of, projection_of
+from fedproof.statements import Statement
 
 
 def test_public_instances_belong_to_nobody_and_others_keep_their_identities():
@@ -20,7 +21,7 @@ def test_public_instances_belong_to_nobody_and_others_keep_their_identities():
     assert len(left) == 500
     assert seen.most_instances is None
     assert not seen.public_features.flags.writeable
-    assert seen.encoded_by.assumptions == ("the public data are not poisoned: 500 instances of no user",)
+    assert seen.encoded_by.assumptions == (Statement.of("public", count=500, source="no user"),)
 
 
 def test_the_seed_of_the_data_chooses_them_and_more_of_them_hold_those_of_fewer():

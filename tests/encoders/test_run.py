@@ -9,6 +9,7 @@ from fedproof import encoders
 from fedproof.config import parse_config
 from fedproof.experiment import run
 from fedproof.report import run_data, sections
+from fedproof.statements import Statement
 from tests.commands import fedproof
 
 EXPERIMENT = """
@@ -39,23 +40,21 @@ def test_the_certificate_says_what_must_not_be_poisoned(experiment, folder):
     def assumed(changes, name):
         result = run(parse_config(EXPERIMENT, "test", changes), folder / name)
         assert result.certificate.sound
-        return [text for text in result.certificate.assumptions if "not poisoned" in text]
+        return [one for one in result.certificate.assumptions if "not poisoned" in one.sentence]
 
-    said = (
-        "stated by whoever trained, not derived: the public data are not poisoned: 12 instances of no user, "
-    )
-    assert assumed([], "projected") == [said + "which give the centre and 4 directions"]
-    (own,) = assumed(["data.encoder=my_encoders:network"], "own")
-    assert (
-        "the encoder and the public data are not poisoned: my_encoders:network (sha256 of its weights " in own
-    )
-    assert own.endswith("), 12 instances of no user, which give the centre and 4 directions")
+    made = {"count": 12, "source": "no user", "project": 4, "projection": "principal"}
+    public = Statement.of("public-map", **made)
+    assert public.told
+    assert assumed([], "projected") == [public]
+    encoder, *others = assumed(["data.encoder=my_encoders:network"], "own")
+    assert (encoder.code, others) == ("encoder-weights", [public])
+    assert encoder.arguments["name"] == "my_encoders:network"
 
 
 def test_where_nothing_was_learned_nothing_is_assumed(experiment, folder):
     config = EXPERIMENT.replace("public = 12\nproject = 4\n", "")
     result = run(parse_config(config, "test"), folder / "run")
-    assert not any("poisoned:" in text for text in result.certificate.assumptions)
+    assert not any("poisoned:" in one.sentence for one in result.certificate.assumptions)
 
 
 def test_data_encode_says_where_features_are(experiment, folder):

@@ -127,7 +127,7 @@ def test_public_instances_may_come_from_other_data(texts, folder):
     seen = load(texts, encoder="glove-mean", public="leaf/others")
     np.testing.assert_array_equal(seen.features, alone.features)  # everybody keeps what is hers
     np.testing.assert_array_equal(seen.public_features, alone.features)
-    assert "6 instances of leaf/others" in seen.encoded_by.assumptions[0]
+    assert "6 instances of leaf/others" in seen.encoded_by.assumptions[-1].sentence
     projected = load(texts, encoder="glove-mean", public="leaf/others", project=2)
     np.testing.assert_allclose(projected.public_features.mean(axis=0), 0, atol=1e-6)
     with pytest.raises(ValueError, match="public = 'leaf/tweets' is what users hold: name other data"):

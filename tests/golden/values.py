@@ -19,8 +19,9 @@ from dp_accounting import UnsupportedEventError
 from fedproof.accounting import account, account_delta, ensemble_account, tradeoff
 from fedproof.accounting.epsilon import replaced_epsilon, sum_epsilon, without_replacement_epsilon
 from fedproof.certificates import ApproximateDP, certify, certify_means, inefficacy
-from fedproof.certificates.scores import fingerprint, read_array
+from fedproof.certificates.scores import read_array
 from fedproof.data import load
+from fedproof.digests import fingerprint
 from fedproof.mechanisms import (
     Bagging,
     CohortOnce,
@@ -287,7 +288,7 @@ def _read(folder):
     """Files of each format, written here, and what is read from them."""
     yield "digits", _held(load("digits", classes=[0, 1], users=12, seed=3))
     _write_leaf(folder / "leaf" / "small")
-    yield "leaf", _held(load("leaf/small", data_dir=folder))
+    yield "leaf", _held(load("leaf/small", data_dir=folder, test="shares"))
     _write_idx(folder / "squares")
     for way in ("iid", "dirichlet"):
         yield f"idx {way}", _held(load("idx/squares", data_dir=folder, users=4, partition=way, seed=1))

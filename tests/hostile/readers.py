@@ -7,7 +7,7 @@ import json
 import struct
 import tarfile
 import zipfile
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from fedproof.accounting.ledger import Ledger, load_ledger, load_site_ledger, save_ledger, save_site_ledger
+from fedproof.accounting.spent import spent_by
 from fedproof.certificates import certify, dumps, inefficacy, loads, loads_inefficacy, verify
 from fedproof.certificates.document import checksum
 from fedproof.certificates.scores import check_scores, read_array
@@ -258,6 +259,7 @@ SUMMARY = json.dumps(
         "class_names": ["a", "b"],
         "seconds": {"train": 1.5},
         "threat": {"unit": "user", "relation": loads(CERTIFICATE).threat.relation.value},
+        "privacy": [asdict(one) for one in spent_by(loads(CERTIFICATE).mechanism, 1e-5)],
         **loads(CERTIFICATE).headline,
     }
 ).encode()

@@ -178,7 +178,8 @@ def _certified_again(folder, labels=None, scores=None, **changes):
         "bound": settings.bound,
         "failure_probability": settings.failure_probability,
         "max_size": settings.max_size,
-        "caveats": settings.caveats,
+        "unmet": settings.stated_unmet,
+        "unmet_otherwise": settings.unmet_otherwise,
         "assumptions": settings.stated_assumptions,
     }
     if settings.certain:
@@ -483,7 +484,7 @@ def summaries(folder, rng):
         "replica_accuracy": rng.uniform(0.9, 1),
         "sound": True,
         "certified_accuracy": {str(size): 0.99 for size in range(rng.randrange(20, 90))},
-        "epsilon": {"paper": 0.1, "pld": rng.uniform(0.001, 0.1), "rdp": 0.1},
+        "privacy": [one | {"epsilon": rng.uniform(0.001, 0.1)} for one in document["privacy"]],
         "class_names": ["wrong", f"names {rng.randrange(99)}"],
         "seconds": {"train": rng.uniform(0, 1)},
         "failure_probability": 1e-9,

@@ -9,6 +9,7 @@ import pytest
 
 import fedproof as fp
 from fedproof.integrations.adapters import opacus_event, pfl_mechanism
+from fedproof.statements import Statement
 from tests.patience import finished
 
 PFL = {"noise_parameter": 2.0, "num_compositions": 5, "sampling_probability": 0.1}
@@ -50,9 +51,10 @@ def test_opacus_history_composes():
 def test_pfl_is_described_as_executed():
     quieter = pfl_mechanism(**PFL, noise_scale=0.25)
     assert quieter.queries[0].noise_multiplier == 0.5
-    assert "with replacement" in quieter.reasons[0]
-    assert "fixed order" in pfl_mechanism(**PFL, sampler="minimize_reuse").reasons[0]
-    assert pfl_mechanism(**PFL, sampler="poisson").reasons == ()
+    assert quieter.doubts == (Statement.of("drawn-with-replacement"),)
+    in_order = pfl_mechanism(**PFL, sampler="minimize_reuse")
+    assert in_order.doubts == (Statement.of("drawn-in-order"),)
+    assert pfl_mechanism(**PFL, sampler="poisson").doubts == ()
 
 
 @pytest.mark.parametrize(

@@ -21,17 +21,17 @@ from fedproof.ensemble import Task, train_replicas
 from fedproof.folder import kept_seed
 from fedproof.integrations.site import begin, load_site
 from fedproof.mechanisms import LocalTraining, Poisson, UserFedAvg
-from fedproof.mechanisms.caveats import attended_caveats, sentences
 from fedproof.models.networks import linear
 from fedproof.report.certificate_page import write_certificate_report
 from fedproof.serving import predict
+from fedproof.statements import Statement
 from tests.integrations.conftest import use_example
 from tests.patience import finished
 
 # One worker has the simulation and the deployment.
 FALSE_ALARM = 1e-6
 USERS, REPLICAS, SEED = 24, 200, 5
-TOGETHER = sentences(attended_caveats())  # why replicas in one message make a certificate heuristic
+TOGETHER = (Statement.of("attended-together"),)  # why replicas in one message make a certificate heuristic
 STRATEGIES = ("user-fedavg", "cohort-once", "bagging", "groups", "partition", "one-round", "anchors", "local")
 MECHANISM = UserFedAvg(rounds=2, noise_multiplier=3.0, sampling=Poisson(probability=0.25))
 
@@ -86,7 +86,7 @@ def simulated(all_simulated):
 @pytest.mark.slow
 def test_a_simulation_ends_in_a_certificate_that_can_be_checked(simulated):
     certificate = loads((simulated / "certificate.json").read_text())
-    assert certificate.reasons == TOGETHER
+    assert certificate.unmet == TOGETHER
     assert certificate.mechanism == MECHANISM
     assert certificate.num_replicas == REPLICAS
     assert not fp.verify((simulated / "certificate.json").read_text(), simulated / "scores.npy")
@@ -137,7 +137,7 @@ def test_every_strategy_ends_in_a_certificate_that_can_be_checked_and_served(
     out, data = all_simulated / name, import_module("digits_app.data")
     certificate = loads((out / "certificate.json").read_text())
     together = name in ("user-fedavg", "cohort-once")
-    assert certificate.reasons == (TOGETHER if together else ())
+    assert certificate.unmet == (TOGETHER if together else ())
     assert certificate.accuracy > 0.9
     assert not fp.verify((out / "certificate.json").read_text(), out / "scores.npy", out / "labels.npy")
     assert (out / "ledger.json").exists() == bool(certificate.mechanism.noise_multiplier)
@@ -300,7 +300,7 @@ def states_of(out):
 def test_a_deployment_survives_a_killed_node(deployed):
     out = deployed[0] / "run"
     certificate = loads((out / "certificate.json").read_text())
-    assert certificate.reasons == TOGETHER
+    assert certificate.unmet == TOGETHER
     assert certificate.num_replicas == PARTS * PART
     assert not fp.verify((out / "certificate.json").read_text(), out / "scores.npy")
     states = states_of(out)
@@ -323,7 +323,7 @@ def test_a_deployment_goes_on_after_its_superlink_was_killed(deployed):
     kept = np.load(out / "scores.npy")
     np.testing.assert_allclose(kept, scores, atol=2e-4)
     certificate = loads((out / "certificate.json").read_text())
-    assert certificate.reasons == TOGETHER
+    assert certificate.unmet == TOGETHER
     assert certificate.prediction == fp.certify(kept, labels, mechanism=mechanism, bound="levels").prediction
     assert load_ledger(out / "ledger.json") == fp.Ledger.of(mechanism, 0.005).spend(PARTS * PART)
 

@@ -30,12 +30,12 @@ from fedproof.mechanisms import (
     Poisson,
     Releases,
 )
-from fedproof.mechanisms.caveats import attended_caveats, sentences
 from fedproof.mechanisms.codec import describe
 from fedproof.mechanisms.uploads import Anchors, Ball, NonNegative, Pairs, Rows
 from fedproof.models.networks import linear
 from fedproof.release import load_release
 from fedproof.serving import predict
+from fedproof.statements import Statement
 
 files = pytest.importorskip(
     "fedproof.integrations.flower.files",
@@ -523,7 +523,7 @@ def test_rounds_are_those_of_the_local_engine(
     assert len(grid.sent) == mechanism.rounds
     certificate = strategy.certify(want.scores, federation.test_labels, models=models)
     together = mechanism.noise_multiplier and strategy.executed.releases is Releases.REPLICAS
-    assert certificate.reasons == (sentences(attended_caveats()) if together else ())
+    assert [one.code for one in certificate.unmet] == ["attended-together"] * bool(together)
     text = (tmp_path / "certificate.json").read_text()
     assert not fp.verify(text, tmp_path / "scores.npy", tmp_path / "labels.npy")
     assert (tmp_path / "ledger.json").exists() == bool(mechanism.noise_multiplier)
@@ -585,8 +585,8 @@ def test_a_killed_training_goes_on_with_the_same_members(
     asked = [[message.metadata.dst_node_id for message in messages] for messages in (sent[1], again.sent[0])]
     assert asked[0] == asked[1]
     assert resumed.executed == ROUNDS[name]
-    secret = "every node's number" if "groups" in name else "drawn by the operating system"
-    assert (any(secret in sentence for sentence in resumed.assumptions)) == ("groups" in name or seed is None)
+    secrets = {one.code for one in resumed.assumptions} & {"numbered", "no-seed", "seed-fresh"}
+    assert bool(secrets) == ("groups" in name or seed is None)
 
 
 # --- who is who after a resume ----------------------------------------------------------------------------
@@ -672,7 +672,7 @@ def test_new_nodes_of_named_users_go_on_as_the_old_ones(play, name, tmp_path):
     assert not resumed.faults
     whole, _ = play(DRAWN_ONCE[name], NAMED, users=NAMED, folder=tmp_path / "whole")
     np.testing.assert_array_equal(resumed._state.params, whole._state.params)
-    assert any("every node's number" in sentence for sentence in resumed.assumptions)
+    assert Statement.of("numbered") in resumed.assumptions
 
 
 @pytest.mark.parametrize("name", DRAWN_ONCE)

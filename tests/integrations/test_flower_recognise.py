@@ -5,6 +5,7 @@ import pytest
 
 import fedproof as fp
 from fedproof.mechanisms import FixedSize, Flat, Poisson, Quantile, UserFedAvg
+from fedproof.statements import Statement
 
 
 @pytest.fixture
@@ -33,8 +34,8 @@ def test_a_certificate_keeps_the_reasons(flower, strategies, fedavg):
     scores = np.tile([[[0.95, 0.05]]], (200, 1, 1))
     certificate = fp.certify(scores, [0], mechanism=found.described)
     assert not certificate.sound
-    assert certificate.reasons == found.reasons
-    assert any("weighted by a number that each node reports" in reason for reason in found.reasons)
+    assert certificate.unmet == found.unmet
+    assert Statement.of("node-weights") in found.unmet
     assert certificate.certified_size == fp.certify(scores, [0], mechanism=found.mechanism).certified_size
 
 
@@ -53,7 +54,7 @@ def test_adaptive_clipping_is_one_more_query(flower, strategies, fedavg):
     assert found.mechanism.clipping == Quantile(target=0.6, learning_rate=0.3, count_noise_std=2.0)
     # Flower splits the noise multiplier that it was given between the two queries.
     assert found.mechanism.effective_noise_multiplier == pytest.approx(1.0)
-    assert any("adapted between clipping and noising" in reason for reason in found.reasons)
+    assert Statement.of("noise-order") in found.unmet
 
 
 @pytest.mark.parametrize("kind", ["Fixed", "Adaptive"])
@@ -61,7 +62,7 @@ def test_clipping_by_the_nodes_is_no_bound_on_a_poisoned_one(flower, strategies,
     cls = getattr(strategies, f"DifferentialPrivacyClientSide{kind}Clipping")
     arguments = (1.0, 0.5, 40) if kind == "Fixed" else (1.0, 40)
     found = flower.mechanism_of(cls(fedavg, *arguments), rounds=1, num_users=200)
-    assert "updates are clipped by the nodes: a poisoned node need not clip" in found.reasons
+    assert Statement.of("node-clips") in found.unmet
 
 
 def test_flowers_accountant_gives_the_population_and_equal_weights(flower, strategies, fedavg):
@@ -74,16 +75,16 @@ def test_flowers_accountant_gives_the_population_and_equal_weights(flower, strat
     )
     found = flower.mechanism_of(wrapped, rounds=3)
     assert found.mechanism.sampling == FixedSize(cohort=20, users=100)
-    assert not any("weighted" in reason for reason in found.reasons)
+    assert Statement.of("node-weights") not in found.unmet
     with pytest.raises(ValueError, match="population_size = 100"):
         flower.mechanism_of(wrapped, rounds=3, num_users=50)
 
 
 def test_our_own_strategy_has_no_reasons(flower):
     mechanism = UserFedAvg(rounds=2, noise_multiplier=1.0, sampling=Poisson(probability=0.1))
-    strategy = flower.UserFedAvgStrategy(mechanism, num_users=10, delta=0.01, seed=0)
+    strategy = flower.RoundsStrategy(mechanism, num_users=10, delta=0.01, seed=0)
     found = flower.mechanism_of(strategy, rounds=2)
-    assert (found.mechanism, found.described, found.reasons) == (mechanism, mechanism, ())
+    assert (found.mechanism, found.described, found.unmet) == (mechanism, mechanism, ())
     assert isinstance(found.mechanism.clipping, Flat)
     with pytest.raises(ValueError, match="rounds = 3"):
         flower.mechanism_of(strategy, rounds=3)

@@ -23,6 +23,7 @@ from fedproof.mechanisms import (
 )
 from fedproof.mechanisms.uploads import Rows
 from fedproof.report.certificate_page import write_certificate_report
+from fedproof.statements import sentences
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedproof[flower]'")
 
@@ -278,7 +279,7 @@ def test_the_certificate_and_its_page_say_who_took_part_and_what_epsilon_covers(
         assert told == {"declared": 100, "asked": 90, "replied": 70}
         assert certificate.sound
         for words in ("not whether it has joined", "does not depend on what it holds", "fewer than 50 users"):
-            assert any(words in sentence for sentence in certificate.assumptions)
+            assert any(words in sentence for sentence in sentences(certificate.assumptions))
         assert not fp.verify((tmp_path / "certificate.json").read_text(), tmp_path / "scores.npy")
     page = write_certificate_report(tmp_path).read_text()
     assert "replied, of 90 asked and 100 declared" in page
@@ -291,7 +292,7 @@ def test_votes_of_users_who_are_asked_once_say_who_took_part(make, start, make_g
     certificate = strategy.certify(np.tile([[[0.9, 0.1]]], (70, 1, 1)))
     settings = certificate.settings
     assert (settings.declared, settings.asked, settings.replied) == (100, 90, 70)
-    assert any("fewer than 50 users" in sentence for sentence in certificate.assumptions)
+    assert any("fewer than 50 users" in sentence for sentence in sentences(certificate.assumptions))
 
 
 def test_silent_users_change_no_certified_label(make, start, make_grid, flower, reply_with):

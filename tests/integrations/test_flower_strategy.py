@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import logging
 import math
 import os
 import shutil
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedproof import certify, seeds
+from fedproof import certify
 from fedproof.accounting import account, ensemble_account
 from fedproof.accounting.ledger import load_ledger, load_user_ledger
 from fedproof.folder import MAY
@@ -29,6 +30,7 @@ from fedproof.mechanisms import (
     UserFedAvg,
 )
 from fedproof.mechanisms.uploads import Rows
+from fedproof.statements import Statement
 from fedproof.vault import Vault
 
 MECHANISM = UserFedAvg(rounds=3, noise_multiplier=1.5, sampling=Poisson(probability=0.5), clip_norm=0.8)
@@ -48,8 +50,7 @@ files = pytest.importorskip(
 def make_strategy(flower):
     def make(mechanism=MECHANISM, **changes):
         once = {"num_users": 4, "delta": 0.01, "seed": 3, "min_replies": 1, "connect_timeout": 0.0}
-        arguments = once | changes
-        return flower.UserFedAvgStrategy(mechanism, **arguments)
+        return flower.RoundsStrategy(mechanism, **once | changes)
 
     return make
 
@@ -130,6 +131,25 @@ def test_epsilon_of_every_round_is_in_the_metrics(make_strategy, make_grid, node
     for done, metrics in result.train_metrics_clientapp.items():
         want = account(replace(MECHANISM, rounds=done), 0.01, ["pld"])["pld"]
         assert metrics["epsilon"] == metrics["ensemble-epsilon"] == want
+
+
+def test_an_epsilon_that_does_not_hold_is_nowhere(
+    make_strategy, make_grid, nodes, initial, tmp_path, caplog, monkeypatch
+):
+    """Were a strategy to execute what its accounting does not cover, no number would say otherwise."""
+    void = Statement.of("clip-norm")
+    monkeypatch.setattr(UserFedAvg, "unmet", lambda mechanism, relation: (void,))
+    strategy = make_strategy(folder=tmp_path)
+    with caplog.at_level(logging.INFO):
+        strategy.summary()
+    result = strategy.start(make_grid(nodes), initial)
+    assert "ε not proved at δ" in caplog.text
+    assert void.sentence in caplog.text
+    for metrics in result.train_metrics_clientapp.values():
+        assert not {"epsilon", "ensemble-epsilon"} & set(metrics)
+    note = (tmp_path / "PUBLISH.txt").read_text()
+    assert note.startswith("Publish nothing of this that must stay private, as no ε holds: the clip norm")
+    assert "may be published" not in note
 
 
 def test_epsilon_of_all_replicas(make_strategy):
@@ -635,13 +655,9 @@ def test_a_ledger_that_could_not_count_is_refused(make_strategy, tmp_path, chang
 
 
 def test_a_strategy_says_what_its_certificate_takes_for_granted(make_strategy):
-    begun = "the model that training starts from is not poisoned: no user's data went into it"
-    apart = (
-        "what an honest node sends for one replica follows from that replica's models and the node's own "
-        "data: its app carries nothing over from another replica"
-    )
-    assert make_strategy().assumptions[:3] == (seeds.KNOWN, apart, begun)
-    assert make_strategy(seed=None).assumptions[:3] == (seeds.NO_SEED, apart, begun)
+    for seed, secret in ((0, "seed-known"), (None, "no-seed")):
+        found = make_strategy(seed=seed).assumptions
+        assert [one.code for one in found[:3]] == [secret, "apart", "begun"]
     scores = np.tile([[[0.9, 0.1]]], (100, 1, 1))
     stated = make_strategy().assumptions
     certificate = certify(scores, [0], mechanism=MECHANISM, assumptions=stated)
@@ -649,21 +665,21 @@ def test_a_strategy_says_what_its_certificate_takes_for_granted(make_strategy):
 
 
 def test_replicas_in_one_message_make_a_certificate_heuristic(make_strategy):
-    assert make_strategy(replicas=range(7, 8)).caveats() == ()
-    (together,) = make_strategy(replicas=range(3)).caveats()
+    assert make_strategy(replicas=range(7, 8)).unmet() == ()
+    (together,) = make_strategy(replicas=range(3)).unmet()
     assert together.code == "attended-together"
-    assert "one replica after the other" in together.remedy
+    assert "one replica after the other" in together.fix
     scores = np.tile([[[0.9, 0.1]]], (100, 1, 1))
-    certificate = certify(scores, [0], mechanism=MECHANISM, caveats=[together.sentence])
+    certificate = certify(scores, [0], mechanism=MECHANISM, unmet=[together])
     assert not certificate.sound
-    assert certificate.reasons == (together.sentence,)
+    assert certificate.unmet == (together,)
 
 
 def test_without_noise_a_bound_that_rises_with_every_score_needs_no_independence(make_strategy):
     bagging = Bagging(rounds=1, sampling=FixedSize(cohort=2, users=10))
     strategy = make_strategy(bagging, delta=None, num_users=10, replicas=range(100))
-    assert strategy.caveats("levels") == strategy.caveats("hoeffding") == ()
-    assert [caveat.code for caveat in strategy.caveats()] == ["attended-together"]
+    assert strategy.unmet("levels") == strategy.unmet("hoeffding") == ()
+    assert [one.code for one in strategy.unmet()] == ["attended-unnoised"]
 
 
 # --- nodes that come back ---------------------------------------------------------------------------------

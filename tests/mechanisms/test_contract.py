@@ -12,8 +12,9 @@ from fedproof.accounting import account, event_of, tradeoff
 from fedproof.certificates import dumps, loads, verify
 from fedproof.config import parse_config
 from fedproof.experiment import make_task, run
-from fedproof.mechanisms import Caveat, Mechanism, Releases, codec, is_certified, is_private
+from fedproof.mechanisms import Mechanism, Releases, codec, is_certified, is_private
 from fedproof.report.run_page import write_report
+from fedproof.statements import Statement
 from fedproof.summary import read_summary
 from fedproof.threat import Relation, ThreatModel, Unit
 from tests.mechanisms.toy import Halved
@@ -109,8 +110,7 @@ def test_it_answers_for_itself(kind):
     noisy = bool(mechanism.queries) and all(query.noise_multiplier for query in mechanism.queries)
     assert is_private(mechanism) == noisy == (mechanism.noise_multiplier > 0)
     for relation in Relation:
-        caveats = mechanism.caveats(relation)
-        assert all(isinstance(caveat, Caveat) and caveat.code and caveat.sentence for caveat in caveats)
+        assert all(isinstance(one, Statement) and one.sentence for one in mechanism.unmet(relation))
     assert (mechanism.models(12) is None) == (mechanism.releases is Releases.REPLICAS)
 
 

@@ -9,9 +9,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedproof.config import load_config
-from fedproof.ensemble.task import caveats_of
+from fedproof.ensemble.task import unmet_by
 from fedproof.experiment import make_task
-from fedproof.mechanisms.caveats import sentences
+from fedproof.statements import sentences
 from fedproof.threat import Relation
 from paper.figures import MARK, _certified
 from paper.names import label_of
@@ -87,7 +87,7 @@ def test_a_point_says_what_its_data_would_say(experiments, change):
     panel = Shown(study=study, panel=point.panel, rows=(), points={point.key: point})
     row = type("Row", (), {"key": point.key})
     for relation in RELATIONS:
-        found = (*task.mechanism.caveats(relation), *caveats_of(task, relation))
+        found = (*task.mechanism.unmet(relation), *unmet_by(task, relation))
         assert panel.unproved(row, relation) == sentences(found)
 
 

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedproof.accounting.spent import Spent
 from fedproof.certificates import Certificate, Settings, dumps
 from fedproof.certificates.comparison import Curve
 from fedproof.config import parse_config
 from fedproof.federation import Federation
 from fedproof.report.run_data import RunData, read_run
 from fedproof.robustness import AttackRow
+from fedproof.statements import Statement
 from fedproof.summary import ComparedRun, SweptRun
 from fedproof.threat import Relation
 from tests import patience
@@ -261,8 +263,8 @@ def made_certificate(config: Any, labels: list[int], predictions: list[Any], siz
         labels=tuple(labels),
         labels_sha256="0" * 64,
         accuracy=0.95,
-        reasons=(),
-        assumptions=("a single replica has no certificate",),
+        unmet=(),
+        assumptions=(Statement.of("predictor-confidences"),),
     )
 
 
@@ -313,8 +315,9 @@ def hostile_run(folder: Path) -> RunData:
     )
     data = run.config.data.model_copy(update={"name": HOSTILE, "vectors": HOSTILE})
     config = run.config.model_copy(update={"data": data})
-    certificate = replace(run.certificate, assumptions=(HOSTILE,), reasons=(HOSTILE,))
-    summary = replace(run.summary, data=HOSTILE, reasons=(HOSTILE,), sound=False)
+    assumed, unmet = Statement.of("stated", text=HOSTILE), Statement.of("unmet-as-stated", text=HOSTILE)
+    certificate = replace(run.certificate, assumptions=(assumed,), unmet=(unmet,))
+    summary = replace(run.summary, data=HOSTILE, unmet=(unmet,), sound=False)
     return replace(run, federation=federation, config=config, certificate=certificate, summary=summary)
 
 
@@ -357,13 +360,20 @@ def attack_rows(**changes: Any) -> list[AttackRow]:
     ]
 
 
+def spent(epsilon: float, accountant: str = "pld") -> Spent:
+    """An ε of one model, made up."""
+    return Spent(
+        epsilon=epsilon, delta=1e-3, relation="join", unit="user", covers="model", accountant=accountant
+    )
+
+
 def sweep_rows() -> list[SweptRun]:
     """Runs of a sweep, made up."""
     return [
         SweptRun(
             values={"mechanism.noise_multiplier": str(noise), "note": HOSTILE},
             folder=f"noise={noise}",
-            epsilon=2.0 / noise,
+            spent=spent(2.0 / noise, accountant="paper"),
             accuracy=0.99 - 0.01 * noise,
             certified_accuracy={str(k): max(0.0, 0.99 - 0.01 * noise - k / (3 * noise)) for k in range(9)},
             certified_size=2,
@@ -395,15 +405,14 @@ def compare_rows() -> list[ComparedRun]:
             relation="replace",
             replicas=100,
             accuracy=0.95,
-            delta=None if epsilon is None else 1e-3,
             seconds=3.0,
             uploads=1000,
             bytes=2_500_000,
             certificate=certificate,
-            epsilon=epsilon,
+            one=None if epsilon is None else spent(epsilon),
             certified_accuracy={str(k): max(0.0, 0.95 * (1 - k / last)) for k in range(last + 1)},
             sound=certificate != "paper",
-            reasons=(HOSTILE,) if certificate == "paper" else (),
+            unmet=(Statement.of("unmet-as-stated", text=HOSTILE),) if certificate == "paper" else (),
         )
         for name, certificate, unit, epsilon, last in ways
     ]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedproof.certificates import ApproximateDP, inefficacy
-from fedproof.mechanisms import Caveat, FedAvg, Poisson, UserFedAvg
+from fedproof.mechanisms import FedAvg, Poisson, UserFedAvg
 from fedproof.report.attack_page import (
     attack_charts,
     inefficacy_chart,
@@ -16,6 +16,7 @@ from fedproof.report.attack_page import (
     write_inefficacy_page,
 )
 from fedproof.report.chart import Band, Line, Points
+from fedproof.statements import Statement
 from fedproof.threat import Relation
 
 
@@ -53,11 +54,11 @@ def test_attacks_without_certificate(tmp_path, attack_rows):
 
 def test_heuristic_attacks_say_why(tmp_path, attack_rows):
     sampling = Poisson(probability=0.5)
-    no_noise = FedAvg(rounds=1, sampling=sampling).caveats(Relation.REPLACE)
-    rows = attack_rows(caveats=(*no_noise, Caveat(code="stated", sentence="something else")))
+    no_noise = FedAvg(rounds=1, sampling=sampling).unmet(Relation.REPLACE)
+    rows = attack_rows(unmet=(*no_noise, Statement.of("unmet-as-stated", text="something else")))
     page = write_attack_page(rows, tmp_path / "attack.html").read_text()
     assert page.count("No noise is added: there is no guarantee.") == 1
-    assert page.count("Remedy: ") == 1
+    assert page.count("Fix: ") == 1
     assert "Something else." in page
 
 
@@ -73,7 +74,7 @@ def test_inefficacy_from_the_library(tmp_path, hostile, most, words):
         sizes=[4, 0, 2],
         tau=10,
         max_size=most,
-        caveats=[hostile],
+        unmet=[hostile],
     )
     band, clean = inefficacy_chart(result).series
     assert (band.xs, clean.ys) == ((0, 2, 4), (result.cost,) * 3)
@@ -106,7 +107,7 @@ def test_bounds_on_a_cost_say_what_they_take_for_granted(tmp_path):
     assert "Sound if the training did exactly this: </strong>200 independent trainings" in text
     assert "Every condition of the theorem is met" not in text
     for assumption in result.assumptions:
-        assert assumption in text
+        assert assumption.sentence in text
     assert "divide" in text
     mirrored = inefficacy(-costs, cost_bound=1.0, mechanism=mechanism, negative=True, tau=2.0)
     text = write_inefficacy_page(mirrored, tmp_path / "page.html").read_text()

@@ -73,7 +73,7 @@ def test_the_numbers_shown_are_those_of_the_files(browser, page):
     assert browser.text("h1") == headline(summary)
     assert plain(browser.text("[data-key=accuracy]")) == f"{100 * summary.accuracy:.1f} %"
     assert browser.text("[data-key=median-size]") == str(summary.certified_size.median)
-    assert browser.text("[data-key=epsilon]") == f"ε = {rounded_up(summary.epsilon['pld'], 3)}"
+    assert browser.text("[data-key=epsilon]") == f"ε = {rounded_up(summary.one.epsilon, 3)}"
     rows = browser.value(
         f"[...document.querySelectorAll('{CURVE} tbody tr')].map(row => row.cells[1].textContent)"
     )

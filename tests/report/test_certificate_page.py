@@ -128,7 +128,7 @@ def test_the_epsilon_of_a_ledger_says_what_it_is_for(tmp_path):
     save_ledger(fp.Ledger.of(fixed, delta=0.0029).spend(400), tmp_path / "ledger.json")
     text = text_of(write_certificate_report(tmp_path))
     assert "for one user replaced, as ledger.json has it" in text
-    assert "number is as published, and no bound here" in text
+    assert "ε is as published, and no bound here" in text
 
 
 def test_means_taken_as_exact_have_no_confidence(tmp_path):

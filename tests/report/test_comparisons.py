@@ -1,5 +1,6 @@
 """Pages of sweeps and comparisons from made rows."""
 
+import html
 import math
 import re
 from dataclasses import replace
@@ -15,6 +16,7 @@ from fedproof.report.comparisons import (
     write_compare_page,
     write_sweep_page,
 )
+from fedproof.statements import Statement
 
 
 def test_the_best_epsilon_is_marked(tmp_path, sweep_rows, hostile):
@@ -27,14 +29,16 @@ def test_the_best_epsilon_is_marked(tmp_path, sweep_rows, hostile):
     for line, point in zip(lines, points, strict=True):
         assert point.ys[0] == max(line.ys)
     middle = best_run(rows, sizes[len(sizes) // 2])
-    assert chart.marks[0].x == middle.epsilon
+    assert chart.marks[0].x == middle.spent.epsilon
     page = write_sweep_page(rows, tmp_path / "sweep.html").read_text()
     assert hostile not in page
     assert "the best of 4 runs" in page
 
 
 def test_epsilon_is_rounded_up_wherever_a_page_has_it(tmp_path, sweep_rows):
-    rows = [replace(row, epsilon=row.epsilon + 0.00013) for row in sweep_rows()]  # 2.00013, 1.00013, ...
+    rows = [
+        replace(row, spent=replace(row.spent, epsilon=row.spent.epsilon + 0.00013)) for row in sweep_rows()
+    ]  # 2.00013, 1.00013, ...
     page = write_sweep_page(rows, tmp_path / "sweep.html").read_text()
     for above, below in (("2.01", "2"), ("1.01", "1"), ("0.501", "0.5"), ("0.251", "0.25")):
         assert f">{above}</th>" in page  # behind the figure
@@ -48,20 +52,22 @@ def test_runs_that_certify_nothing(tmp_path, sweep_rows):
 
 
 def test_a_sweep_says_what_is_no_proof(tmp_path, sweep_rows):
-    why, published = "the clip norm depends on the data", "users are drawn as a whole"
-    rows = [replace(row, sound=False, reasons=(why,), epsilon_reasons=(published,)) for row in sweep_rows()]
+    why, published = Statement.of("clip-norm"), Statement.of("owners-drawn")
+    rows = [replace(row, sound=False, unmet=(why,)) for row in sweep_rows()]
+    rows = [replace(row, spent=replace(row.spent, unmet=(published,))) for row in rows]
     page = write_sweep_page(rows, tmp_path / "sweep.html").read_text()
     assert re.search(r"would be certified at k = \d", page)
     assert "<strong>Proved: </strong>none." in page
-    assert page.count(f"{why}.") == len(rows)
-    assert f"It is no bound of all these runs: {published}." in page
+    assert page.count(html.escape(f"{why.sentence}.")) == len(rows)
+    assert f"no bound here: {published.sentence}." in page
+    assert "ε = 0.25" not in page
     proved = sweep_rows()[0]
     page = write_sweep_page([proved, *rows[1:]], tmp_path / "sweep.html").read_text()
     assert re.search(r"are certified at k = \d", page)
     assert best_run([proved, *rows[1:]], 0) is proved  # though others would certify more
     page = write_sweep_page(sweep_rows(), tmp_path / "sweep.html").read_text()
     assert "no bound" not in page
-    assert "for one unit added or removed" in page
+    assert "for one user added or removed" in page
 
 
 @pytest.mark.parametrize("write", [write_sweep_page, write_compare_page])
@@ -71,9 +77,9 @@ def test_there_must_be_rows(write, tmp_path):
 
 
 def test_runs_without_privacy_are_drawn_over_k(tmp_path, sweep_rows):
-    rows = [replace(row, epsilon=None) for row in sweep_rows()]
+    rows = [replace(row, spent=None) for row in sweep_rows()]
     assert len(sweep_chart(rows).series) == len(rows)
-    assert "(ε = ∞)" in write_sweep_page(rows, tmp_path / "sweep.html").read_text()
+    assert "ε = " not in write_sweep_page(rows, tmp_path / "sweep.html").read_text()
     mixed = [rows[0], *sweep_rows()[1:]]
     assert all(map(math.isfinite, sweep_chart(mixed).series[0].xs))
     assert write_sweep_page(mixed, tmp_path / "mixed.html").is_file()

@@ -31,7 +31,7 @@ def test_a_sound_run(make_run):
     assert not re.search(r"https?://", page.replace("http://www.w3.org/2000/svg", ""))
 
 
-def test_a_heuristic_run_names_reason_and_remedy(make_run):
+def test_a_heuristic_run_names_condition_and_fix(make_run):
     page = write_report(make_run("mechanism.clip=median")).read_text()
     assert "Heuristic, not a proof" in page
     assert "median of the cohort" in page
@@ -171,7 +171,7 @@ def test_what_is_no_finished_run_is_named(make_run, tmp_path):
 
 FORGED = {
     "sound": {"sound": True},
-    "reasons": {"reasons": []},
+    "unmet": {"unmet": []},
     "certified_accuracy": {"certified_accuracy": {"0": 0.99, "30": 0.99}},
     "certified_size": {"certified_size": {"median": 29, "max": 29, "abstained": 0}},
     "failure_probability": {"failure_probability": 1e-9},
@@ -181,12 +181,9 @@ FORGED = {
     "threat": {"threat": {"unit": "instance", "relation": "replace"}},
     "inputs": {"inputs": 10_000},
     "replicas": {"replicas": 100_000},
-    "epsilon": {"epsilon": {"paper": 0.63, "rdp": 0.4, "pld": 0.001}},
-    "ensemble_epsilon": {"ensemble_epsilon": {"paper": 629.8, "pld": 0.001}},
-    "epsilon_if_replaced": {"epsilon_if_replaced": 0.001},
-    "epsilon_of_sum": {"epsilon_of_sum": {"join": 0.001}},
-    "epsilon_unproved": {"epsilon_unproved": "nothing to see"},
+    "privacy": {"privacy": []},
 }
+FORGED_PRIVACY = {"epsilon": 0.001, "delta": 0.5, "unmet": [], "relation": "replace", "covers": "sum"}
 
 
 @pytest.mark.parametrize("name", FORGED)
@@ -253,18 +250,32 @@ def test_scores_of_another_shape_are_refused(make_run, tmp_path, change):
         write_report(folder)
 
 
+@pytest.mark.parametrize("name", FORGED_PRIVACY)
+@pytest.mark.parametrize("place", range(5))
+def test_no_epsilon_can_be_made_smaller_or_be_without_its_conditions(make_run, tmp_path, name, place):
+    folder = shutil.copytree(make_run("mechanism.clip=median"), tmp_path / "run")
+    document = json.loads((folder / "summary.json").read_text())
+    assert len(document["privacy"]) == 5  # of one model by three accountants, of all by two
+    document["privacy"][place][name] = FORGED_PRIVACY[name]
+    (folder / "summary.json").write_text(json.dumps(document))
+    certificate = loads((folder / "certificate.json").read_bytes())
+    with pytest.raises(ValueError, match=r"summary\.json: privacy: certificate\.json says otherwise"):
+        check_agrees(read_summary(folder), certificate, folder)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"epsilon": {}}, "epsilon must be stated by paper and by pld"),
-        ({"ensemble_epsilon": None}, "ensemble_epsilon must be stated by paper and by pld"),
-        ({"delta": None}, "delta is missing, without which epsilon says nothing"),
+        ({"epsilon": -1.0}, "epsilon = -1.0 must be"),
+        ({"delta": None}, "privacy.0.delta: "),
+        ({"unmet": [{"code": "nothing to see", "arguments": {}}]}, "is not in the catalogue"),
     ],
 )
-def test_a_summary_states_privacy_whole_or_not_at_all(make_run, tmp_path, change, message):
+def test_an_epsilon_is_whole_or_not_at_all(make_run, tmp_path, change, message):
     document = json.loads((make_run() / "summary.json").read_text())
-    (tmp_path / "summary.json").write_text(json.dumps(document | change))
-    with pytest.raises(ValueError, match=rf"summary\.json: {message}"):
+    document["privacy"][0] |= change
+    (tmp_path / "summary.json").write_text(json.dumps(document))
+    with pytest.raises(ValueError, match=rf"summary\.json: .*{message}"):
         read_summary(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The result in one sentence, and a remedy for every reason there is."""
+"""The result in one sentence, and a fix for every condition that is not met."""
 
 import itertools
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 
 from fedproof.certificates import Bound, Group, Method, Spending
 from fedproof.certificates.certificate import Settings
-from fedproof.certificates.soundness import caveats_of
+from fedproof.certificates.soundness import unmet_by
 from fedproof.mechanisms import FedAvg, FixedSize, InstanceFedSGD, Median, PerLayerMedian, Poisson, UserFedAvg
 from fedproof.report.words import SPACE, chosen_size, headline
 from fedproof.summary import RunSummary
@@ -24,7 +24,7 @@ SUMMARY = RunSummary(
     certified_accuracy={"0": 0.95, "4": 0.92, "5": 0.91, "6": 0.4},
     failure_probability=0.01,
     sound=True,
-    reasons=(),
+    unmet=(),
     threat=ThreatModel(),
 )
 
@@ -105,7 +105,7 @@ WAYS = (
 
 
 @pytest.mark.parametrize(("mechanism", "way"), list(itertools.product(MECHANISMS, WAYS)), ids=str)
-def test_every_reason_has_a_remedy(mechanism, way):
+def test_every_condition_has_a_fix(mechanism, way):
     method, bound, spending = way
     settings = Settings(
         mechanism=mechanism,
@@ -119,10 +119,10 @@ def test_every_reason_has_a_remedy(mechanism, way):
         max_size=10,
         sequential=False,
     )
-    for caveat in caveats_of(settings):
-        assert caveat.remedy, caveat
+    for statement in unmet_by(settings):
+        assert statement.fix, statement
 
 
-def test_what_has_no_noise_has_a_remedy():
-    [caveat] = FedAvg(rounds=1, sampling=Poisson(probability=0.5)).caveats(Relation.REPLACE)
-    assert "user-fedavg" in caveat.remedy
+def test_what_has_no_noise_has_a_fix():
+    [statement] = FedAvg(rounds=1, sampling=Poisson(probability=0.5)).unmet(Relation.REPLACE)
+    assert "user-fedavg" in statement.fix

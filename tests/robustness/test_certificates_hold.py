@@ -18,6 +18,7 @@ from fedproof.models import build
 from fedproof.robustness.evaluate import evaluate, evaluate_all
 from fedproof.robustness.outcome import run_attack, train, verdict
 from fedproof.robustness.poisoned import under_attack
+from fedproof.statements import Statement
 from fedproof.threat import Relation, ThreatModel, Unit
 from tests.attacks.conftest import demo_task
 
@@ -96,7 +97,7 @@ def clean():
 
 def check(row):
     assert row.sound
-    assert row.reasons == ()
+    assert row.unmet == ()
     assert row.holds_on_certified
     assert row.kept_on_certified in (None, 1.0)
     assert row.holds_on_cost
@@ -298,17 +299,17 @@ def test_what_a_certificate_does_not_cover_is_said(clean):
     robust = replace(clean.task, aggregation=build_rule("median", num_adversaries=3), mechanism=mechanism)
     row = rows(robust, made("flip", 3))
     assert not row.sound
-    assert "median looks at every update by itself" in row.values()["reasons"]
+    assert Statement.of("rule", rule="median") in row.unmet
     federation = clean.task.federation
     user = int(np.argmax([np.sum(federation.labels[3 * u : 3 * u + 3] == 1) for u in range(96)]))
     row = rows(clean.task, Instances(base=LabelFlip(adversaries=(user,)), count=1))
     assert not row.sound
-    assert "level of the instance, the certificate of the user" in row.reasons[0]
+    assert row.unmet[0] == Statement.of("attack-unit", attack="instance", certificate="user")
     plain = replace(clean.task, mechanism=FedAvg(rounds=1, sampling=Poisson(probability=0.25)))
     row = rows(plain, made("flip", 3))
     assert row.certified_lower is None
     assert not row.sound
-    assert row.reasons == ("no noise is added: there is no guarantee",)
+    assert row.unmet == (Statement.of("no-noise"),)
 
 
 @pytest.mark.parametrize("relation", Relation)

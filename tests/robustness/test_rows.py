@@ -3,8 +3,8 @@
 import csv
 import json
 
-from fedproof.mechanisms import Caveat
 from fedproof.robustness import AttackRow, document, write_rows
+from fedproof.statements import Statement, sentences
 
 MEASURED = {
     "attack": "label-flip",
@@ -30,9 +30,9 @@ CERTIFIED = {
     "holds_on_cost": False,
     "sound": True,
 }
-WHY = tuple(Caveat(code="stated", sentence=one) for one in ("no noise is added", "something else"))
+WHY = (Statement.of("no-noise"), Statement.of("unmet-as-stated", text="something else"))
 ROWS = [
-    AttackRow(**MEASURED, caveats=WHY),
+    AttackRow(**MEASURED, unmet=WHY),
     AttackRow(**MEASURED, **CERTIFIED),
 ]
 
@@ -43,7 +43,7 @@ def test_rows_are_written_as_they_are(tmp_path):
         written = list(csv.DictReader(file))
     printed = json.loads(json.dumps(document(ROWS)))["rows"]
     for row, values, shown in zip(ROWS, written, printed, strict=True):
-        known = MEASURED | (CERTIFIED if row.sound else {}) | {"reasons": "; ".join(row.reasons)}
+        known = MEASURED | (CERTIFIED if row.sound else {}) | {"unmet": "; ".join(sentences(row.unmet))}
         assert {name: value for name, value in values.items() if value} == {
             name: str(value) for name, value in (known | {"sound": row.sound}).items() if value != ""
         }

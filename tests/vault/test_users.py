@@ -218,7 +218,7 @@ def test_without_a_name_nothing_is_publishable_and_a_name_is_never_too_late(own,
     run(own(f"privacy.ledger='{name}'"), folder, resume=True)
     assert {path: path.stat().st_mtime_ns for path in folder.glob("parts/*")} == models
     assert "may be published" in told(folder)
-    assert load_user_ledger(name).total(DELTA).epsilon == made.summary.ensemble_epsilon["pld"]
+    assert load_user_ledger(name).total(DELTA).epsilon == made.summary.all.epsilon
     with pytest.raises(ValueError, match=r"another configuration \(privacy.ledger = "):
         run(own(f"privacy.ledger='{tmp_path}/other.json'"), folder, resume=True)
 

@@ -38,7 +38,6 @@ from fedproof.integrations.flower import (
     write_certificate,
 )
 from fedproof.mechanisms import Mechanism, Releases, is_private
-from fedproof.mechanisms.caveats import sentences
 from fedproof.mechanisms.uploads import Anchors, Rows
 
 app = ServerApp()
@@ -217,7 +216,7 @@ def train_replicas(grid: Grid, settings: Settings, users: Mapping[int, int]) -> 
         folder = out / f"part-{part.start:05d}"
         strategy = RoundsStrategy(mechanism, replicas=part, folder=folder, users=users, **settings.common)
         assumed |= dict.fromkeys(strategy.assumptions)
-        doubts |= dict.fromkeys(sentences(strategy.caveats(BOUND)))
+        doubts |= dict.fromkeys(strategy.unmet(BOUND))
         result = strategy.start(grid, start, timeout=settings.timeout, train_config=settings.told)
         models.append(stacked_arrays(result.arrays))
         found.append(scores_of(models[-1], np.asarray(test.test_features)))
@@ -228,7 +227,7 @@ def train_replicas(grid: Grid, settings: Settings, users: Mapping[int, int]) -> 
         threat=ThreatModel(),
         bound=BOUND,
         assumptions=tuple(assumed),
-        caveats=tuple(doubts),
+        unmet=tuple(doubts),
     )
     together = {name: np.concatenate([part[name] for part in models]) for name in models[0]}
     write_certificate(out, certificate, np.concatenate(found), test.test_labels, together)

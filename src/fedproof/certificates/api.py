@@ -26,10 +26,10 @@ from fedproof.certificates.scores import (
     load,
     repeated_scores,
 )
-from fedproof.certificates.soundness import assumptions_of, caveats_of, copies
+from fedproof.certificates.soundness import assumptions_of, copies, unmet_by
 from fedproof.digests import fingerprint
 from fedproof.mechanisms import Mechanism, Queries, Releases, is_certified
-from fedproof.mechanisms.caveats import sentences
+from fedproof.statements import Statement, stated
 from fedproof.threat import ThreatModel
 
 _EMPTY = "queries are empty: what releases nothing has nothing to certify"
@@ -64,8 +64,9 @@ def certify(
     declared: int | None = None,
     asked: int | None = None,
     replied: int | None = None,
-    caveats: Sequence[str] = (),
-    assumptions: Sequence[str] = (),
+    unmet: Sequence[Statement | str] = (),
+    unmet_otherwise: Sequence[Statement | str] = (),
+    assumptions: Sequence[Statement | str] = (),
 ) -> Certificate:
     """The certificate of the ensemble whose replicas gave `scores` (replicas, inputs, classes).
 
@@ -77,8 +78,8 @@ def certify(
     `served` is the failure probability of an ensemble of as many replicas that is retrained under attack and
     must give the certified label itself. `rule` is how the models elect a class, chosen before the scores
     were seen. `simultaneous` spends both failure probabilities over all inputs. `declared`, `asked` and
-    `replied` are numbers of users, where each was asked for one upload. `caveats` are reasons why
-    nothing is proved, `assumptions` what is taken for granted besides: words of whoever trained, kept in the
+    `replied` are numbers of users, where each was asked for one upload. `unmet` are conditions that are not
+    met, `assumptions` what is taken for granted besides: words of whoever trained, kept in the
     file.
 
     Guarantee: see `Certificate`.
@@ -107,7 +108,8 @@ def certify(
         declared=declared,
         asked=asked,
         replied=replied,
-        caveats=caveats,
+        unmet=unmet,
+        unmet_otherwise=unmet_otherwise,
         assumptions=assumptions,
     )
     array = load(scores, "scores")
@@ -134,8 +136,8 @@ def certify_means(
     group: Group | str = Group.TIGHT,
     max_size: int = 100,
     delta: float | None = None,
-    caveats: Sequence[str] = (),
-    assumptions: Sequence[str] = (),
+    unmet: Sequence[Statement | str] = (),
+    assumptions: Sequence[Statement | str] = (),
 ) -> Certificate:
     """The certificate for exact class confidences (inputs, classes), without Monte-Carlo error.
 
@@ -157,7 +159,7 @@ def certify_means(
         group=group,
         max_size=max_size,
         delta=delta,
-        caveats=caveats,
+        unmet=unmet,
         assumptions=assumptions,
         exact=True,
     )
@@ -173,8 +175,9 @@ def settings_for(
     threat: ThreatModel | None,
     method: Method | str,
     delta: float | None,
-    caveats: Sequence[str],
-    assumptions: Sequence[str],
+    unmet: Sequence[Statement | str],
+    unmet_otherwise: Sequence[Statement | str] = (),
+    assumptions: Sequence[Statement | str],
     bound: Bound | str | None = None,
     failure_probability: float = 0.0,
     rule: Rule | str = Rule.PLURALITY,
@@ -208,8 +211,9 @@ def settings_for(
         bound=Bound.NONE if exact or counted else Bound(bound or _DEFAULT_BOUND[chosen]),
         failure_probability=0.0 if exact or counted else failure_probability,
         rule=rule,  # type: ignore[arg-type]  # a name becomes a member
-        caveats=stated(caveats, "caveats"),
-        stated_assumptions=stated(assumptions, "assumptions"),
+        stated_unmet=stated(unmet, "unmet", "unmet-as-stated"),
+        unmet_otherwise=stated(unmet_otherwise, "unmet_otherwise", "unmet-as-stated"),
+        stated_assumptions=stated(assumptions, "assumptions", "stated"),
         **others,
     )
 
@@ -230,10 +234,8 @@ def described(source: Source | None, threat: ThreatModel | None) -> tuple[Mechan
             )
         return Queries(queries=queries_of(source), unit=threat.unit), threat
     threat = threat or ThreatModel()
-    if source is not None:
-        check.sentences(reasons=sentences(source.caveats(threat.relation)))
-        if not is_certified(source):
-            raise unsupported(source.unaccounted) if source.unaccounted else ValueError(_EMPTY)
+    if source is not None and not is_certified(source):
+        raise unsupported(source.unaccounted) if source.unaccounted else ValueError(_EMPTY)
     if source is not None and source.unit != threat.unit:
         raise ValueError(
             f"threat.unit = '{threat.unit}' must be '{source.unit}', what the mechanism protects"
@@ -250,7 +252,7 @@ def certificate_of_scores(
     found = certified_sizes(settings, scores)
     num_replicas = len(scores) if scores.ndim == 3 else None
     copied, alike = _repeated(settings, scores)
-    reasons = (*caveats_of(settings, exact=num_replicas is None), *copies(copied, len(scores)))
+    unmet = (*unmet_by(settings, exact=num_replicas is None), *copies(copied, len(scores)))
     return Certificate(
         settings=settings,
         num_replicas=num_replicas,
@@ -265,7 +267,7 @@ def certificate_of_scores(
         labels=None if known is None else tuple(known.tolist()),
         labels_sha256=None if known is None else fingerprint(known),
         accuracy=None if known is None else float(np.mean((found.leader == known) & ~found.tied)),
-        reasons=sentences(reasons),
+        unmet=unmet,
         assumptions=assumptions_of(
             settings, numbers=scores.dtype.name, num_replicas=num_replicas, alike=alike
         ),
@@ -279,13 +281,6 @@ def _repeated(settings: Settings, scores: Array) -> tuple[int, int]:
     telling, others = repeated_scores(scores)
     noisy = settings.mechanism is None or settings.mechanism.noisy
     return (telling, others) if noisy else (0, telling + others)
-
-
-def stated(texts: Sequence[str], name: str) -> tuple[str, ...]:
-    """Several sentences; one text alone is a mistake, its letters would be the sentences."""
-    if isinstance(texts, str):
-        raise ValueError(f"{name} = {texts!r} must be a sequence of sentences, not one")
-    return tuple(texts)
 
 
 def _optional(values: Integers, known: Bools) -> tuple[int | None, ...]:

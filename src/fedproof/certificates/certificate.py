@@ -19,7 +19,8 @@ from fedproof.certificates.paper_theorems import Group, check_tau
 from fedproof.certificates.privacy import ApproximateDP
 from fedproof.certificates.rules import Rule
 from fedproof.mechanisms import Mechanism, Releases
-from fedproof.threat import ThreatModel, Unit
+from fedproof.statements import Statement, check_statements, check_told
+from fedproof.threat import Relation, ThreatModel, Unit
 
 
 class Method(StrEnum):
@@ -81,8 +82,9 @@ class Settings:
     declared: int | None = None
     asked: int | None = None
     replied: int | None = None
-    caveats: tuple[str, ...] = ()
-    stated_assumptions: tuple[str, ...] = ()
+    stated_unmet: tuple[Statement, ...] = ()
+    unmet_otherwise: tuple[Statement, ...] = ()
+    stated_assumptions: tuple[Statement, ...] = ()
 
     def __post_init__(self) -> None:
         names = {"method": Method, "bound": Bound, "spending": Spending, "group": Group, "rule": Rule}
@@ -91,7 +93,11 @@ class Settings:
             check.open_probability(failure_probability=self.failure_probability)
         check_units(max_size=self.max_size)
         _check_types(self, sequential=(bool,), simultaneous=(bool,))
-        check.sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
+        check_told(
+            stated_unmet=self.stated_unmet,
+            unmet_otherwise=self.unmet_otherwise,
+            stated_assumptions=self.stated_assumptions,
+        )
         self._check_combination()
         self._check_served()
         self._check_rule()
@@ -213,7 +219,7 @@ class Settings:
 class CostSettings:
     """Everything the bounds depend on besides the costs; `negative` is for costs in [-C̄, 0].
 
-    `caveats` and `stated_assumptions` are those of a certificate's `Settings`.
+    `stated_unmet` and `stated_assumptions` are those of a certificate's `Settings`.
     """
 
     cost_bound: float
@@ -227,13 +233,13 @@ class CostSettings:
     sizes: tuple[int, ...]
     tau: float | None
     max_size: int
-    caveats: tuple[str, ...] = ()
-    stated_assumptions: tuple[str, ...] = ()
+    stated_unmet: tuple[Statement, ...] = ()
+    stated_assumptions: tuple[Statement, ...] = ()
 
     def __post_init__(self) -> None:
         _become_members(self, {"method": CostMethod, "bound": Bound})
         _check_types(self, negative=(bool,), sizes=(tuple,))
-        check.sentences(caveats=self.caveats, stated_assumptions=self.stated_assumptions)
+        check_told(stated_unmet=self.stated_unmet, stated_assumptions=self.stated_assumptions)
         check.positive(cost_bound=self.cost_bound)
         check.open_probability(failure_probability=self.failure_probability)
         check.not_negative_count(max_size=self.max_size)
@@ -266,7 +272,7 @@ class Certificate:
     Guarantee: for each input (if `simultaneous`, for all together), with probability at least
     1 - `failure_probability` over the training of the replicas, no adversary of `threat` with at most
     `certified_size` units changes `prediction`, the class with the highest expected confidence (for votes:
-    the most probable class; by another `rule`: the class elected), if `reasons` is empty and the
+    the most probable class; by another `rule`: the class elected), if `unmet` is empty and the
     `assumptions` hold. Read backwards: trained on data that may hold so many poisoned units, the prediction
     is the one that the clean data's expectation gives. If a finite ensemble is `served`, as many replicas
     retrained under attack predict it as well, which may fail once more; both failures are in the sum
@@ -296,12 +302,13 @@ class Certificate:
     labels: tuple[int, ...] | None
     labels_sha256: str | None
     accuracy: float | None
-    reasons: tuple[str, ...]
-    assumptions: tuple[str, ...]
+    unmet: tuple[Statement, ...]
+    assumptions: tuple[Statement, ...]
     models_sha256: str | None = None
     config_sha256: str | None = None
 
     def __post_init__(self) -> None:
+        check_statements(unmet=self.unmet, assumptions=self.assumptions)
         _check_digests(models_sha256=self.models_sha256, config_sha256=self.config_sha256)
         columns = ("prediction", "certified_size", "top_lower", "rival_upper", "real_size", "labels")
         check_columns(self, columns, self.num_inputs)
@@ -310,6 +317,15 @@ class Certificate:
     def mechanism(self) -> Mechanism | None:
         """What was executed, if it is known."""
         return self.settings.mechanism
+
+    def stated_unmet(self, relation: Relation) -> tuple[Statement, ...]:
+        """What whoever trained says is not met under a relation, that of the threat or the other one."""
+        own = relation is self.threat.relation
+        return self.settings.stated_unmet if own else self.settings.unmet_otherwise
+
+    def unmet_for_privacy(self, relation: Relation) -> tuple[Statement, ...]:
+        """The same, where it concerns an ε."""
+        return tuple(one for one in self.stated_unmet(relation) if one.concerns_privacy)
 
     @property
     def threat(self) -> ThreatModel:
@@ -326,8 +342,8 @@ class Certificate:
 
     @property
     def sound(self) -> bool:
-        """Whether every condition of the theorem holds; if not, `reasons` says which does not."""
-        return not self.reasons
+        """Whether every condition of the theorem holds; if not, `unmet` says which does not."""
+        return not self.unmet
 
     @cached_property
     def _correct_sizes(self) -> Integers:
@@ -367,7 +383,7 @@ class Certificate:
             "method": self.settings.method.value,
             "bound": self.settings.bound.value,
             "sound": self.sound,
-            "reasons": list(self.reasons),
+            "unmet": [statement.document() for statement in self.unmet],
             "rule": self.settings.rule.value,
             "simultaneous": self.settings.simultaneous,
         }

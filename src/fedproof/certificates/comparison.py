@@ -1,7 +1,7 @@
 """The same scores certified several ways, as rows: what a report draws and a reader compares."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof.accounting.epsilon import account, natural_relation
+from fedproof.accounting.spent import UnmetFor, nothing_more
 from fedproof.accounting.tradeoff import tradeoff
 from fedproof.arrays import Integers
 from fedproof.certificates.certificate import Certificate
@@ -20,6 +21,7 @@ from fedproof.certificates.scores import Array
 from fedproof.certificates.tight import class_bounds, exact_sizes, mean_sizes, observed_sizes
 from fedproof.mechanisms import Mechanism, Releases, is_private
 from fedproof.release import Release
+from fedproof.statements import Statement
 from fedproof.threat import Relation, ThreatModel
 
 
@@ -31,6 +33,7 @@ class Curve:
     relation: Relation | None  # the threat; None: the paper's formula, with that of its accounting
     failure_probability: float | None  # of the Monte-Carlo bounds; None if the means are taken as exact
     accuracy: tuple[float, ...]  # share of the inputs predicted correctly and certified for size 0, 1, 2, …
+    unmet: tuple[Statement, ...] = ()  # the conditions that are not met under its own relation
 
     def at(self, size: int) -> float:
         """Certified accuracy for a size."""
@@ -45,6 +48,7 @@ class Curve:
                 "failure_probability": self.failure_probability if self.failure_probability else "",
                 "size": size,
                 "certified_accuracy": accuracy,
+                "unmet": " ".join(statement.code for statement in self.unmet),
             }
 
 
@@ -57,15 +61,23 @@ def compare(
     failure_probability: float = 0.01,
     max_size: int = 100,
     rule: Rule = Rule.PLURALITY,
+    training: UnmetFor = nothing_more,
 ) -> tuple[Curve, ...]:
     """The paper's formula and the tight mean certificates, without and with Monte-Carlo confidence.
 
     A mechanism without privacy has the tight ones only.
 
     The paper's bounds are Hoeffding's, each at the full failure probability; ours are betting bounds that
-    share it soundly. The groups of a partition elect by `rule`.
+    share it soundly. The groups of a partition elect by `rule`. Each curve has the conditions that mechanism
+    and `training` do not meet under the relation that it is drawn for.
     """
-    drawn = partial(_drawn, labels=labels, max_size=max_size)
+
+    def drawn(method: str, relation: Relation | None, *found: Integers, chance: float | None = None) -> Curve:
+        each = relation or natural_relation(mechanism)  # the paper's formula has that of its accounting
+        unmet = tuple(dict.fromkeys((*mechanism.unmet(each), *training(each))))
+        curve = _drawn(method, relation, *found, labels=labels, max_size=max_size, chance=chance)
+        return replace(curve, unmet=unmet)
+
     if mechanism.releases is Releases.GROUPS:
         # units that come or go matter less than those that are replaced only where each is a group
         relations = (Relation.REPLACE, Relation.JOIN)[: 1 + mechanism.apart]
@@ -110,6 +122,7 @@ def other_ways(
         failure_probability=failure_probability,
         max_size=settings.max_size,
         rule=settings.rule,
+        training=certificate.stated_unmet,
     )
 
 

@@ -21,9 +21,11 @@ from fedproof.certificates.api import certificate_of_scores, check_any, settings
 from fedproof.certificates.certificate import Certificate, CostSettings, Settings
 from fedproof.certificates.inefficacy import Inefficacy, bounds_of_costs, cost_settings_for
 from fedproof.certificates.scores import Array, check_costs, check_labels, check_means, load
+from fedproof.certificates.soundness import unmet_by, unmet_by_costs
 from fedproof.digests import fingerprint
 from fedproof.files import parse_json
 from fedproof.mechanisms.codec import describe, restore
+from fedproof.statements import Statement
 
 VERSION = 3  # of the format, and of the rules by which its numbers are computed
 _DEPTH = 12  # a mechanism holds queries, which hold a sampling
@@ -111,7 +113,17 @@ def _unaltered(text: str | bytes, wanted: type[Result]) -> Result:
     found = certificate_of(document)
     if not isinstance(found, wanted):
         raise ValueError(f"schema = {document['schema']!r} must be {_kind_of(wanted).schema!r}")
+    hidden = [one.code for one in _derived(found) if one not in found.unmet]
+    if hidden:
+        raise ValueError(f"unmet: {', '.join(hidden)} follows from the settings, and is not there")
     return found
+
+
+def _derived(found: Certificate | Inefficacy) -> tuple[Statement, ...]:
+    """The unmet conditions that follow from the settings alone, without scores or costs."""
+    if isinstance(found, Inefficacy):
+        return unmet_by_costs(found.settings)
+    return unmet_by(found.settings, exact=found.num_replicas is None)
 
 
 def document_of(certificate: Certificate | Inefficacy) -> dict[str, Any]:
@@ -270,7 +282,8 @@ def _recompute(
     """The same again, from what was asked for: whatever follows from that is derived, not copied."""
     settings = certificate.settings
     asked: dict[str, Any] = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    asked["assumptions"], asked["delta"] = asked.pop("stated_assumptions"), None
+    asked["unmet"], asked["assumptions"] = asked.pop("stated_unmet"), asked.pop("stated_assumptions")
+    asked["delta"] = None
     if settings.mechanism is not None and settings.privacy is not None:  # accounted, not given
         asked["privacy"], asked["delta"] = None, settings.privacy.delta
     if isinstance(certificate, Inefficacy):

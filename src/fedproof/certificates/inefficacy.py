@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from fedproof.accounting.events import Source
 from fedproof.arrays import Floats
-from fedproof.certificates.api import described, stated
+from fedproof.certificates.api import described
 from fedproof.certificates.certificate import CostMethod, CostSettings, check_columns
 from fedproof.certificates.confidence import MIXTURE, Bets, Bound, binomial_lower, mean_lower, mean_upper
 from fedproof.certificates.paper_theorems import adversaries_needed, inefficacy_bounds
@@ -27,11 +27,11 @@ from fedproof.certificates.privacy import (
     unit_privacy,
 )
 from fedproof.certificates.scores import Array, check_costs, load
-from fedproof.certificates.soundness import cost_assumptions, cost_caveats
+from fedproof.certificates.soundness import cost_assumptions, unmet_by_costs
 from fedproof.certificates.tight import SLACK, TradeoffBySize
 from fedproof.digests import fingerprint
 from fedproof.mechanisms import Releases
-from fedproof.mechanisms.caveats import sentences
+from fedproof.statements import Statement, check_statements, stated
 from fedproof.threat import ThreatModel
 
 Interval = Callable[[int], tuple[float, float]]  # size -> bounds on the expected share under poisoning
@@ -46,7 +46,7 @@ class Inefficacy:
     Guarantee: with probability at least 1 - ψ over the replicas, `lower[i] ≤ J(D') ≤ upper[i]` for every
     adversary of the threat with at most `sizes[i]` units, all sizes together, and dividing a positive J by τ
     (multiplying a negative one) takes at least `needed` units; None: more than `max_size`. This holds if
-    `reasons` is empty and the `assumptions` hold.
+    `unmet` is empty and the `assumptions` hold.
     """
 
     settings: CostSettings
@@ -57,10 +57,11 @@ class Inefficacy:
     clipped_share: float
     num_replicas: int
     costs_sha256: str
-    reasons: tuple[str, ...]
-    assumptions: tuple[str, ...]
+    unmet: tuple[Statement, ...]
+    assumptions: tuple[Statement, ...]
 
     def __post_init__(self) -> None:
+        check_statements(unmet=self.unmet, assumptions=self.assumptions)
         check_columns(self, ("lower", "upper"), len(self.sizes))
 
     @property
@@ -70,8 +71,8 @@ class Inefficacy:
 
     @property
     def sound(self) -> bool:
-        """Whether every condition of the theorem holds; if not, `reasons` says which does not."""
-        return not self.reasons
+        """Whether every condition of the theorem holds; if not, `unmet` says which does not."""
+        return not self.unmet
 
     @property
     def headline(self) -> dict[str, Any]:
@@ -85,7 +86,7 @@ class Inefficacy:
             "clipped_share": self.clipped_share,
             "replicas": self.num_replicas,
             "sound": self.sound,
-            "reasons": list(self.reasons),
+            "unmet": [statement.document() for statement in self.unmet],
         }
 
 
@@ -104,12 +105,12 @@ def inefficacy(
     negative: bool = False,
     max_size: int = 200,
     delta: float | None = None,
-    caveats: Sequence[str] = (),
-    assumptions: Sequence[str] = (),
+    unmet: Sequence[Statement | str] = (),
+    assumptions: Sequence[Statement | str] = (),
 ) -> Inefficacy:
     """Bounds on the attacker's expected cost from its value `costs` (replicas) in each clean replica.
 
-    Mechanism, privacy, threat, caveats and assumptions as for `certify`. Method `paper` with a mechanism
+    Mechanism, privacy, threat, unmet and assumptions as for `certify`. Method `paper` with a mechanism
     accounts ε at `delta`. The bound defaults to levels for method distribution and to betting for the others,
     which holds at all numbers of replicas together; ψ/2 is spent on each of the two ends.
 
@@ -133,7 +134,7 @@ def inefficacy(
         tau=tau,
         max_size=max_size,
         delta=delta,
-        caveats=caveats,
+        unmet=unmet,
         assumptions=assumptions,
     )
     array = load(costs, "costs")
@@ -150,8 +151,8 @@ def cost_settings_for(
     bound: Bound | str | None,
     sizes: Iterable[int],
     delta: float | None,
-    caveats: Sequence[str],
-    assumptions: Sequence[str],
+    unmet: Sequence[Statement | str],
+    assumptions: Sequence[Statement | str],
     **others: Any,
 ) -> CostSettings:
     """Settings with everything that follows from what was asked for; `others` as in `CostSettings`."""
@@ -170,8 +171,8 @@ def cost_settings_for(
         method=chosen,
         bound=Bound(bound or (Bound.LEVELS if chosen is CostMethod.DISTRIBUTION else Bound.BETTING)),
         sizes=tuple(sizes),
-        caveats=stated(caveats, "caveats"),
-        stated_assumptions=stated(assumptions, "assumptions"),
+        stated_unmet=stated(unmet, "unmet", "unmet-as-stated"),
+        stated_assumptions=stated(assumptions, "assumptions", "stated"),
         **others,
     )
 
@@ -194,7 +195,7 @@ def bounds_of_costs(settings: CostSettings, costs: Array) -> Inefficacy:
         clipped_share=float(np.mean(raw != shares)),
         num_replicas=len(costs),
         costs_sha256=fingerprint(costs),
-        reasons=sentences(cost_caveats(settings)),
+        unmet=unmet_by_costs(settings),
         assumptions=cost_assumptions(settings),
     )
 

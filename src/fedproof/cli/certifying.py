@@ -33,6 +33,7 @@ from fedproof.cli.common import (
     say,
     say_soundness,
     say_where_it_ended,
+    shown,
     sizes_of,
 )
 from fedproof.cli.mechanism import (
@@ -152,7 +153,11 @@ def certify(
     command = _written(certificate, out, page, scores, labels)
     if json:
         print_json(
-            summary_of(certificate) | {"executed": words, "assumptions": list(certificate.assumptions)}
+            shown(
+                summary_of(certificate) | {"executed": words},
+                unmet=certificate.unmet,
+                assumptions=certificate.assumptions,
+            )
         )
         return
     show(certificate, words)
@@ -241,7 +246,7 @@ def show(certificate: Certificate, words: str) -> None:
     if size["abstained"] == certificate.num_inputs:
         say(_ABSTAINS)
     say_where_it_ended(size["max"], most, "--max-size")
-    say_soundness(certificate.sound, certificate.reasons, words)
+    say_soundness(certificate.unmet, words)
     if certificate.settings.served is None:
         rule, votes = certificate.settings.rule, certificate.settings.votes
         expected = "most probable vote" if votes else "label of highest expected confidence"
@@ -320,11 +325,9 @@ def inefficacy(
 
         write_inefficacy_page(result, page)
     if json:
-        print_json(
-            result.headline
-            | {"failure_probability": failure_probability, "assumptions": list(result.assumptions)}
-            | {"unit": threat.unit.value, "relation": threat.relation.value, "executed": words}
-        )
+        document = result.headline | {"failure_probability": failure_probability, "executed": words}
+        document |= {"unit": threat.unit.value, "relation": threat.relation.value}
+        print_json(shown(document, unmet=result.unmet, assumptions=result.assumptions))
         return
     _show_bounds(result, words)
     if out is not None:
@@ -348,4 +351,4 @@ def _show_bounds(result: Inefficacy, words: str) -> None:
         most = result.settings.max_size
         needed = f"more than {most}" if result.needed is None else needed_units(result.needed)
         say(f"to {verb} the cost by {tau:g}, an attack needs {needed} units")
-    say_soundness(result.sound, result.reasons, words)
+    say_soundness(result.unmet, words)

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedproof.statements import Statement, sentences
+
 stdout = Console()
 stderr = Console(stderr=True)
 
@@ -81,13 +83,18 @@ def thinned(count: int) -> list[int]:
     return sorted({*range(0, count, step), count - 1})
 
 
-def say_soundness(sound: bool, reasons: tuple[str, ...] | list[str], words: str | None = None) -> None:
-    """Whether the certificate is a proof, and if not, why not.
+def shown(document: Mapping[str, Any], **statements: Sequence[Statement]) -> dict[str, Any]:
+    """A document for programs, with statements under their names: code, arguments and sentence."""
+    return dict(document) | {name: [one.shown() for one in given] for name, given in statements.items()}
+
+
+def say_soundness(unmet: Sequence[Statement], words: str | None = None) -> None:
+    """Whether the certificate is a proof, and if not, which conditions are not met.
 
     `words` say what somebody's own training is taken to have done; None: it was executed here.
     """
-    if not sound:
-        say("heuristic, not a proof, because:", *(f"  - {reason}" for reason in reasons))
+    if unmet:
+        say("heuristic, not a proof, because:", *(f"  - {sentence}" for sentence in sentences(unmet)))
     elif words is None:
         say("sound: every condition of the theorem is met")
     else:

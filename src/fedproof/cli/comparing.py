@@ -41,7 +41,7 @@ def sweep(
     training()
     from fedproof import sweep as sweeping
     from fedproof.report.comparisons import write_sweep_page
-    from fedproof.report.words import picked
+    from fedproof.report.words import amount, picked, why_not
 
     runs = sweeping.points(load_config(config, changes or ()), vary or ())
     with progress_bars() as progress:
@@ -59,15 +59,16 @@ def sweep(
         [
             (
                 *row.values.values(),
-                f"{_epsilon(row.epsilon)}{' *' * bool(row.epsilon_reasons)}",
+                amount(row.spent),
                 f"{row.accuracy:.1%}",
                 *(f"{row.certified_accuracy.get(size, 0.0):.1%}{' *' * (not row.sound)}" for size in sizes),
             )
             for row in swept
         ],
     )
-    if any(row.epsilon_reasons or not row.sound for row in swept):
-        say("* not a proof, or no bound on ε; the page says why")
+    if not all(row.sound for row in swept):
+        say("* not a proof; the page says why")
+    say(*why_not([row.spent for row in swept if row.spent is not None]))
     say(f"the page to look at is {page}", picked(len(swept)), _EACH_SAYS)
 
 
@@ -133,7 +134,7 @@ def _loaded(paths: list[Path], changes: list[str]) -> dict[str, Config]:
 def _show(rows: list[ComparedRun], sizes: list[int], title: str) -> None:
     """Two tables, each narrow enough for a terminal: what is certified, and what it costs."""
     from fedproof.report.comparisons import OTHER_RELATION, certified_at, headline, published
-    from fedproof.report.words import data_size, duration, picked
+    from fedproof.report.words import amount, data_size, duration, picked, why_not
 
     names = [f"{row.name}{', paper' * (row.certificate == 'paper')}{' *' * (not row.sound)}" for row in rows]
     named = list(zip(names, rows, strict=True))
@@ -146,7 +147,7 @@ def _show(rows: list[ComparedRun], sizes: list[int], title: str) -> None:
         "What it costs",
         ("mechanism", "ε", "replicas", "time", "sent up"),
         [
-            (name, _epsilon(row.epsilon), row.replicas, duration(row.seconds), data_size(row.bytes))
+            (name, amount(row.one), row.replicas, duration(row.seconds), data_size(row.bytes))
             for name, row in named
         ],
     )
@@ -160,14 +161,9 @@ def _show(rows: list[ComparedRun], sizes: list[int], title: str) -> None:
         say(OTHER_RELATION[0].lower() + OTHER_RELATION[1:-1])
     if not all(row.sound for row in rows):
         say("* not a proof; the page says why")
+    say(*why_not([row.published for row in rows if row.published is not None]))
     say("sent up: updates of all replicas, in bytes; pooled training counted as FedSGD, at most")
     say(picked(len({row.name for row in rows})), _EACH_SAYS)
-
-
-def _epsilon(value: float | None) -> str:
-    from fedproof.report.words import rounded_up
-
-    return "-" if value is None else rounded_up(value, 3)
 
 
 def attack(
@@ -206,7 +202,7 @@ def attack(
         print_json(document(rows) | {"warnings": saturated(rows, loaded.attack.cost_bound)})
         return
     _show_attacks(rows, loaded.attack.cost_bound)
-    say_soundness(all(row.sound for row in rows), list(dict.fromkeys(r for row in rows for r in row.reasons)))
+    say_soundness(list(dict.fromkeys(one for row in rows for one in row.unmet)))
     if out is not None:
         say(f"the page to look at is {page}")
 

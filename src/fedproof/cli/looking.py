@@ -1,7 +1,9 @@
 """`fedproof account`, `site`, `verify`, `report`, `data`: what trainings cost, prove, gave and were given."""
 
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -9,11 +11,20 @@ import typer
 from fedproof import check, data, encoders
 from fedproof.certificates import loads, unverified
 from fedproof.certificates import verify as verify_text
-from fedproof.certificates.document import parse, source_of
+from fedproof.certificates.document import certificate_of, parse, source_of
 from fedproof.certificates.scores import read_array
-from fedproof.certificates.soundness import executed, unproved
+from fedproof.certificates.soundness import executed
 from fedproof.cli.belonging import Kind, check_options
-from fedproof.cli.common import Json, answer, doubt_delta, print_json, print_table, progress_bars, say
+from fedproof.cli.common import (
+    Json,
+    answer,
+    doubt_delta,
+    print_json,
+    print_table,
+    progress_bars,
+    say,
+    shown,
+)
 from fedproof.cli.mechanism import (
     Given,
     MechanismOptions,
@@ -29,8 +40,11 @@ from fedproof.folder import CERTIFICATE, CONFIG, MODELS, RELEASE
 from fedproof.mechanisms import Local
 from fedproof.mechanisms.codec import describe
 from fedproof.mechanisms.uploads import UPLOADS
-from fedproof.summary import LEFT_OUT
-from fedproof.threat import ThreatModel, changed_in_words
+from fedproof.statements import sentences
+from fedproof.threat import ThreatModel, Unit
+
+if TYPE_CHECKING:
+    from fedproof.accounting.spent import Spent
 
 _LEAST_ACCOUNTED = 0.05  # where ε is in the hundreds, and accountants take minutes to say so
 _NAMES = {
@@ -72,6 +86,7 @@ def account(
     """
     from fedproof import accounting
     from fedproof.accounting.epsilon import dopamine_epsilon, natural_relation
+    from fedproof.accounting.spent import PROVEN, spent_by
 
     kinds = [Kind.LOCAL] if honest is not None else mechanism_kinds(options, given)
     check_options("account", given, kinds)
@@ -81,31 +96,30 @@ def account(
     local = None if honest is None else _local({"classes": classes} | dict(given))
     mechanism = local or mechanism_of(options, kinds)
     unit = options.unit
-    spent = accounting.account(mechanism, delta, ["paper", "rdp", "rdp-without-replacement", "pld"])
+    accountants = ("paper", "rdp", "rdp-without-replacement", "pld")
+    spent = spent_by(mechanism, delta, models=replicas, accountants=accountants)
     if any(query.selection_probability < 1 for query in mechanism.queries):
-        spent["dopamine"] = dopamine_epsilon(mechanism, delta)
+        bound = dopamine_epsilon(mechanism, delta)
+        proven = next(one for one in spent if one.accountant == PROVEN)
+        spent = (*spent, replace(proven, accountant="dopamine", epsilon=bound))
     threat = ThreatModel(unit=unit, relation=natural_relation(mechanism))
     document: dict[str, Any] = {
-        "epsilon": spent,
+        "privacy": [shown(asdict(one), unmet=one.unmet) for one in spent],
         "delta": delta,
         "unit": unit.value,
         "relation": threat.relation.value,
         "event": str(accounting.event_of(mechanism)),
         "mechanism": describe(mechanism),
         "executed": executed(mechanism, threat),
-    } | ({} if local is None else _by_observer(local, delta))
-    why = unproved(mechanism)
-    if why is not None:
-        document["unproved"] = dict.fromkeys(("paper", "rdp-without-replacement"), why)
+    } | ({} if local is None else {"honest": local.honest, "reach": local.reach})
     if replicas is not None:
-        document["ensemble_epsilon"] = accounting.ensemble_account(mechanism, delta, replicas)
         document["replicas"] = replicas
     if epsilon is not None:
         document["delta_at_epsilon"] = accounting.account_delta(mechanism, epsilon)
     if json:
         print_json(document)
     else:
-        _show_account(document, epsilon)
+        _show_account(document, spent, epsilon)
 
 
 def _local(given: Given) -> Local:
@@ -116,52 +130,40 @@ def _local(given: Given) -> Local:
     return Local(upload=upload, noise_multiplier=given["noise_multiplier"], honest=given["honest"])
 
 
-def _by_observer(mechanism: Local, delta: float) -> dict[str, Any]:
-    """ε of one user towards the server and of the sum alone, and what leaving room for noise costs."""
-    from fedproof.accounting.epsilon import replaced_epsilon, sum_epsilon
+def _show_account(document: dict[str, Any], spent: "Sequence[Spent]", epsilon: float | None) -> None:
+    from fedproof.accounting.spent import PROVEN, Covers
+    from fedproof.report.words import amount, equation, of_whom, scientific_up, why_not
 
-    return {
-        "epsilon_if_replaced": replaced_epsilon(mechanism, delta),
-        "epsilon_of_sum": sum_epsilon(mechanism, delta),
-        "honest": mechanism.honest,
-        "reach": mechanism.reach,
-    }
-
-
-def _show_account(document: dict[str, Any], epsilon: float | None) -> None:
-    from fedproof.report.words import rounded_up, scientific_up
-
-    unit = document["unit"]
+    whole, first = document.get("replicas"), spent[0]
+    of_one = [one for one in spent if one.covers is first.covers and one.relation is first.relation]
     say(f"taken to be executed: {document['executed']}")
     print_table(
-        f"ε of one {unit} at δ = {document['delta']:g}",
+        f"ε of one {first.unit} at δ = {first.delta:g}",
         ("accountant", "ε"),
-        [(_NAMES[name], rounded_up(value)) for name, value in document["epsilon"].items()],
+        [(_NAMES[one.accountant], amount(one, 4)) for one in of_one],
     )
-    changed = LEFT_OUT if "honest" in document else changed_in_words(document["relation"])
-    say(f"for one {unit} {changed}: {document['event']}")
-    if "unproved" in document:
-        names, why = " and ".join(document["unproved"]), document["unproved"]["paper"]
-        say(f"{names} are as published, and no bounds here: {why}")
-    doubt_delta(document["delta"])
+    say(f"for {of_whom(first)}: {document['event']}")
+    say(*why_not(of_one))
+    doubt_delta(first.delta)
     if epsilon is not None:
         found = document["delta_at_epsilon"].items()
         told = ", ".join(f"{scientific_up(value)} ({name})" for name, value in found)
         say(f"δ at ε = {epsilon:g}: {told}")
     if "honest" in document:
-        sums = document["epsilon_of_sum"]
+        replaced = next(one for one in spent if one.covers is first.covers and one.relation == "replace")
+        alone, other = (one for one in spent if one.covers is Covers.SUM)
+        sums = f"{equation(alone, 4)}, {amount(other, 4)} for {of_whom(other)}"
         say(
-            f"that is towards the server, {rounded_up(document['epsilon_if_replaced'])} (pld) for one {unit} "
-            f"replaced; of the sum alone, if {document['honest']} users add their noise: "
-            f"ε = {rounded_up(sums['join'])}, {rounded_up(sums['replace'])} for one {unit} replaced",
+            f"that is towards the server, {amount(replaced, 4)} (pld) for {of_whom(replaced)}; of the sum "
+            f"alone, if {document['honest']} users add their noise: {sums}",
             f"one poisoned user weighs up to {scientific_up(document['reach'], 4)} times what an honest one "
             "says: the server must leave room for noise",
         )
-    if "replicas" in document:
-        cost = document["ensemble_epsilon"]
+    together = {one.accountant: one for one in spent if one.covers is Covers.ENSEMBLE}
+    if whole is not None and together:
         say(
-            f"all {document['replicas']} models together: ε = {rounded_up(cost['pld'])} by composition "
-            f"(pld), {rounded_up(cost['paper'])} as a product (paper)"
+            f"all {whole} models together: {equation(together[PROVEN], 4)} by composition (pld), "
+            f"{amount(together['paper'], 4)} as a product (paper)"
         )
 
 
@@ -174,8 +176,9 @@ def ledger(
 ) -> None:
     """What everything that was trained on one set of users costs them together."""
     from fedproof.accounting.ledger import UserLedger, ledger_path, load_user_ledger
+    from fedproof.accounting.spent import spent_in_all
     from fedproof.folder import FILTER
-    from fedproof.report.words import rounded_up
+    from fedproof.report.words import amount, equation, of_whom
 
     path = ledger_path(name)
     if not path.exists():
@@ -196,8 +199,8 @@ def ledger(
             }
             for entry, alone in rows
         ]
-        whole = {"epsilon": total.epsilon, "relation": total.relation.value, "unit": total.unit.value}
-        print_json({"ledger": str(path), "delta": delta} | whole | {"entries": entries})
+        found_in_all = {"epsilon": total.epsilon, "relation": total.relation.value, "unit": total.unit.value}
+        print_json({"ledger": str(path), "delta": delta} | found_in_all | {"entries": entries})
         return
     print_table(
         f"{path}, δ = {delta:g}",
@@ -206,15 +209,15 @@ def ledger(
             (
                 entry.run,
                 entry.when[:16],
-                rounded_up(alone.epsilon, 3),
-                f"{alone.unit} {changed_in_words(alone.relation)}",
+                amount(spent_in_all(alone)),
+                of_whom(spent_in_all(alone)).removeprefix("one "),
             )
             for entry, alone in rows
         ],
     )
+    whole = spent_in_all(total)
     say(
-        f"all {total.entries} together: ε = {rounded_up(total.epsilon, 3)} at δ = {delta:g}, for one "
-        f"{total.unit} {changed_in_words(total.relation)}",
+        f"all {total.entries} together: {equation(whole)} at δ = {delta:g}, for {of_whom(whole)}",
         " ".join(FILTER.split()),
     )
 
@@ -227,25 +230,28 @@ def site(
     json: Json = False,
 ) -> None:
     """What a site has spent, and how many updates are left."""
+    from fedproof.accounting.spent import Covers, find, spent_of_ledger
     from fedproof.integrations import site as own
-    from fedproof.report.words import rounded_up
+    from fedproof.report.words import equation
 
     decided = own.load_site(file)
     ledger = own.begin(decided) if begin else own.spent(decided)
+    spent = find(spent_of_ledger(ledger, Unit.USER, Covers.SERVER), Covers.SERVER)
+    assert spent is not None
     found: dict[str, Any] = {
         "ledger": decided.ledger,
         "updates": sum(query.count for query in ledger.queries),
-        "epsilon": ledger.epsilon["pld"],
-        "delta": decided.delta,
+        "epsilon": spent.epsilon,
+        "delta": spent.delta,
         "relation": "replace",
         "max_epsilon": decided.max_epsilon,
         "updates_left": own.affordable(decided, ledger),
     }
     text = (
-        "{updates} updates were sent, over all runs: ε = {epsilon} of {max_epsilon:g} at δ = {delta:g}, for "
+        "{updates} updates were sent, over all runs: {cost} of {max_epsilon:g} at δ = {delta:g}, for "
         "the site's data replaced by any other; {updates_left} more can be sent ({ledger})"
     )
-    answer(found, text.format(**found | {"epsilon": rounded_up(found["epsilon"])}), json=json)
+    answer(found, text.format(cost=equation(spent, 4), **found), json=json)
 
 
 @unfolded
@@ -305,18 +311,18 @@ def verify(
     told = "; ".join(f"not verified {how}: {', '.join(items)}" for how, items in kinds if items)
     believed += given
     but = f"{';' if differences else ' but these,'} {told}"
-    reasons = document["reasons"] if isinstance(document["reasons"], list) else []  # a file may hold anything
-    heuristic = ["it is heuristic, not a proof, because:", *(f"  - {one}" for one in reasons)]
+    unmet = certificate_of(document).unmet if not differences else ()  # else a file may hold anything
+    heuristic = ["it is heuristic, not a proof, because:", *(f"  - {one}" for one in sentences(unmet))]
     answer(
         {
             "valid": not differences,
             "differences": list(differences),
             "unverified": list(believed),
-            "reasons": reasons,
+            "unmet": [one.shown() for one in unmet],
         },
         f"{certificate}: {holds}{but if believed else ''}",
         *(f"  - {difference}" for difference in differences),
-        *(heuristic if reasons else ()),
+        *(heuristic if unmet else ()),
         json=json,
     )
     if differences:

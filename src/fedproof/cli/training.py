@@ -9,6 +9,7 @@ import numpy as np
 import typer
 
 from fedproof import check
+from fedproof.accounting.spent import PROVEN, Covers
 from fedproof.cli.common import (
     Json,
     answer,
@@ -30,7 +31,7 @@ from fedproof.config import Config, load_config, parse_config, validated
 from fedproof.files import read_text, replace_file
 from fedproof.folder import NOTICE, OBSERVED, read_config
 from fedproof.summary import RunSummary
-from fedproof.threat import Relation, changed_in_words
+from fedproof.threat import Relation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -153,7 +154,7 @@ def show(summary: RunSummary, out: Path, curves: "tuple[Curve, ...] | None" = No
     """A run for people."""
     from fedproof.report.run_data import read_run
     from fedproof.report.sections import advice, needs_advice
-    from fedproof.report.words import at_once, headline
+    from fedproof.report.words import at_once, headline, of_whom, why_not
 
     what = "released model" if summary.released else "ensemble"
     most = read_config(out).certificate.max_size
@@ -172,13 +173,12 @@ def show(summary: RunSummary, out: Path, curves: "tuple[Curve, ...] | None" = No
     print_table(title, ("", ""), rows)
     say(headline(summary), *at_once(summary))
     say_where_it_ended(size.max if size else None, most, "certificate.max_size")
-    say_soundness(summary.sound, summary.reasons)
-    doubt_delta(summary.delta if summary.epsilon else None)
-    if summary.epsilon_relation is not None and summary.epsilon_if_replaced is None:
-        unit = summary.threat.unit if summary.threat else "unit"
-        say(f"every ε is for one {unit} {changed_in_words(summary.epsilon_relation)}")
-    if summary.epsilon_unproved is not None:
-        say(f"the paper's ε is as published, and no bound here: {summary.epsilon_unproved}")
+    say_soundness(summary.unmet)
+    if summary.one is not None:
+        doubt_delta(summary.one.delta)
+        if summary.one.covers is Covers.MODEL:
+            say(f"every ε is for {of_whom(summary.one)}")
+    say(*why_not(summary.privacy))
     limits = advice(read_run(out, pictures=False, curves=curves)) if needs_advice(summary) else ()
     if limits:
         say("why so little is certified, and what to try:", *(f"  - {sentence}" for sentence in limits))
@@ -202,27 +202,31 @@ def _say_observed(path: Path) -> None:
     )
 
 
-_SEEN = {"release": "of the release", "server": "towards the server", "sum": "of the sum alone"}
+_COVERED = {
+    Covers.MODEL: "of one model",
+    Covers.ENSEMBLE: "of the whole ensemble",
+    Covers.RELEASE: "of the release",
+    Covers.SERVER: "towards the server",
+    Covers.SUM: "of the sum alone",
+}
 
 
 def _epsilons(summary: RunSummary) -> list[tuple[str, str]]:
-    """ε of one model and of all; of one release, for both relations."""
-    from fedproof.report.words import released_epsilons, rounded_up
+    """ε of one model and of all, by accountant; of one release, for both relations."""
+    from fedproof.report.words import amount, of_whom
 
-    cost = summary.ensemble_epsilon
-    if cost is None or summary.epsilon is None:
+    if not summary.privacy:
         return [(f"ε of the {'release' if summary.released else 'whole ensemble (pld)'}", "none: no noise")]
-    if summary.epsilon_if_replaced is not None:
-        unit = summary.threat.unit if summary.threat else "unit"
-        return [
-            (f"ε {_SEEN[seen]}, one {unit} {moved}, δ = {summary.delta:g}", rounded_up(value, 3))
-            for seen, moved, value in released_epsilons(summary)
-        ]
-    each = [
-        (f"ε of one model ({name}), δ = {summary.delta:g}", rounded_up(value, 3))
-        for name, value in summary.epsilon.items()
-    ]
-    return [*each, ("ε of the whole ensemble (pld)", rounded_up(cost["pld"], 3))]
+    rows = []
+    for one in summary.privacy:
+        told = f"ε {_COVERED[one.covers]}"
+        if one.covers is Covers.MODEL:
+            rows.append((f"{told} ({one.accountant}), δ = {one.delta:g}", amount(one)))
+        elif one.covers is Covers.ENSEMBLE and one.accountant == PROVEN:
+            rows.append((f"{told} ({one.accountant})", amount(one)))
+        elif one.accountant == PROVEN:
+            rows.append((f"{told}, {of_whom(one)}, δ = {one.delta:g}", amount(one)))
+    return rows
 
 
 def pretrain(
@@ -299,8 +303,8 @@ def predict(
                 "certified_size": size,
                 "threat": {"unit": certificate.threat.unit, "relation": certificate.threat.relation},
                 "failure_probability": certificate.failure_probability,
-                "reasons": list(certificate.reasons),
-                "assumptions": list(certificate.assumptions),
+                "unmet": [one.shown() for one in certificate.unmet],
+                "assumptions": [one.shown() for one in certificate.assumptions],
                 "remarks": list(remarks),
                 "sound": certificate.sound,
             }
@@ -311,7 +315,7 @@ def predict(
         for index, (label, certified) in enumerate(zip(prediction, size, strict=True))
     ]
     print_table(f"{len(rows)} inputs", ("input", "label", "certified size"), rows)
-    say_soundness(certificate.sound, certificate.reasons)
+    say_soundness(certificate.unmet)
     say(_what_sizes_are(certificate), *remarks)
     if not certificate.settings.certain:
         say("sizes are for inputs that nobody chose after seeing the models, or what they score")

@@ -9,12 +9,13 @@ from fedproof import check, exact
 from fedproof.aggregation import Aggregation, mean
 from fedproof.aggregation.rule import rule_of
 from fedproof.federation import Federation
-from fedproof.mechanisms import Caveat, LocalTraining, Mechanism, Releases
+from fedproof.mechanisms import LocalTraining, Mechanism, Releases
 from fedproof.models import Model, as_model
 from fedproof.models.averaged import Averaged
 from fedproof.models.networks import is_linear
 from fedproof.rounds import Tampering
 from fedproof.rounds.randomness import initial_seed
+from fedproof.statements import Statement
 from fedproof.threat import Relation, Unit
 
 
@@ -150,27 +151,7 @@ def _check_solver(task: Task) -> None:
         )
 
 
-_UNSETTLED = Caveat(
-    code="unsettled",
-    sentence=(
-        "who takes part, or who holds what, was settled with a look at all data: one unit that is poisoned "
-        "may change it for others"
-    ),
-    remedy="Choose classes and users beforehand, and load what is left, as a Federation or a LEAF folder.",
-)
-
-
-_LEFT_OUT = Caveat(
-    code="chance-by-size",
-    sentence=(
-        "the chance of an instance to enter a batch follows from how many instances users hold, and one "
-        "whose label no test input has does not count: it changes the chances of others"
-    ),
-    remedy="Declare mechanism.batch_probability.",
-)
-
-
-def caveats_of(task: Task, relation: Relation) -> tuple[Caveat, ...]:
+def unmet_by(task: Task, relation: Relation) -> tuple[Statement, ...]:
     """Why this training proves nothing about units that join or leave, or about those that are replaced.
 
     The description of a mechanism says what rates and noise are. Whether they, and everybody's random
@@ -178,23 +159,17 @@ def caveats_of(task: Task, relation: Relation) -> tuple[Caveat, ...]:
     """
     found, federation, unit = [], task.federation, task.mechanism.unit
     if (unit, relation) in federation.unsettled:
-        found.append(_UNSETTLED)
+        found.append(Statement.of("unsettled"))
     if relation is not Relation.JOIN:
-        return (*found, *[_LEFT_OUT] * (federation.tested_only and task.mechanism.by_size))
+        if federation.tested_only and task.mechanism.by_size:
+            found.append(Statement.of("chance-by-label"))
+        return tuple(found)
     ids = federation.user_ids if unit is Unit.USER else federation.instance_ids
     if ids is None or (unit is Unit.INSTANCE and federation.left_out):
-        places = (
-            f"{unit}s have no identities, only places in the data, which change when somebody joins or leaves"
-        )
-        cure = f"Give the federation {unit}_ids, or certify against {unit}s that are replaced."
-        found.append(Caveat(code="identities", sentence=f"{places}: give them identities", remedy=cure))
+        found.append(Statement.of("identities", unit=unit))
     declared = task.mechanism.declared_population(task.units.num_users)
     if task.mechanism.noise_multiplier and task.mechanism.divides and declared is None:
-        divided = (
-            "sums are divided by a number that follows from how many are there, which whoever joins changes"
-        )
-        cure = "Declare mechanism.population, the most there may be."
-        found.append(Caveat(code="population", sentence=f"{divided}: declare a population", remedy=cure))
+        found.append(Statement.of("population"))
     return tuple(found)
 
 

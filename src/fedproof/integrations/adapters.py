@@ -11,6 +11,7 @@ from dp_accounting import DpEvent
 
 from fedproof import check
 from fedproof.mechanisms import Poisson, Queries, Query
+from fedproof.statements import Statement
 from fedproof.threat import Unit
 
 
@@ -38,8 +39,8 @@ def opacus_event(history: Iterable[tuple[float, float, int]]) -> DpEvent:
 
 PFL_SAMPLERS = {
     "poisson": (),  # brought by the user: pfl has none
-    "random": ("pfl's sampler draws a cohort with replacement, but Poisson sampling is accounted",),
-    "minimize_reuse": ("pfl's sampler takes users in a fixed order, but Poisson sampling is accounted",),
+    "random": (Statement.of("drawn-with-replacement"),),
+    "minimize_reuse": (Statement.of("drawn-in-order"),),
 }
 
 
@@ -53,14 +54,14 @@ def pfl_mechanism(
 ) -> Queries:
     """The mechanism of a pfl simulation, from the numbers of its privacy accountant and its user sampler.
 
-    pfl accounts Poisson sampling. Its own samplers do something else, which the reasons of the result say and
+    pfl accounts Poisson sampling. Its own samplers do something else, which the doubts of the result say and
     a certificate keeps. With a `noise_scale` below one, pfl adds less noise than it accounts, to imitate a
     larger cohort; the result has the noise that was added.
 
     Assumes: users are weighted equally.
 
-    >>> pfl_mechanism(noise_parameter=2.0, num_compositions=5, sampling_probability=0.1).reasons
-    ("pfl's sampler draws a cohort with replacement, but Poisson sampling is accounted",)
+    >>> pfl_mechanism(noise_parameter=2.0, num_compositions=5, sampling_probability=0.1).doubts[0].sentence
+    "pfl's sampler draws a cohort with replacement, but Poisson sampling is accounted"
     """
     check.positive(noise_parameter=noise_parameter)
     check.probability(noise_scale=noise_scale)
@@ -71,4 +72,4 @@ def pfl_mechanism(
         sampling=Poisson(probability=sampling_probability),
         count=num_compositions,
     )
-    return Queries(queries=(query,), unit=Unit.USER, reasons=PFL_SAMPLERS[sampler])
+    return Queries(queries=(query,), unit=Unit.USER, doubts=PFL_SAMPLERS[sampler])

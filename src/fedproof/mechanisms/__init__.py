@@ -1,6 +1,5 @@
 """What is executed: frozen descriptions, torch-free; each answers for itself (`contract`)."""
 
-from fedproof.mechanisms.caveats import Caveat
 from fedproof.mechanisms.clipping import Clipping, Flat, Median, PerLayer, PerLayerMedian, Quantile
 from fedproof.mechanisms.cohort_once import Bagging, CohortOnce
 from fedproof.mechanisms.contract import Mechanism, Query, Releases, is_certified, is_private
@@ -22,7 +21,7 @@ from fedproof.mechanisms.sampling import (
 from fedproof.mechanisms.user_fedavg import FedAvg, UserFedAvg
 
 __all__ = [
-    "AnySampling", "Bagging", "Caveat", "Clipping", "CohortOnce", "Everyone", "FedAvg", "FixedSize",
+    "AnySampling", "Bagging", "Clipping", "CohortOnce", "Everyone", "FedAvg", "FixedSize",
     "Flat", "Groups", "InstanceFedAvg", "InstanceFedSGD", "Local", "LocalTraining", "Mechanism", "Median",
     "NoisyPartition", "OneRound", "Partition", "PerLayer", "PerLayerMedian", "Poisson", "Quantile",
     "Queries", "Query", "Releases", "Sampling", "SamplingKind", "Smoothed", "UploadedOnce", "UserFedAvg",

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from fedproof import check
 from fedproof.arrays import Floats
-from fedproof.mechanisms.caveats import Caveat
+from fedproof.statements import Statement
 
 
 class Bounding:
@@ -14,7 +14,7 @@ class Bounding:
 
     kind: ClassVar[str]  # its name in files
     from_cohort: ClassVar[bool] = False  # whether the clip norm is taken from what the cohort hands in
-    caveats: ClassVar[tuple[Caveat, ...]] = ()  # why a guarantee would only be heuristic
+    unmet: ClassVar[tuple[Statement, ...]] = ()  # conditions that it does not meet
     words: str  # how updates are clipped, for a reader
     num_layers: int | None = None  # each bounded by itself; None: an update is bounded as a whole
     # Standard deviation of the noise on the sum of bits that the clip norm follows, which is a second query
@@ -53,14 +53,7 @@ class PerLayer(Bounding):
         return f"each of the {self.num_layers} layers of an update is clipped to norm S by itself"
 
 
-_FROM_DATA = Caveat(
-    code="clip-norm",
-    sentence="the clip norm is the median of the cohort's norms: it depends on the data without noise",
-    remedy=(
-        'Set mechanism.clip = "quantile" (follows the median with noise, sound) or "flat" with a '
-        "mechanism.clip_norm chosen without looking at the data."
-    ),
-)
+_FROM_DATA = (Statement.of("clip-norm"),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +62,7 @@ class Median(Bounding):
 
     kind: ClassVar[str] = "median"
     from_cohort: ClassVar[bool] = True
-    caveats: ClassVar[tuple[Caveat, ...]] = (_FROM_DATA,)
+    unmet: ClassVar[tuple[Statement, ...]] = _FROM_DATA
     words = "each update is clipped as a whole to S, the median norm of its cohort"
 
 
@@ -80,7 +73,7 @@ class PerLayerMedian(Bounding):
     num_layers: int = field()  # no default, other than above
     kind: ClassVar[str] = "per-layer-median"
     from_cohort: ClassVar[bool] = True
-    caveats: ClassVar[tuple[Caveat, ...]] = (_FROM_DATA,)
+    unmet: ClassVar[tuple[Statement, ...]] = _FROM_DATA
 
     @property
     def words(self) -> str:  # type: ignore[override]

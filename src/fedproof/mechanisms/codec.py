@@ -21,6 +21,7 @@ from fedproof.mechanisms.queries import Queries
 from fedproof.mechanisms.sampling import Everyone, FixedSize, Poisson
 from fedproof.mechanisms.uploads import UPLOADS
 from fedproof.mechanisms.user_fedavg import FedAvg, UserFedAvg
+from fedproof.statements import Statement
 from fedproof.threat import ThreatModel
 
 Kind = TypeVar("Kind", bound=type)
@@ -56,6 +57,8 @@ def describe(value: Any) -> Any:
     >>> describe(UserFedAvg(rounds=3, noise_multiplier=1.8, sampling=Poisson(probability=0.1)))["sampling"]
     {'kind': 'poisson', 'probability': 0.1}
     """
+    if isinstance(value, Statement):
+        return value.document()
     if is_dataclass(value) and not isinstance(value, type):
         name = getattr(type(value), "kind", None)
         if name is None or KINDS.get(name) is not type(value):
@@ -78,6 +81,8 @@ def restore(document: Any, *, name: str) -> Any:
         return tuple(restore(part, name=name) for part in document)
     if not isinstance(document, Mapping):
         return document
+    if "code" in document:
+        return _statement(document, name)
     kind = document.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"{name}.kind = {kind!r} must be one of {', '.join(KINDS)}")
@@ -95,6 +100,15 @@ def restore(document: Any, *, name: str) -> Any:
         return cls(**parts)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"{name} of kind {kind}: {error}") from error
+
+
+def _statement(document: Mapping[str, Any], name: str) -> Statement:
+    if set(document) != {"code", "arguments"}:
+        raise ValueError(f"{name} holds a statement with missing or unknown fields: {', '.join(document)}")
+    try:
+        return Statement(**document)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 _PLAIN: dict[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,)}  # bool is none of them

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedproof.mechanisms.caveats import Caveat, rule_caveats
 from fedproof.mechanisms.contract import (
     SOLVER_OPTIONS,
     Members,
@@ -12,8 +11,10 @@ from fedproof.mechanisms.contract import (
     check_drawn_unit,
     check_pooled_noise,
     noisy_sum_in_words,
+    unmet_by_rule,
 )
 from fedproof.mechanisms.sampling import FixedSize, Poisson
+from fedproof.statements import Statement
 from fedproof.threat import Relation, Unit
 
 
@@ -60,12 +61,9 @@ class Bagging(Members):
         return (Query(noise_multiplier=0.0, sampling=self.sampling, count=1),)
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        drawn, others = "instances were", "no other was trained on"
-        if self.unit is Unit.USER:
-            drawn, others = "cohort was", "nobody else took part"
-        alone = f"each replica's {drawn} drawn at random and {others}; no privacy is claimed"
-        return super().assumptions[0], alone
+    def assumptions(self) -> tuple[Statement, ...]:
+        alone = "cohort-alone" if self.unit is Unit.USER else "instances-alone"
+        return super().assumptions[0], Statement.of(alone)
 
     def in_words(self) -> tuple[str, ...]:
         return (*super().in_words(), "only who was drawn is trained on, and no noise is added")
@@ -126,9 +124,9 @@ class CohortOnce(Members):
         together = self.noise_multiplier / math.sqrt(self.rounds)
         return (Query(noise_multiplier=together, sampling=self.sampling, count=1),)
 
-    def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
+    def unmet(self, relation: Relation) -> tuple[Statement, ...]:
         """A rule other than the mean may be used."""
-        return rule_caveats(self.rule)
+        return unmet_by_rule(self.rule)
 
     def in_words(self) -> tuple[str, ...]:
         return (*super().in_words(), *noisy_sum_in_words(self))

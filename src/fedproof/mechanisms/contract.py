@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from fedproof import check
 from fedproof.arrays import Integers
-from fedproof.mechanisms.caveats import Caveat, sentences
 from fedproof.mechanisms.clipping import Clipping, Flat
 from fedproof.mechanisms.sampling import AnySampling, Everyone, FixedSize, Sampling, digits
+from fedproof.statements import Statement
 from fedproof.threat import Relation, Unit, as_unit
 
 
@@ -53,9 +53,7 @@ class Query:
         check.plain(self)
 
 
-_EXECUTED = "training was executed exactly as the mechanism is described here"
 DIVIDED = "the noisy sum is divided by a number fixed beforehand"
-_DIVISOR = "sums over a cohort are divided by a number fixed beforehand, whoever is drawn or joins"
 
 
 STEP_OPTIONS = frozenset(
@@ -153,19 +151,14 @@ class Mechanism:
         """What an observer of a released sum alone sees, and the chance of other things; None: `queries`."""
         return None
 
-    def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
-        """Why the guarantee would only be heuristic under one relation; empty if it is sound."""
+    def unmet(self, relation: Relation) -> tuple[Statement, ...]:
+        """The conditions that a guarantee under this relation does not meet; empty if it is sound."""
         return ()
 
     @property
-    def reasons(self) -> tuple[str, ...]:
-        """Why the guarantee would only be heuristic whatever the relation, in sentences."""
-        return sentences(self.caveats(Relation.REPLACE))
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of the training, in sentences."""
-        return (_EXECUTED, _DIVISOR)
+    def assumptions(self) -> tuple[Statement, ...]:
+        """What is taken for granted of the training."""
+        return Statement.of("executed"), Statement.of("divisor")
 
     def in_words(self) -> tuple[str, ...]:
         """What is executed, in phrases that a reader can hold beside the code of a training."""
@@ -258,6 +251,11 @@ def noisy_sum_in_words(mechanism: Mechanism) -> tuple[str, ...]:
     clipped = mechanism.clipping.words if whole else "the gradient of each instance is clipped to norm S"
     noise, what = noise_in_words(mechanism.noise_multiplier), "updates" if whole else "gradients"
     return clipped, f"{noise} is added to the SUM of the clipped {what}", DIVIDED
+
+
+def unmet_by_rule(rule: str) -> tuple[Statement, ...]:
+    """A rule other than the mean voids the sensitivity that the noise was made for."""
+    return () if rule == "mean" else (Statement.of("rule", rule=rule),)
 
 
 def is_private(mechanism: Mechanism) -> bool:

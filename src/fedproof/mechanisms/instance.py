@@ -8,20 +8,12 @@ import numpy as np
 
 from fedproof import check
 from fedproof.arrays import Floats, Integers
-from fedproof.mechanisms.caveats import Caveat
 from fedproof.mechanisms.contract import DIVIDED, Mechanism, Query, counted, noise_in_words
 from fedproof.mechanisms.sampling import Everyone, FixedSize, Poisson, Sampling, digits
+from fedproof.statements import Statement
 from fedproof.threat import Relation, Unit
 
 DP_SGD_OPTIONS = frozenset(("batch_size", "learning_rate", "momentum", "weight_decay"))
-_BY_SIZE = Caveat(
-    code="chance-by-size",
-    sentence=(
-        "the chance of an instance to enter a batch follows from how many instances users hold: one that "
-        "joins changes the chances of others"
-    ),
-    remedy="Declare mechanism.batch_probability, or certify against instances that are replaced.",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,19 +65,10 @@ class InstanceFedSGD(Mechanism):
             ),
         )
 
-    def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
+    def unmet(self, relation: Relation) -> tuple[Statement, ...]:
         """A rule other than the sum may be used, and chances may follow from sizes."""
-        found = [_BY_SIZE] * (self.by_size and relation is Relation.JOIN)
-        if self.rule == "mean":
-            return tuple(found)
-        noise = Caveat(
-            code="noise-of-the-sum",
-            sentence=(
-                f"the noise of all users adds up in a sum only, which the rule {self.rule} does not compute"
-            ),
-            remedy='Set aggregation.rule = "mean": the certificate itself withstands poisoning.',
-        )
-        return (noise, *found)
+        noise = [] if self.rule == "mean" else [Statement.of("noise-of-the-sum", rule=self.rule)]
+        return (*noise, *_unmet_by_size(self, relation))
 
     def in_words(self) -> tuple[str, ...]:
         noise, cohort = noise_in_words(self.noise_multiplier), self.sampling.cohort
@@ -101,13 +84,6 @@ class InstanceFedSGD(Mechanism):
     def batch_probabilities(self, sizes: Integers, batch_size: int) -> Floats:
         """Chance `(users,)` that an instance enters a batch: for all the declared one."""
         return np.full(len(sizes), self.batch_probability)
-
-
-_SHUFFLED = Caveat(
-    code="shuffled-batches",
-    sentence="batches are parts of shuffled passes, but are accounted as if they were Poisson samples",
-    remedy="Set mechanism.shuffled = false: batches are then drawn as they are accounted.",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,10 +138,10 @@ class InstanceFedAvg(Mechanism):
             ),
         )
 
-    def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
+    def unmet(self, relation: Relation) -> tuple[Statement, ...]:
         """Batches may be shuffled, and chances may follow from sizes."""
-        by_size = self.by_size and relation is Relation.JOIN
-        return (*[_SHUFFLED] * self.shuffled, *[_BY_SIZE] * by_size)
+        shuffled = [Statement.of("shuffled-batches")] if self.shuffled else []
+        return (*shuffled, *_unmet_by_size(self, relation))
 
     def in_words(self) -> tuple[str, ...]:
         steps = counted(self.local_steps, "step")
@@ -196,3 +172,9 @@ class InstanceFedAvg(Mechanism):
                 f"smallest user = {batch_size}/{sizes.min()} = {chances.max():.6g}: it is what is accounted"
             )
         return chances
+
+
+def _unmet_by_size(mechanism: Mechanism, relation: Relation) -> tuple[Statement, ...]:
+    """Where chances follow from sizes, whoever joins changes the chances of others."""
+    joins = mechanism.by_size and relation is Relation.JOIN
+    return (Statement.of("chance-by-size"),) if joins else ()

@@ -11,6 +11,7 @@ from fedproof.arrays import Integers
 from fedproof.mechanisms.contract import Query, noise_in_words
 from fedproof.mechanisms.one_round import UploadedOnce
 from fedproof.mechanisms.uploads import Anchors, Ball, Rows, Sent, on_grid, shortened
+from fedproof.statements import Statement
 from fedproof.threat import Relation
 
 RARE = 1e-9
@@ -129,18 +130,14 @@ class Local(UploadedOnce):
         return Query(noise_multiplier=noise, sampling=own.sampling, count=1), self.honest * RARE
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[Statement, ...]:
         return (
-            f"every user was counted once, and what it sent was put inside the set '{self.upload.kind}', "
-            f"{self.reach:.6g} times as large as that of honest users before their noise",
-            "what an honest user sent depends on its own data and its own noise alone; poisoned users may "
-            "leave theirs out",
-            "encoder, public data, set and noise level were chosen without the users' data",
-            "the sum is exact, and no noise is added to it",
-            f"for the ε of the sum alone: {self.honest} users or more added their noise, and what others "
-            "sent does not depend on it",
-            "the statement is about this release: had the poisoned users sent anything else, and all else "
-            "been the same, the noise of honest users included; fresh noise may give another label",
+            Statement.of("counted-once-with-room", upload=self.upload.kind, times=float(self.reach)),
+            Statement.of("honest-with-noise"),
+            Statement.of("chosen-without-data"),
+            Statement.of("sum-without-noise"),
+            Statement.of("noise-of-honest", honest=self.honest),
+            Statement.of("this-release-of-users"),
         )
 
     def in_words(self) -> tuple[str, ...]:

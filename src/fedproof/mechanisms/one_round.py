@@ -9,6 +9,7 @@ from fedproof.arrays import Integers
 from fedproof.mechanisms.contract import DIVIDED, SOLVER_OPTIONS, Mechanism, Query, Releases, noise_in_words
 from fedproof.mechanisms.sampling import Everyone
 from fedproof.mechanisms.uploads import UPLOADS, AnyUpload, Sent, on_grid
+from fedproof.statements import Statement
 from fedproof.threat import Unit
 
 _SILENT = "OneRound without noise has no privacy guarantee; its certificate is exact all the same"
@@ -132,15 +133,14 @@ class OneRound(UploadedOnce):
         return "" if self.noise_multiplier else _SILENT
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[Statement, ...]:
         unit = self.unit
         return (
-            f"every {unit} was counted once, and what it sent was put inside the set '{self.upload.kind}'",
-            f"what an honest {unit} sent depends on its own data alone",
-            "encoder, public data, set and noise level were chosen without the users' data",
-            "the sum is exact; noise was drawn once, whoever takes part, and used for nothing else",
-            f"the statement is about this release: had the poisoned {unit}s sent anything else, and all else "
-            "been the same, the noise included; fresh noise may give another label",
+            Statement.of("counted-once", unit=unit, upload=self.upload.kind),
+            Statement.of("honest-alone", unit=unit),
+            Statement.of("chosen-without-data"),
+            Statement.of("sum-exact"),
+            Statement.of("this-release", unit=unit),
         )
 
     def in_words(self) -> tuple[str, ...]:
@@ -206,14 +206,9 @@ class Smoothed(Mechanism):
         return (Query(noise_multiplier=self.smoothing, sampling=Everyone(), count=1),)
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        return (
-            *super().assumptions,
-            "what an honest user sent depends on its own data alone, and holds all that the model reads",
-            "the noise of the release was drawn once, whoever takes part, and used for nothing else",
-            "the statement is about this release: had the poisoned users sent anything else, and all else "
-            "been the same, its noise included; fresh noise in the release may give another label",
-        )
+    def assumptions(self) -> tuple[Statement, ...]:
+        own = ("honest-whole", "noise-of-release", "this-release-smoothed")
+        return (*super().assumptions, *map(Statement.of, own))
 
     def in_words(self) -> tuple[str, ...]:
         return (

@@ -14,9 +14,8 @@ from fedproof.mechanisms.contract import (
     noisy_sum_in_words,
 )
 from fedproof.mechanisms.sampling import Everyone, Groups
+from fedproof.statements import Statement
 from fedproof.threat import Unit
-
-_OWN = "is its own: no user has two identities, and whoever takes no part has no vote"
 
 
 class Grouped(Members):
@@ -95,12 +94,9 @@ class Partition(Grouped):
         return not self.pooled and not self.apart
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        whose = "depends on no data" if self.groups else _OWN
-        return (
-            "every model was trained on its own group alone, and the same group gives the same model again",
-            f"which group one {self.unit} belongs to {whose}; no privacy is claimed",
-        )
+    def assumptions(self) -> tuple[Statement, ...]:
+        whose = "group-by-identity" if self.groups else "group-of-one"
+        return Statement.of("group-alone"), Statement.of(whose, unit=self.unit)
 
     def in_words(self) -> tuple[str, ...]:
         return (*super().in_words(), "each model is trained on its own group alone, and no noise is added")
@@ -160,12 +156,10 @@ class NoisyPartition(Grouped):
         return self.population
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[Statement, ...]:
         return (
-            "every model was trained on its own group alone, and the same group with the same noise gives "
-            "the same model again; neither the noise nor what sums are divided by depends on who takes part",
-            f"which group one {self.unit} belongs to depends on no data; the statement is about these "
-            "models, the noise in them being what it was",
+            Statement.of("noisy-group-alone"),
+            Statement.of("noisy-group-by-identity", unit=self.unit),
         )
 
     def in_words(self) -> tuple[str, ...]:

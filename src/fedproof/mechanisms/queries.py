@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedproof import check
-from fedproof.mechanisms.caveats import Caveat
 from fedproof.mechanisms.contract import DIVIDED, Mechanism, Query, counted, noise_in_words
+from fedproof.statements import Statement
 from fedproof.threat import Relation, Unit
 
 
@@ -13,30 +13,26 @@ from fedproof.threat import Relation, Unit
 class Queries(Mechanism):
     """A mechanism of which only the Gaussian queries are known, as read from another library's event.
 
-    `reasons` say why these queries do not cover what was executed.
+    `doubts` say why these queries do not cover what was executed.
     """
 
     queries: tuple[Query, ...]
     unit: Unit = Unit.USER
-    reasons: tuple[str, ...] = ()
+    doubts: tuple[Statement, ...] = ()
     kind: ClassVar[str] = "queries"
 
     def __post_init__(self) -> None:
         for query in self.queries:
             check.positive(noise_multiplier=query.noise_multiplier)
 
-    def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
+    def unmet(self, relation: Relation) -> tuple[Statement, ...]:
         """As whoever described the queries says."""
-        return tuple(Caveat(code="stated", sentence=sentence) for sentence in self.reasons)
+        return self.doubts
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[Statement, ...]:
         executed, divided = super().assumptions
-        noise = (
-            "a noise multiplier is the noise's standard deviation over the largest norm of what one "
-            f"{self.unit} adds to a sum"
-        )
-        return executed, noise, divided
+        return executed, Statement.of("noise-multiplier", unit=self.unit), divided
 
     def in_words(self) -> tuple[str, ...]:
         told = [

@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from fedproof.mechanisms.caveats import Caveat, rule_caveats
 from fedproof.mechanisms.clipping import Clipping, Flat
-from fedproof.mechanisms.contract import Mechanism, Query, noisy_sum_in_words
+from fedproof.mechanisms.contract import Mechanism, Query, noisy_sum_in_words, unmet_by_rule
 from fedproof.mechanisms.sampling import Sampling
+from fedproof.statements import Statement
 from fedproof.threat import Relation
 
 
@@ -53,21 +53,12 @@ class UserFedAvg(Mechanism):
         noise = self.effective_noise_multiplier
         return (Query(noise_multiplier=noise, sampling=self.sampling, count=self.rounds),)
 
-    def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
+    def unmet(self, relation: Relation) -> tuple[Statement, ...]:
         """The clip norm may depend on data without noise, and a rule other than the mean be used."""
-        return self.clipping.caveats + rule_caveats(self.rule)
+        return self.clipping.unmet + unmet_by_rule(self.rule)
 
     def in_words(self) -> tuple[str, ...]:
         return (*super().in_words(), *noisy_sum_in_words(self))
-
-
-_NO_NOISE = Caveat(
-    code="no-noise",
-    sentence="no noise is added: there is no guarantee",
-    remedy=(
-        'Set mechanism.kind = "user-fedavg" and mechanism.noise_multiplier: without noise nothing is proved.'
-    ),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +76,9 @@ class FedAvg(Mechanism):
     noise_multiplier = 0.0
     queries = ()
 
-    def caveats(self, relation: Relation) -> tuple[Caveat, ...]:
+    def unmet(self, relation: Relation) -> tuple[Statement, ...]:
         """There is no guarantee at all."""
-        return (_NO_NOISE,)
+        return (Statement.of("no-noise"),)
 
     def in_words(self) -> tuple[str, ...]:
         return (*super().in_words(), "updates are averaged, and no noise is added")

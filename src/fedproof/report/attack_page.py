@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedproof.certificates import Bound, Inefficacy
 from fedproof.certificates.certificate import CostSettings
-from fedproof.certificates.soundness import cost_caveats, executed
+from fedproof.certificates.soundness import executed
 from fedproof.report.chart import Band, Chart, Line, Points, Series, Tone, check_rows, toned
 from fedproof.report.page import (
     Markup,
@@ -22,6 +22,7 @@ from fedproof.report.page import (
 )
 from fedproof.report.svg import figure
 from fedproof.report.words import (
+    NOT_PROVED,
     at_least,
     at_most,
     confidence,
@@ -32,6 +33,7 @@ from fedproof.report.words import (
     plural,
 )
 from fedproof.robustness import AttackRow
+from fedproof.statements import sentences
 
 COLUMNS = {
     "k": "poisoned units",
@@ -61,8 +63,8 @@ def write_attack_page(
     parts = [section(chart.name, chart.title, figure(chart)) for chart in attack_charts(rows, unit=unit)]
     warnings = map(note, saturated(rows, cost_bound) if cost_bound is not None else ())
     parts.append(section("rows", "Attack by attack", *_tables(rows), *warnings, _meanings(unit)))
-    caveats = tuple(dict.fromkeys(caveat for row in rows for caveat in row.caveats))
-    return write_simple_page(path, "Attacks", verdict(rows), *parts, soundness_box(caveats))
+    unmet = tuple(dict.fromkeys(statement for row in rows for statement in row.unmet))
+    return write_simple_page(path, "Attacks", verdict(rows), *parts, soundness_box(unmet))
 
 
 def verdict(rows: Sequence[AttackRow]) -> str:
@@ -121,7 +123,9 @@ def _certified_accuracy(rows: Sequence[AttackRow]) -> Iterator[Series]:
     points = sorted((k, share) for k, share in known.items() if share is not None)
     if points:
         xs, ys = zip(*points, strict=True)
-        yield Line(label="certified, at least", xs=xs, ys=ys, tone=Tone.BLUE, strong=True)
+        proved = all(row.sound for row in rows)
+        label = "certified, at least" if proved else NOT_PROVED
+        yield Line(label=label, xs=xs, ys=ys, tone=Tone.BLUE, strong=True, dashed=not proved)
 
 
 def _cost_bands(rows: Sequence[AttackRow]) -> Iterator[Series]:
@@ -129,11 +133,16 @@ def _cost_bands(rows: Sequence[AttackRow]) -> Iterator[Series]:
     known = [(row, *row.certified_cost) for row in rows if row.certified_cost is not None]
     bounds = {(row.adversaries, low, high) for row, low, high in known}
     if bounds and len({k for k, _, _ in bounds}) == len(bounds):
-        yield _band("certified", bounds, Tone.BLUE)
+        yield _band(_named(rows), bounds, Tone.BLUE)
         return
     for attack, tone in _tones(row for row, _, _ in known):
         own = {(row.adversaries, low, high) for row, low, high in known if row.attack == attack}
-        yield _band(f"{attack}, certified", own, tone)
+        yield _band(f"{attack}, {_named(rows)}", own, tone)
+
+
+def _named(rows: Sequence[AttackRow]) -> str:
+    """What bounds are called: nothing is certified where a condition is not met."""
+    return "certified" if all(row.sound for row in rows) else NOT_PROVED
 
 
 def _band(label: str, bounds: set[tuple[int, float, float]], tone: Tone) -> Band:
@@ -237,10 +246,9 @@ def _soundness(result: Inefficacy) -> Markup:
     source = settings.mechanism or settings.privacy
     assert source is not None, "checked by the settings"
     training = executed(source, settings.threat, replicas=result.num_replicas)
-    caveats = cost_caveats(settings)
-    taken = tag("p", f"Taken to have been executed: {training}.") if caveats else ""
-    granted = details("What is taken for granted", bullets(result.assumptions)) if result.assumptions else ""
-    return soundness_box(caveats, training=training, more=join([taken, granted]))
+    taken = tag("p", f"Taken to have been executed: {training}.") if result.unmet else ""
+    granted = details("What is taken for granted", bullets(sentences(result.assumptions)))
+    return soundness_box(result.unmet, training=training, more=join([taken, granted]))
 
 
 def inefficacy_chart(result: Inefficacy) -> Chart:
@@ -248,6 +256,7 @@ def inefficacy_chart(result: Inefficacy) -> Chart:
     unit, rows = result.settings.threat.unit, zip(result.sizes, result.lower, result.upper, strict=True)
     sizes, lows, highs = zip(*sorted(rows), strict=True)
     clean = [result.cost] * len(sizes)
+    label = f"{result.settings.method}{'' if result.sound else f', {NOT_PROVED}'}"
     return Chart(
         name="inefficacy",
         title="The attacker's expected cost",
@@ -255,7 +264,7 @@ def inefficacy_chart(result: Inefficacy) -> Chart:
         x_label=f"poisoned {unit}s k",
         y_label="attacker's expected cost",
         series=(
-            Band(label=result.settings.method, xs=sizes, ys=lows, highs=highs, tone=Tone.BLUE),
+            Band(label=label, xs=sizes, ys=lows, highs=highs, tone=Tone.BLUE),
             Line(label="without attack", xs=sizes, ys=clean, tone=Tone.INK, dashed=True),
         ),
     )

@@ -5,18 +5,29 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedproof.accounting.ledger import Ledger, load_ledger
+from fedproof.accounting.spent import Covers, Spent, spent_of_ledger, unmet_by_accountant
 from fedproof.certificates import Certificate
-from fedproof.certificates.soundness import executed, unmet
+from fedproof.certificates.soundness import executed
 from fedproof.folder import CERTIFICATE, CONFIG, LABELS, LEDGER, SCORES
-from fedproof.mechanisms import Queries
 from fedproof.report.chart import Chart
 from fedproof.report.page import Markup, join, note, section, soundness_box, tag, write_page
 from fedproof.report.run_data import accuracy_chart, sizes_chart
-from fedproof.report.run_page import accuracy, checks, classes, granted, header, size_tile, sizes, tile
-from fedproof.report.sections import epsilons, moved, published
-from fedproof.report.words import claim, covered, percent, plural, rounded_up
+from fedproof.report.run_page import (
+    accuracy,
+    checks,
+    classes,
+    epsilon_tile,
+    granted,
+    header,
+    size_tile,
+    sizes,
+    tile,
+)
+from fedproof.report.sections import epsilons, void_box
+from fedproof.report.words import claim, covered, of_whom, percent, plural
 from fedproof.serving.beside import check_follows, read_certificate
-from fedproof.threat import changed_in_words
+from fedproof.statements import Statement
+from fedproof.threat import Relation
 
 
 def certificate_in(path: Path) -> Path | None:
@@ -120,12 +131,28 @@ def _tiles(certificate: Certificate) -> Iterator[Markup]:
     if settings.declared is not None:
         told = f"replied, of {settings.asked:,} asked and {settings.declared:,} declared"
         yield tile("replied", "Users", f"{settings.replied:,}", told)
-    known = settings.privacy
-    if known is not None:
-        spent = f"ε = {rounded_up(known.epsilon, 3)}"
-        changed = "" if known.relation is None else f" {changed_in_words(known.relation)}"
-        told = f"one {certificate.threat.unit}{changed}, δ = {known.delta:g}"
-        yield tile("epsilon", "Privacy of one model", spent, told)
+    spent = _known(certificate)
+    if spent is not None:
+        yield epsilon_tile(spent)
+
+
+def _known(certificate: Certificate) -> Spent | None:
+    """The (ε, δ) that the certificate rests on, given or accounted as published; None if on neither."""
+    settings, mechanism = certificate.settings, certificate.mechanism
+    if settings.privacy is None:
+        return None
+    relation, published = settings.privacy.relation, "paper"
+    unmet = () if mechanism is None else mechanism.unmet(relation) + unmet_by_accountant(mechanism, published)
+    told = certificate.unmet_for_privacy(relation)
+    return Spent(
+        epsilon=settings.privacy.epsilon,
+        delta=settings.privacy.delta,
+        relation=relation,
+        unit=settings.threat.unit,
+        covers=Covers.MODEL,
+        accountant="given" if mechanism is None else published,
+        unmet=tuple(dict.fromkeys((*unmet, *told))),
+    )
 
 
 def _soundness(certificate: Certificate) -> Markup:
@@ -135,26 +162,32 @@ def _soundness(certificate: Certificate) -> Markup:
     assert source is not None, "checked by the settings"
     replicas = None if settings.certain else certificate.num_replicas
     training = executed(source, settings.threat, replicas=replicas)
-    caveats = unmet(certificate)
-    taken = tag("p", f"Taken to have been executed: {training}.") if caveats else ""
-    return soundness_box(caveats, training=training, more=join([taken, granted(certificate)]))
+    taken = tag("p", f"Taken to have been executed: {training}.") if certificate.unmet else ""
+    return soundness_box(certificate.unmet, training=training, more=join([taken, granted(certificate)]))
 
 
 def _privacy(ledger: Ledger, certificate: Certificate) -> Markup:
     """ε of one model and of all that were released, or of all that users sent, as the ledger has them."""
-    spent = epsilons(replace(ledger, replicas=1).epsilon, ledger.epsilon, ledger.replicas)
-    mechanism, counted = certificate.mechanism, Queries(queries=ledger.queries)
+    mechanism, threat = certificate.mechanism, certificate.threat
     by_users = mechanism is not None and mechanism.honest is not None
-    told = f"{certificate.threat.unit}{moved(mechanism if by_users else counted)}"
-    about = f"δ = {ledger.delta:g}, for one {told}, as {LEDGER} has it. "
-    about += f"Every ε is rounded up.{published(counted)}"
+
+    def unmet(relation: Relation) -> tuple[Statement, ...]:
+        derived = mechanism.unmet(relation) if mechanism is not None else ()
+        return (*derived, *certificate.unmet_for_privacy(relation))
+
+    def counted(releases: int, covers: Covers) -> tuple[Spent, ...]:
+        return spent_of_ledger(replace(ledger, replicas=releases), threat.unit, covers, unmet)
+
+    one = counted(ledger.replicas if by_users else 1, Covers.SERVER if by_users else Covers.MODEL)
+    whole = counted(ledger.replicas, Covers.ENSEMBLE)
+    about = f"δ = {ledger.delta:g}, for {of_whom(one[0])}, as {LEDGER} has it. Every ε is rounded up."
     if by_users:
-        spent = epsilons(ledger.epsilon, ledger.epsilon, None)
         about += (
             " It is towards the server, which sees what each user sends, and has asked for it "
             f"{'once' if ledger.replicas == 1 else f'{ledger.replicas} times'}."
         )
-    return section("privacy", "Privacy", spent, note(about))
+    shown = epsilons(one, whole, None if by_users else ledger.replicas)
+    return section("privacy", "Privacy", shown, note(about), *void_box(one))
 
 
 def _verification(certificate: Certificate, command: str) -> Markup:

@@ -9,15 +9,21 @@ from fedproof.report.chart import Chart, Line, Mark, Points, Tone, check_rows, t
 from fedproof.report.page import Markup, join, note, section, table, tag, write_simple_page
 from fedproof.report.svg import figure
 from fedproof.report.words import (
+    NOT_PROVED,
+    amount,
     chosen_size,
     data_size,
     duration,
+    equation,
+    of_whom,
     percent,
     percent_down,
     picked,
     plural,
     rounded_up,
+    why_not,
 )
+from fedproof.statements import sentences
 from fedproof.summary import ComparedRun, SweptRun
 from fedproof.threat import changed_in_words
 
@@ -37,10 +43,6 @@ def _cell(row: SweptRun | ComparedRun, size: int, top: SweptRun | ComparedRun | 
     """Certified accuracy of a row at a size, bold if no row has more."""
     text = percent(certified_at(row, size))
     return tag("strong", text) if row is top else text
-
-
-def _epsilon(value: float | None) -> str:
-    return "–" if value is None else rounded_up(value, 3)
 
 
 # --- a sweep ------------------------------------------------------------------------------------------------
@@ -67,12 +69,10 @@ def write_sweep_page(rows: Sequence[SweptRun], path: Path, *, title: str = "Swee
 
 def what_epsilon_is(rows: Sequence[SweptRun]) -> list[str]:
     """Which ε stands in the table, and why it bounds nothing where it does not; nothing without privacy."""
-    private = [row for row in rows if row.epsilon is not None]
+    private = [row.spent for row in rows if row.spent is not None]
     if not private:
         return []
-    why = dict.fromkeys(reason for row in private for reason in row.epsilon_reasons)
-    used = "ε is the paper's, of one model, for one unit added or removed."
-    return [used, *[f"It is no bound of all these runs: {'; '.join(why)}."] * bool(why)]
+    return [f"ε is the paper's, of one model, for {of_whom(private[0])}.", *why_not(private)]
 
 
 def shown_sizes(rows: Sequence[SweptRun]) -> list[int]:
@@ -88,8 +88,8 @@ def _proved(rows: Sequence[SweptRun]) -> Sequence[SweptRun]:
 
 
 def spent(row: SweptRun) -> float:
-    """ε of a run, infinite without privacy."""
-    return math.inf if row.epsilon is None else row.epsilon
+    """ε of a run, infinite without privacy or where none holds."""
+    return row.spent.epsilon if row.spent is not None and row.spent.holds else math.inf
 
 
 def best_run(rows: Sequence[SweptRun], size: int) -> SweptRun | None:
@@ -104,7 +104,7 @@ def best_run(rows: Sequence[SweptRun], size: int) -> SweptRun | None:
 def sweep_chart(rows: Sequence[SweptRun]) -> Chart:
     """Certified accuracy over ε, one curve for each of some sizes, the best ε of each marked."""
     check_rows(rows)
-    private = [row for row in rows if row.epsilon is not None]
+    private = [row for row in _proved(rows) if row.spent is not None and row.spent.holds]
     sizes = shown_sizes(rows)
     if not private:
         return _without_privacy(rows, sizes)
@@ -133,7 +133,7 @@ def sweep_chart(rows: Sequence[SweptRun]) -> Chart:
 
 
 def _without_privacy(rows: Sequence[SweptRun], sizes: Sequence[int]) -> Chart:
-    """Where no run has an ε: certified accuracy over k, one curve for each run."""
+    """Where no run has an ε that holds: certified accuracy over k, one curve for each run."""
     most = range(max(sizes) + 1)
     lines = [
         Line(label=_settings(row), xs=most, ys=[certified_at(row, size) for size in most], tone=tone)
@@ -142,7 +142,7 @@ def _without_privacy(rows: Sequence[SweptRun], sizes: Sequence[int]) -> Chart:
     return Chart(
         name="sweep",
         title="Certified accuracy over k",
-        description=f"One curve for each of {len(rows)} runs; none of them has a finite ε.",
+        description=f"One curve for each of {len(rows)} runs; none of them has an ε that holds.",
         x_label="poisoned units k",
         y_label="certified accuracy (share of the test inputs)",
         series=tuple(lines),
@@ -164,9 +164,10 @@ def _sweep_headline(rows: Sequence[SweptRun], size: int) -> str:
     if top is None:
         return f"None of {runs} certifies anything."
     verb = "are" if top.sound else "would be"
+    private = "" if top.spent is None else f" ({equation(top.spent)})"
     return (
         f"{percent_down(certified_at(top, size))} of the test inputs {verb} certified at k = {size} "
-        f"with {_settings(top)} (ε = {rounded_up(spent(top), 3)}), the best of {runs}."
+        f"with {_settings(top)}{private}, the best of {runs}."
     )
 
 
@@ -175,7 +176,7 @@ def _sweep_table(rows: Sequence[SweptRun], sizes: Sequence[int]) -> Markup:
     cells = [
         [
             *(str(row.values.get(key, "")) for key in keys),
-            rounded_up(spent(row)),
+            amount(row.spent, 4),
             percent(row.accuracy),
             *(_cell(row, size, best_run(rows, size)) for size in sizes),
         ]
@@ -234,7 +235,7 @@ def compare_charts(rows: Sequence[ComparedRun]) -> list[Chart]:
             Chart(
                 name=f"compare-{unit}",
                 title=f"Certified accuracy over poisoned {unit}s",
-                description=f"One curve for each of {len(own)} ways to certify; dashed: the paper's formula.",
+                description=f"One curve for each of {len(own)} ways to certify; dashed: what is not proved.",
                 x_label=f"poisoned {unit}s k",
                 y_label="certified accuracy",
                 series=tuple(_line(row, tone[row.name]) for row in own),
@@ -246,13 +247,14 @@ def compare_charts(rows: Sequence[ComparedRun]) -> list[Chart]:
 
 def _line(row: ComparedRun, tone: Tone) -> Line:
     sizes = sorted(map(int, row.certified_accuracy))
-    private = "" if row.epsilon is None else f", ε = {rounded_up(row.epsilon, 3)}"
+    private = "" if row.one is None else f", {equation(row.one)}"
+    proved = "" if row.sound or row.certificate == "paper" else f", {NOT_PROVED}"
     return Line(
-        label=label_of(row) + private,
+        label=label_of(row) + private + proved,
         xs=sizes,
         ys=[certified_at(row, size) for size in sizes],
         tone=tone,
-        dashed=row.certificate == "paper",
+        dashed=not row.sound,
     )
 
 
@@ -306,7 +308,7 @@ def _table(rows: Sequence[ComparedRun], sizes: Sequence[int]) -> Markup:
         [
             label_of(row),
             row.unit,
-            _epsilon(row.epsilon),
+            amount(row.one),
             percent(row.accuracy),
             *(_cell(row, size, best(rows, row.unit, size)) for size in sizes),
             duration(row.seconds),
@@ -320,19 +322,19 @@ def _table(rows: Sequence[ComparedRun], sizes: Sequence[int]) -> Markup:
 def _published(rows: Sequence[ComparedRun]) -> Markup:
     cells = [(label_of(row), *published(row)) for row in rows]
     remark = note(OTHER_RELATION) if any(row.other_relation for row in rows) else ""
-    return tag("div", table(PUBLISHED, cells), remark)
+    void = why_not([row.published for row in rows if row.published is not None])
+    return tag("div", table(PUBLISHED, cells), remark, *map(note, void))
 
 
 def published(row: ComparedRun) -> tuple[str, ...]:
     """The predictor, ε of everything that is published with its relation, and what one user sends."""
-    relation = "–" if row.epsilon_relation is None else changed_in_words(row.epsilon_relation)
-    replaced = row.published_epsilon if row.epsilon_relation == "replace" else row.epsilon_if_replaced
+    relation = "–" if row.published is None else changed_in_words(row.published.relation)
     sent = "–"
     if row.uploads_per_user is not None and row.bytes_per_user is not None:
         sent = (
             f"{row.uploads_per_user:.3g} × {data_size(row.bytes_per_user / max(row.uploads_per_user, 1e-9))}"
         )
-    return row.predictor or "–", _epsilon(row.published_epsilon), relation, _epsilon(replaced), sent
+    return row.predictor or "–", amount(row.published), relation, amount(row.replaced), sent
 
 
 def _soundness(rows: Sequence[tuple[str, SweptRun | ComparedRun]]) -> Markup:
@@ -340,7 +342,7 @@ def _soundness(rows: Sequence[tuple[str, SweptRun | ComparedRun]]) -> Markup:
     proved = [name for name, row in rows if row.sound]
     first = tag("p", tag("strong", "Proved: "), ", ".join(proved) or "none", ".")
     items = (
-        tag("li", tag("strong", name), ": ", "; ".join(row.reasons), ".")
+        tag("li", tag("strong", name), ": ", "; ".join(sentences(row.unmet)), ".")
         for name, row in rows
         if not row.sound
     )

@@ -14,7 +14,7 @@ from string import Template
 from typing import Any
 
 from fedproof.files import replace_file
-from fedproof.mechanisms import Caveat
+from fedproof.statements import Statement
 
 
 class Markup(str):
@@ -139,28 +139,28 @@ def section(identifier: str, title: str, *children: object) -> Markup:
 
 
 def soundness_box(
-    caveats: Sequence[Caveat | str], *, certified: bool = True, training: str | None = None, more: object = ""
+    unmet: Sequence[Statement], *, certified: bool = True, training: str | None = None, more: object = ""
 ) -> Markup:
-    """Whether something is proved: each reason why not, with its remedy where one is known.
+    """Whether something is proved: each condition that is not met, with its fix where one is known.
 
     `training` says what a training that was executed elsewhere is taken to have done.
     """
     if not certified:
         strong, text = "No certificate. ", "This mechanism proves nothing."
-    elif caveats:
+    elif unmet:
         strong = "Heuristic, not a proof. "
         text = "The numbers above would hold under these conditions; they are not met, so nothing is proved."
     elif training is not None:
         strong, text = "Sound if the training did exactly this: ", f"{training}."
     else:
         strong, text = "Sound. ", "Every condition of the theorem is met."
-    listed = tag("ul", *map(_reason, caveats), class_="reasons") if caveats else ""
-    kind = "heuristic" if caveats or not certified else "sound"
+    listed = tag("ul", *map(_condition, unmet), class_="reasons") if unmet else ""
+    kind = "heuristic" if unmet or not certified else "sound"
     box = tag("div", tag("p", tag("strong", strong), text), listed, more, class_=f"box {kind}")
     return section("soundness", "Can it be trusted?", box)
 
 
-def _reason(caveat: Caveat | str) -> Markup:
-    reason, cure = (caveat, None) if isinstance(caveat, str) else (caveat.sentence, caveat.remedy)
-    first = reason[:1].upper() + reason[1:] + "."
-    return tag("li", first, tag("span", tag("b", "Remedy: "), cure, class_="remedy") if cure else "")
+def _condition(statement: Statement) -> Markup:
+    first = statement.sentence[:1].upper() + statement.sentence[1:] + "."
+    fix = statement.fix
+    return tag("li", first, tag("span", tag("b", "Fix: "), fix, class_="remedy") if fix else "")

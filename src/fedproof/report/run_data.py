@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproof import data
-from fedproof.accounting import account
+from fedproof.accounting.spent import Covers, Spent, find, spent_by
 from fedproof.arrays import Integers, ensemble_accuracy, replica_accuracies
 from fedproof.certificates import Certificate, Method, Rule
 from fedproof.certificates.comparison import Curve, other_ways
 from fedproof.certificates.rules import labels_at_once
 from fedproof.certificates.scores import check_labels, read_array
-from fedproof.certificates.soundness import unmet
 from fedproof.config import Config
 from fedproof.federation import Federation
 from fedproof.folder import CERTIFICATE, CONFIG, LABELS, ROUNDS, SCORES, read_config
-from fedproof.mechanisms import Mechanism, Releases, is_private
+from fedproof.mechanisms import Mechanism
 from fedproof.report.chart import Bars, Chart, Line, Mark, Series, Tone, write_charts
 from fedproof.report.run_files import Row, rounds_in
-from fedproof.report.words import chosen_size, covered, how_sure, percent, plural
+from fedproof.report.words import NOT_PROVED, chosen_size, covered, how_sure, percent, plural
 from fedproof.serving.beside import check_config, check_follows, read_certificate
 from fedproof.summary import RunSummary, of_certificate, read_summary
 from fedproof.threat import Relation
@@ -149,11 +148,10 @@ def _summary(
     federation: Federation | None,
 ) -> RunSummary:
     """The headline numbers, as a run writes them, but for what only the run has seen."""
-    found: dict[str, Any] = {"accuracy": ensemble_accuracy(scores, labels), "sound": False, "reasons": ()}
+    found: dict[str, Any] = {"accuracy": ensemble_accuracy(scores, labels), "sound": False, "unmet": ()}
     if certificate is not None:
         settings, section = certificate.settings, config.certificate
-        found |= of_certificate(certificate, curves, config.mechanism.delta, settings.caveats)
-        found["remedies"] = tuple(caveat.remedy for caveat in unmet(certificate))
+        found |= of_certificate(certificate, curves, config.mechanism.delta)
         mechanism, wished = certificate.mechanism, section.collective
         assert mechanism is not None, "checked with the configuration"
         limits: dict[str, Any] = {"rule": settings.rule, "seconds": section.collective_seconds}
@@ -255,7 +253,7 @@ def run_charts(run: RunData) -> Iterator[Chart]:
     if run.certificate.labels is not None:
         yield accuracy_chart(run.certificate, run.curves)
     yield sizes_chart(run.certificate)
-    rounds = rounds_chart(run, spent_after(run, run.certificate))
+    rounds = rounds_chart(spent_after(run, run.certificate))
     if rounds is not None:
         yield rounds
 
@@ -286,8 +284,9 @@ def _own_line(certificate: Certificate) -> Line:
     ended = len(found) <= settings.max_size  # beyond `max_size` nothing was examined: no zero is claimed
     curve = [*found, 0.0] if ended else found
     chance = covered(certificate.failure_probability, settings.bound)
+    sure = how_sure(chance) if chance is not None and certificate.sound else NOT_PROVED
     return Line(
-        label=f"this certificate, {'exact means' if chance is None else how_sure(chance)}",
+        label=f"this certificate, {'exact means' if chance is None else sure}",
         short="this certificate",
         xs=range(len(curve)),
         ys=curve,
@@ -326,6 +325,7 @@ def _line(curve: Curve, unit: str, *, named: bool) -> Line:
     words = {Relation.JOIN: f"{unit}s join", Relation.REPLACE: f"{unit}s replaced", None: "the paper"}
     sure = how_sure(curve.failure_probability) if curve.failure_probability else "exact means"
     sure = how_sure(0.0) if curve.method in (Method.EXACT, Method.VOTE) else sure
+    sure = NOT_PROVED if curve.unmet else sure
     name = words[curve.relation]
     return Line(
         label=f"{name}, {sure}",
@@ -333,7 +333,7 @@ def _line(curve: Curve, unit: str, *, named: bool) -> Line:
         xs=range(len(curve.accuracy)),
         ys=curve.accuracy,
         tone=_tone(curve.method, curve.relation),
-        dashed=not curve.failure_probability,
+        dashed=not curve.failure_probability or bool(curve.unmet),
     )
 
 
@@ -370,33 +370,43 @@ def _bars(label: str, counts: Counter[int], sizes: range, tone: Tone) -> Bars:
     return Bars(label=label, xs=sizes, ys=[counts[size] for size in sizes], tone=tone)
 
 
-def spent_after(run: RunData, certificate: Certificate) -> dict[int, dict[str, float]]:
-    """ε of one model after some of its rounds, the last among them, by accountant; empty if not known."""
-    mechanism, delta = certificate.mechanism, run.config.mechanism.delta
-    if mechanism is None or mechanism.executor is None or not is_private(mechanism):
-        return {}
-    if mechanism.releases is Releases.MODEL or mechanism.one_release:  # nothing to see before it
-        return {}
-    return {
-        count: account(mechanism.altered(rounds=count), delta, ["pld", "paper"])
-        for count in _spaced(mechanism.rounds)
-    }
+def spent_after(run: RunData, certificate: Certificate) -> dict[int, tuple[Spent, ...]]:
+    """ε of one model after some of its rounds, the last among them; empty if not known."""
+    mechanism, one = certificate.mechanism, run.summary.one
+    if mechanism is None or mechanism.executor is None or one is None or one.covers is not Covers.MODEL:
+        return {}  # of one release there is nothing to see before it
+    unmet = one.unmet
+
+    def after(rounds: int) -> tuple[Spent, ...]:
+        played = mechanism.altered(rounds=rounds)
+        return spent_by(played, one.delta, training=lambda relation: unmet, accountants=("pld", "paper"))
+
+    return {count: after(count) for count in _spaced(mechanism.rounds)}
 
 
-def rounds_chart(run: RunData, spent: dict[int, dict[str, float]]) -> Chart | None:
-    """ε of one model after each round; None if there are too few rounds for a curve."""
-    if len(spent) < _FEWEST_ROUNDS:
+def rounds_chart(spent: Mapping[int, Sequence[Spent]]) -> Chart | None:
+    """ε of one model after each round; None if there are too few rounds for a curve, or none that holds."""
+    names = ("pld", "paper")
+    by = {name: [find(after, Covers.MODEL, accountant=name) for after in spent.values()] for name in names}
+    known = {name: [one for one in each if one is not None and one.holds] for name, each in by.items()}
+    if len(spent) < _FEWEST_ROUNDS or not known["pld"]:
         return None
-    delta = run.config.mechanism.delta
-    curves = {name: [epsilon[name] for epsilon in spent.values()] for name in ("pld", "paper")}
+    tones = dict(zip(names, (Tone.BLUE, Tone.VERMILLION), strict=True))
     lines = [
-        Line(label=f"ε ({name})", short=name, xs=list(spent), ys=curve, tone=tone)
-        for (name, curve), tone in zip(curves.items(), (Tone.BLUE, Tone.VERMILLION), strict=True)
+        Line(
+            label=f"ε ({name})",
+            short=name,
+            xs=list(spent),
+            ys=[one.epsilon for one in each],
+            tone=tones[name],
+        )
+        for name, each in known.items()
+        if each
     ]
     return Chart(
         name="epsilon-per-round",
         title="Privacy spent, round by round",
-        description=f"ε of one model at δ = {delta:g} after each round, by two accountants.",
+        description=f"ε of one model at δ = {known['pld'][0].delta:g} after each round, by accountant.",
         x_label="rounds",
         y_label="ε of one model",
         series=tuple(lines),

@@ -3,13 +3,14 @@
 A new section is a function of what the run left behind, and a line in `_parts`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
+from fedproof.accounting.spent import PROVEN, Covers, Spent, find
 from fedproof.certificates import Bound, Certificate, Method
 from fedproof.certificates.comparison import Curve
-from fedproof.certificates.soundness import STATED
-from fedproof.federation import TESTS_OF_USERS, Federation
+from fedproof.federation import Federation
 from fedproof.folder import ROUNDS, UNCOVERED
 from fedproof.report import words
 from fedproof.report.page import (
@@ -33,9 +34,10 @@ from fedproof.report.run_data import (
     sizes_chart,
     spent_after,
 )
-from fedproof.report.sections import advice, gallery, moved, privacy
+from fedproof.report.sections import advice, gallery, privacy
 from fedproof.report.svg import figure
-from fedproof.report.words import duration, number, percent, plural, rounded_up
+from fedproof.report.words import duration, number, percent, plural
+from fedproof.statements import Statement, sentences
 from fedproof.threat import Relation
 from fedproof.vault import PRIVATE
 
@@ -77,8 +79,9 @@ def _parts(run: RunData, *, private: bool) -> Iterator[Markup]:
     certificate = run.certificate
     labelled = certificate is not None and certificate.labels is not None
     spent = {} if certificate is None else spent_after(run, certificate)
-    if certificate is not None and STATED + TESTS_OF_USERS in certificate.assumptions:
-        yield note(f"This page must not be published: {TESTS_OF_USERS}.")
+    tested = Statement.of("tests-of-users")
+    if certificate is not None and tested in certificate.assumptions:
+        yield note(f"This page must not be published: {tested.text}.")
     yield little(run)
     if certificate is not None and labelled:
         yield accuracy(certificate, run.curves)
@@ -121,11 +124,12 @@ def header(sentence: str, about: str, shown: Iterable[Markup], *, word: str, sou
     )
 
 
-_KEYS = ("epsilon", "epsilon-replaced", "epsilon-sum-join", "epsilon-sum-replace")
-_SEEN = {
-    "release": "Privacy of all that is released",
-    "server": "Privacy towards the server",
-    "sum": "Privacy of the sum alone",
+_COVERED = {
+    Covers.MODEL: ("epsilon", "Privacy of one model"),
+    Covers.ENSEMBLE: ("ensemble-epsilon", "Privacy of the ensemble"),
+    Covers.RELEASE: ("epsilon", "Privacy of all that is released"),
+    Covers.SERVER: ("epsilon", "Privacy towards the server"),
+    Covers.SUM: ("epsilon-sum", "Privacy of the sum alone"),
 }
 
 
@@ -135,25 +139,27 @@ def tiles(run: RunData) -> Iterator[Markup]:
     single = f"one replica alone: {percent(summary.replica_accuracy)}"
     told = "of the model that is released" if summary.released else single
     yield tile("accuracy", "Accuracy", percent(summary.accuracy), told)
-    size, epsilon = summary.certified_size, summary.epsilon
+    size = summary.certified_size
     if size is None:
         return
     users = f"of {plural(summary.users, 'user')}" if summary.users else "users"
     share = users if run.unit == "user" else "training instances"
     yield size_tile(size.median, size.max, share)
-    if epsilon is None or summary.ensemble_epsilon is None:
+    if not summary.privacy:
         yield tile("epsilon", "Privacy", "none", "no noise is added, so no ε is finite")
-        return
-    if summary.epsilon_if_replaced is not None:
-        for key, (seen, change, value) in zip(_KEYS, words.released_epsilons(summary), strict=False):
-            told = f"one {run.unit} {change}, δ = {summary.delta:g}"
-            yield tile(key, _SEEN[seen], f"ε = {rounded_up(value, 3)}", told)
-        return
-    one, ensemble = (f"ε = {rounded_up(cost['pld'], 3)}" for cost in (epsilon, summary.ensemble_epsilon))
-    told = f"one {run.unit}{moved(run.mechanism)}, δ = {summary.delta:g}"
-    yield tile("epsilon", "Privacy of one model", one, told)
-    models = plural(summary.replicas, "model")
-    yield tile("ensemble-epsilon", "Privacy of the ensemble", ensemble, f"{models} together")
+    for spent in summary.privacy:
+        if spent.accountant == PROVEN:
+            models = f"{plural(summary.replicas, 'model')} together"
+            yield epsilon_tile(spent, models if spent.covers is Covers.ENSEMBLE else None)
+
+
+def epsilon_tile(spent: Spent, told: str | None = None) -> Markup:
+    """One ε with what it covers, and whose it is unless something else is told."""
+    key, name = _COVERED[spent.covers]
+    key += "-replaced" if spent.covers is not Covers.MODEL and spent.relation is Relation.REPLACE else ""
+    about = told or f"{words.of_whom(spent)}, δ = {spent.delta:g}"
+    about = about if spent.holds else f"{about}; {'; '.join(sentences(spent.unmet))}"
+    return tile(key, name, words.equation(spent), about)
 
 
 def size_tile(median: int | None, largest: int | None, share: str) -> Markup:
@@ -184,6 +190,9 @@ def accuracy(certificate: Certificate, curves: tuple[Curve, ...] = ()) -> Markup
     )
     certain = "Nothing is estimated: all curves hold with certainty, for all inputs at once. "
     reading = certain if settings.certain else dotted if curves else ""
+    codes = dict.fromkeys(one.code for one in chain(certificate.unmet, *(each.unmet for each in curves)))
+    if codes:
+        reading = f"Curves that are called {words.NOT_PROVED} do not hold: {', '.join(codes)}. {reading}"
     by_means = any(curve.method == Method.MEAN for curve in curves) and settings.method is not Method.MEAN
     others = f" Curves “{unit}s replaced” and “{unit}s join”: mean confidences alone." if by_means else ""
     chart = accuracy_chart(certificate, curves)
@@ -221,13 +230,13 @@ def little(run: RunData) -> Markup:
 def soundness(run: RunData) -> Markup:
     """Whether the certificate is a proof, and what is assumed."""
     if run.certificate is None:
-        return soundness_box(run.summary.caveats, certified=False)
-    return soundness_box(run.summary.caveats, more=granted(run.certificate))
+        return soundness_box(run.summary.unmet, certified=False)
+    return soundness_box(run.certificate.unmet, more=granted(run.certificate))
 
 
 def granted(certificate: Certificate) -> Markup:
     """What the certificate takes for granted, on demand."""
-    return details("What is taken for granted", bullets(certificate.assumptions))
+    return details("What is taken for granted", bullets(sentences(certificate.assumptions)))
 
 
 def classes(certificate: Certificate, names: tuple[str, ...]) -> Markup:
@@ -257,17 +266,17 @@ def classes(certificate: Certificate, names: tuple[str, ...]) -> Markup:
 # --- how it was made, and how to check ----------------------------------------------------------------------
 
 
-def making(run: RunData, spent: dict[int, dict[str, float]], *, private: bool) -> Markup:
+def making(run: RunData, spent: Mapping[int, Sequence[Spent]], *, private: bool) -> Markup:
     """What was executed and what it took; the private page also shows what ε does not cover."""
     played = _rounds(run, spent) if private else _spending(spent)
     return section("making", "How it was made", played, _cost(run), _configuration(run))
 
 
-def _spending(spent: dict[int, dict[str, float]]) -> Markup:
+def _spending(spent: Mapping[int, Sequence[Spent]]) -> Markup:
     """ε `spent` after each round: all that may be published of the rounds."""
     if not spent:
         return Markup("")
-    rows = [(count, rounded_up(epsilon["pld"])) for count, epsilon in spent.items()]
+    rows = [(count, words.amount(find(after, Covers.MODEL), 4)) for count, after in spent.items()]
     remark = note(
         "Norms, clipped shares and cohorts of each round are not covered by ε, and not shown here: "
         "fedproof report --private shows them to whoever trained."
@@ -275,12 +284,12 @@ def _spending(spent: dict[int, dict[str, float]]) -> Markup:
     return join([table(("Round", "ε so far"), rows, caption="One model, round by round"), remark])
 
 
-def _rounds(run: RunData, spent: dict[int, dict[str, float]]) -> Markup:
+def _rounds(run: RunData, spent: Mapping[int, Sequence[Spent]]) -> Markup:
     """What happened in each round, on average over the replicas, and ε `spent` after it; not to publish."""
     header = [name.replace("_", " ") for name in run.rounds[0]] + ["ε so far"] * bool(spent)
     rows = [[number(float(value)) for value in row.values()] for row in run.rounds]
     if spent:
-        so_far = {str(count): rounded_up(epsilon["pld"]) for count, epsilon in spent.items()}
+        so_far = {str(count): words.amount(find(after, Covers.MODEL), 4) for count, after in spent.items()}
         rows = [[*row, so_far.get(row[0], "")] for row in rows]
     average = table(header, rows, caption="Each round, on average over the replicas")
     shown = join([average, note(UNCOVERED)])

@@ -3,23 +3,21 @@
 import base64
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproof.accounting.epsilon import natural_relation
+from fedproof.accounting.spent import Covers, Spent
 from fedproof.arrays import votes_of
 from fedproof.certificates import Certificate, Method
-from fedproof.certificates.soundness import unproved
 from fedproof.federation import Federation
-from fedproof.mechanisms import Mechanism, Releases
-from fedproof.report.page import Markup, join, note, section, table, tag, void
+from fedproof.mechanisms import Releases
+from fedproof.report.page import Markup, bullets, join, note, section, table, tag, void
 from fedproof.report.run_data import RunData, rounds_chart
 from fedproof.report.svg import figure
-from fedproof.report.words import percent, plural, rounded_up
-from fedproof.summary import LEFT_OUT, RunSummary
-from fedproof.threat import changed_in_words
+from fedproof.report.words import amount, equation, of_whom, percent, plural, why_not
+from fedproof.summary import RunSummary
 
 _LITTLE = 0.5  # of the ensemble's accuracy, certified against one unit: less asks for an explanation
 _FEWEST = 3  # users whose votes can outvote one of them
@@ -56,7 +54,7 @@ def _weak_models(run: RunData) -> Iterator[str]:
     guessing, alone = 1 / run.certificate.num_classes, run.summary.replica_accuracy
     if alone >= max(0.5, 1.5 * guessing):
         return
-    section, noisy = run.config.mechanism, run.summary.epsilon is not None
+    section, noisy = run.config.mechanism, bool(run.summary.privacy)
     why = "Its training is too short, or its users hold too little."
     if noisy:
         taught = section.cohort or (run.summary.users or 0) // (section.groups or 1) or "a few"
@@ -145,54 +143,63 @@ _ACCOUNTANTS = {
 }
 
 
-def privacy(run: RunData, spent: dict[int, dict[str, float]]) -> Markup:
+def privacy(run: RunData, spent: Mapping[int, Sequence[Spent]]) -> Markup:
     """ε of one model and of the ensemble under every accountant, and `spent` after each round as a figure."""
-    curve = rounds_chart(run, spent)
+    curve = rounds_chart(spent)
     return section("privacy", "Privacy", _accountants(run), figure(curve) if curve is not None else "")
 
 
 def _accountants(run: RunData) -> Markup:
-    summary = run.summary
-    if summary.epsilon is None or summary.ensemble_epsilon is None:
+    summary, one = run.summary, run.summary.one
+    if one is None:
         return note("There is no noise, hence no privacy: no ε is finite.")
-    text = f"δ = {summary.delta:g}, for one {run.unit}{moved(run.mechanism)}. Every ε is rounded up. "
+    replaced = None if one.covers is Covers.MODEL else summary.all_if_replaced
+    text = f"δ = {one.delta:g}, for {of_whom(one)}. Every ε is rounded up. "
     text += (
-        f"It covers all that is released; for one {run.unit} replaced it is "
-        f"{rounded_up(summary.epsilon_if_replaced)}."
-        if summary.epsilon_if_replaced is not None
+        f"It covers all that is released; for {of_whom(replaced)}: {equation(replaced, 4)}."
+        if replaced is not None
         else f"The certified predictor is the whole ensemble: {_together(run)}."
     )
-    if summary.epsilon_of_sum is not None:
+    if one.covers is Covers.SERVER:
         text += f" This is towards the server, which sees what each user sends. {_of_sum(run, summary)}"
     if summary.secure_noise:
         text += " Cohorts and noise came from the operating system: no seed gives them away or repeats them."
-    text += published(run.mechanism)
-    if run.mechanism is not None and run.mechanism.reasons:
-        text += " It is no guarantee here: see above what is not met."
     models = None if summary.released else summary.replicas  # of one model there is nothing to add up
-    return join([epsilons(summary.epsilon, summary.ensemble_epsilon, models), note(text)])
+    shown = epsilons(
+        [each for each in summary.privacy if each.covers is one.covers and each.relation is one.relation],
+        [each for each in summary.privacy if each.covers is Covers.ENSEMBLE],
+        models,
+    )
+    return join([shown, note(text), *void_box(summary.privacy)])
+
+
+def void_box(spent: Sequence[Spent]) -> list[Markup]:
+    """Why an ε does not hold, beside those that are shown; nothing where all hold."""
+    found = why_not(spent)
+    return [bullets(found, class_="reasons")] if found else []
 
 
 def _of_sum(run: RunData, summary: RunSummary) -> str:
     """What the released sum alone tells, where users add noise themselves."""
-    sums, mechanism = summary.epsilon_of_sum, run.mechanism
-    if sums is None or mechanism is None or mechanism.sends_labels:
+    sums, mechanism = [one for one in summary.privacy if one.covers is Covers.SUM], run.mechanism
+    if not sums or mechanism is None or mechanism.sends_labels:
         return "Of the released sum of votes nothing smaller is shown."
+    told = ", ".join(f"{equation(one, 4)} for {of_whom(one)}" for one in sums)
     return (
-        f"Towards whoever sees the released sum alone the noise of {mechanism.honest} users adds up: "
-        f"ε = {rounded_up(sums['join'])}, {rounded_up(sums['replace'])} for one {run.unit} replaced."
+        f"Towards whoever sees the released sum alone the noise of {mechanism.honest} users adds up: {told}."
     )
 
 
-def epsilons(one: Mapping[str, float], together: Mapping[str, float], models: int | None) -> Markup:
+def epsilons(one: Sequence[Spent], together: Sequence[Spent], models: int | None) -> Markup:
     """ε of one model and, unless that is None, of all `models` together, by accountant."""
-    names = [name for name in dict.fromkeys((*_ACCOUNTANTS, *one)) if name in one]
-    rows = [(_ACCOUNTANTS.get(name, name), rounded_up(one[name])) for name in names]
+    singly, whole = ({each.accountant: each for each in spent} for spent in (one, together))
+    names = [name for name in dict.fromkeys((*_ACCOUNTANTS, *singly)) if name in singly]
+    rows = [(_ACCOUNTANTS.get(name, name), amount(singly[name], 4)) for name in names]
     if models is None:
         return table(("Accountant", "ε of one model"), rows)
-    whole = (rounded_up(together[name]) if name in together else "–" for name in names)
     header = ("Accountant", "ε of one model", f"ε of all {models:,} models")
-    return table(header, [(*row, cost) for row, cost in zip(rows, whole, strict=True)])
+    cells = (amount(whole.get(name), 4) for name in names)
+    return table(header, [(*row, cost) for row, cost in zip(rows, cells, strict=True)])
 
 
 def _together(run: RunData) -> str:
@@ -203,21 +210,6 @@ def _together(run: RunData) -> str:
     if mechanism is not None and mechanism.parallel > 1:
         return f"one {run.unit} is behind one model alone, so all of them cost together what one costs"
     return "loss distributions compose all its rounds, the paper multiplies by the number of models"
-
-
-def published(mechanism: Mechanism | None) -> str:
-    """Where the paper's ε bounds nothing, that it does not."""
-    why = None if mechanism is None else unproved(mechanism)
-    return "" if why is None else f" The paper's number is as published, and no bound here: {why}."
-
-
-def moved(mechanism: Mechanism | None) -> str:
-    """What ε is stated for."""
-    if mechanism is None:
-        return ""
-    if mechanism.honest is not None:
-        return f" {LEFT_OUT}"
-    return f" {changed_in_words(natural_relation(mechanism))}"
 
 
 # --- inputs with the largest and the smallest certified size, and those abstained on ------------------------

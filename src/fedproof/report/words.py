@@ -1,12 +1,14 @@
 """Numbers and results in words: what a person reads first."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
+from fedproof.accounting.spent import PROVEN, Covers, Spent
 from fedproof.certificates import Bound
-from fedproof.summary import LEFT_OUT, RunSummary
-from fedproof.threat import Relation, ThreatModel, Unit
+from fedproof.statements import sentences
+from fedproof.summary import RunSummary
+from fedproof.threat import Relation, ThreatModel, Unit, changed_in_words
 
 SPACE = "\u00a0"  # between a number and its unit: never a line break
 _ALL_DIGITS = Context(prec=400)  # of any float
@@ -220,19 +222,64 @@ def claim(
     return f"{sure} for {whom}, {kept}." if sure else f"{kept}{', with certainty' * certain}."
 
 
-def released_epsilons(summary: RunSummary) -> list[tuple[str, str, float]]:
-    """Every ε of a single release, with what is seen and what happened to the one unit; empty for replicas.
+NOT_PROVED = "not proved"
 
-    Where users add noise themselves, the server sees what each of them sends, and others the sum alone.
+
+def amount(spent: Spent | None, digits: int = 3) -> str:
+    """An ε in a cell: never the number of one that does not hold; a dash where no privacy is claimed.
+
+    >>> from dataclasses import replace
+    >>> from fedproof.statements import Statement
+    >>> one = Spent(epsilon=0.44, delta=1e-3, relation="join", unit="user", covers="model")
+    >>> amount(one), amount(replace(one, unmet=(Statement.of("clip-norm"),))), amount(None)
+    ('0.440', 'not proved', '–')
     """
-    if summary.epsilon is None or summary.epsilon_if_replaced is None:
-        return []
-    sums = summary.epsilon_of_sum
-    seen, joined = ("release", "added or removed") if sums is None else ("server", LEFT_OUT)
-    found = [(seen, joined, summary.epsilon["pld"]), (seen, "replaced", summary.epsilon_if_replaced)]
-    if sums is not None:
-        found += [("sum", joined, sums["join"]), ("sum", "replaced", sums["replace"])]
-    return found
+    if spent is None:
+        return "–"
+    return rounded_up(spent.epsilon, digits) if spent.holds else NOT_PROVED
+
+
+def equation(spent: Spent, digits: int = 3) -> str:
+    """An ε in a sentence: `ε = 0.44`, or that none is proved, without the number.
+
+    >>> equation(Spent(epsilon=0.44, delta=1e-3, relation="join", unit="user", covers="model"))
+    'ε = 0.440'
+    """
+    return f"ε = {amount(spent, digits)}" if spent.holds else f"ε {NOT_PROVED}"
+
+
+def of_whom(spent: Spent) -> str:
+    """The unit that an ε is for, and what happens to it; a user who adds noise of its own is left out.
+
+    >>> of_whom(Spent(epsilon=0.44, delta=1e-3, relation="join", unit="user", covers="server"))
+    'one user left out (it sends noise alone)'
+    """
+    own_noise = spent.covers in (Covers.SERVER, Covers.SUM) and spent.relation is Relation.JOIN
+    change = "left out (it sends noise alone)" if own_noise else changed_in_words(spent.relation)
+    return f"one {spent.unit} {change}"
+
+
+def why_not(spent: Iterable[Spent]) -> list[str]:
+    """For each condition that some ε does not meet, a sentence that names it; the same one once.
+
+    >>> from dataclasses import replace
+    >>> from fedproof.statements import Statement
+    >>> void = (Statement.of("one-clip-norm", unit="user"),)
+    >>> one = Spent(epsilon=1, delta=1e-3, relation="replace", unit="user", covers="model", unmet=void)
+    >>> why_not([one])[0][:40], why_not([replace(one, accountant="paper")])[0][:40]
+    ('No ε is proved for one user replaced: on', "The paper's ε is as published, and no bo")
+    """
+    found = []
+    for one in spent:
+        named = one.accountant == PROVEN
+        first = (
+            f"No ε is proved for {of_whom(one)}"
+            if named
+            else "The paper's ε is as published, and no bound here"
+        )
+        if named or one.accountant == "paper":
+            found += [f"{first}: {sentence}." for sentence in sentences(one.unmet)]
+    return list(dict.fromkeys(found))
 
 
 def at_once(summary: RunSummary) -> list[str]:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedproof.files import replace_rows
-from fedproof.mechanisms import Caveat
-from fedproof.mechanisms.caveats import sentences
+from fedproof.statements import Statement, sentences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +32,7 @@ class AttackRow:
         certified_lower, certified_upper: tight bounds on J(D').
         paper_lower, paper_upper: the paper's.
         holds_on_cost: J(D') is within the tight bounds up to Monte-Carlo error.
-        sound: the certificate covers this attack and all conditions of its theorem are met, else `caveats`.
+        sound: the certificate covers this attack and all conditions of its theorem are met, else `unmet`.
     """
 
     attack: str
@@ -58,12 +57,7 @@ class AttackRow:
     paper_upper: float | None = None
     holds_on_cost: bool | None = None
     sound: bool = False
-    caveats: tuple[Caveat, ...] = ()
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Why it is no proof, in sentences."""
-        return sentences(self.caveats)
+    unmet: tuple[Statement, ...] = ()
 
     @property
     def certified_cost(self) -> tuple[float, float] | None:
@@ -79,8 +73,8 @@ class AttackRow:
 
     def values(self) -> dict[str, Any]:
         """The row as it is written, by column."""
-        columns = {name: value for name, value in asdict(self).items() if name != "caveats"}
-        return columns | {"reasons": "; ".join(self.reasons)}
+        columns = {name: value for name, value in asdict(self).items() if name != "unmet"}
+        return columns | {"unmet": "; ".join(sentences(self.unmet))}
 
 
 def write_rows(rows: Sequence[AttackRow], path: Path) -> None:

@@ -12,12 +12,11 @@ from torch import Tensor
 from fedproof.arrays import Floats, ensemble_accuracy, replica_accuracies
 from fedproof.attacks import Attack, Goal, build_series
 from fedproof.certificates import Certificate, CostMethod, Inefficacy, inefficacy
-from fedproof.certificates.soundness import unmet
 from fedproof.certificates.tight import exact_costs, partition_costs
 from fedproof.config import Config
 from fedproof.ensemble import Task, first_updates, shares_first_round
 from fedproof.experiment import certify_scores, ensemble_size, make_task
-from fedproof.mechanisms import Caveat, is_certified, is_private
+from fedproof.mechanisms import is_certified, is_private
 from fedproof.progress import Progress, silent
 from fedproof.robustness import AttackRow
 from fedproof.robustness.outcome import (
@@ -30,6 +29,7 @@ from fedproof.robustness.outcome import (
     train,
     verdict,
 )
+from fedproof.statements import Statement
 from fedproof.threat import Relation
 
 Certifier = Callable[[NDArray[np.float32]], Certificate | None]
@@ -172,32 +172,27 @@ def evaluate(
         clean_cost=float(before.mean()),
         cost=float(after.mean()),
         clipped_share=float(np.mean(attacked.losses[0] > cost_bound)),
-        caveats=task.mechanism.caveats(Relation.REPLACE),
+        unmet=task.mechanism.unmet(Relation.REPLACE),
     )
     if certificate is None:
         return row
-    why = unmet(certificate) + not_covered(attack, certificate)
+    why = certificate.unmet + not_covered(attack, certificate)
     row = _beside_predictions(row, attacked.scores, certificate, failure_probability)
     if certificate.settings.exact:
         row = _beside_answers(row, clean.answers[0][0], goal, certificate, cost_bound)
     else:
         row = _beside_costs(row, before, after, certificate, cost_bound, delta, failure_probability)
-    return replace(row, sound=not why, caveats=why)
+    return replace(row, sound=not why, unmet=why)
 
 
-def not_covered(attack: Attack, certificate: Certificate) -> tuple[Caveat, ...]:
+def not_covered(attack: Attack, certificate: Certificate) -> tuple[Statement, ...]:
     """Why the certificate says nothing about this attack; empty if it does."""
     threat = certificate.threat
-    why: list[Caveat] = []
+    why: list[Statement] = []
     if attack.size and attack.unit != threat.unit:
-        level = f"the attack is on the level of the {attack.unit}, the certificate of the {threat.unit}"
-        why.append(Caveat(code="level", sentence=level))
+        why.append(Statement.of("attack-unit", attack=attack.unit, certificate=threat.unit))
     if attack.size and attack.relation != threat.relation:
-        moved = (
-            f"the attack's relation is {attack.relation}, the certificate's {threat.relation}: to corrupt "
-            "units is one thing, to come or to go another"
-        )
-        why.append(Caveat(code="relation", sentence=moved))
+        why.append(Statement.of("attack-relation", attack=attack.relation, certificate=threat.relation))
     return tuple(why)
 
 

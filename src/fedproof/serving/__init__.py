@@ -21,6 +21,7 @@ from fedproof.folder import CERTIFICATE, CONFIG, MODELS, RELEASE, read_config
 from fedproof.mechanisms.codec import describe
 from fedproof.release import ERROR, Release
 from fedproof.serving.beside import check_about, contradictions, read_certificate, read_models, release_of
+from fedproof.statements import stated
 
 _BEYOND = 1e-6  # of the largest public number: what rounding may add
 _SHOWN = 5  # inputs that are named
@@ -64,7 +65,8 @@ def answers(
             f"{folder}: {scores.shape[0]} models of {scores.shape[2]} classes answer, {CERTIFICATE} is of "
             f"{known.num_replicas} models of {known.num_classes}"
         )
-    settings = replace(known.settings, stated_assumptions=(*known.settings.stated_assumptions, *remarks))
+    told = (*known.settings.stated_assumptions, *stated(remarks, "remarks", "stated"))
+    settings = replace(known.settings, stated_assumptions=told)
     digests = {name: getattr(known, name) for name in ("models_sha256", "config_sha256")}
     return replace(certificate_of_scores(settings, scores, None), **digests), remarks
 

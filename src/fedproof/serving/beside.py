@@ -153,7 +153,8 @@ def _config(certificate: Certificate, folder: Path, named: Path | str) -> None:
         privacy=None,
         threat=config.threat_model,
         group=Group.TIGHT,
-        caveats=settings.caveats,
+        unmet=settings.stated_unmet,
+        unmet_otherwise=settings.unmet_otherwise,
         assumptions=settings.stated_assumptions,
         **config.asked,
     )

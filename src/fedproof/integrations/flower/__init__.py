@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedproof.integrations.flower.one_round import OneRoundStrategy
     from fedproof.integrations.flower.recognise import Recognised, mechanism_of
     from fedproof.integrations.flower.site import SiteApp, site_mod
-    from fedproof.integrations.flower.strategy import RoundsStrategy, UserFedAvgStrategy
+    from fedproof.integrations.flower.strategy import RoundsStrategy
 
 require_flower()
 
@@ -34,14 +34,14 @@ _HOME = {
     "one_round": ("OneRoundStrategy",),
     "recognise": ("Recognised", "mechanism_of"),
     "site": ("SiteApp", "site_mod"),
-    "strategy": ("RoundsStrategy", "UserFedAvgStrategy"),
+    "strategy": ("RoundsStrategy",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "Fault", "OneRoundStrategy", "Recognised", "RoundsStrategy", "SiteApp", "TooFewRepliesError",
-    "UserFedAvgStrategy", "answer_partition", "ask_partitions", "mechanism_of", "replicas_mod", "site_mod",
-    "stacked_arrays", "upload_reply", "wait_for_nodes", "write_certificate",
+    "answer_partition", "ask_partitions", "mechanism_of", "replicas_mod", "site_mod", "stacked_arrays",
+    "upload_reply", "wait_for_nodes", "write_certificate",
 ]  # fmt: skip
 
 

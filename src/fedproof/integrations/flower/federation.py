@@ -24,24 +24,13 @@ from fedproof.digests import of_all, of_each
 from fedproof.folder import common_seed
 from fedproof.integrations.flower import files
 from fedproof.integrations.flower.exchange import UNHEARD, Fault, TooFewRepliesError, exchange, reason_of
-from fedproof.mechanisms import Caveat, FixedSize, Mechanism, Poisson, Releases, is_private
-from fedproof.mechanisms.caveats import sentences
+from fedproof.mechanisms import FixedSize, Mechanism, Poisson, Releases, is_private
 from fedproof.mechanisms.codec import describe
+from fedproof.statements import Statement
 from fedproof.threat import Relation, ThreatModel
 from fedproof.vault import Vault
 
 LOG = logging.getLogger("flwr")
-
-_REPLIES = "whether a user replied does not depend on what it holds: one without usable data sent zeros"
-_MEMBERS = (
-    "ε covers what a user holds, not whether it has joined: neighbouring federations differ in one user's "
-    "contribution to what is added up; who the users are, and who replied, is public"
-)
-_DRAWN = (
-    "ε covers what a user holds, not whether it has joined: neighbouring federations differ in one user's "
-    "contribution to what is added up; who the users are, and who was connected, is public, but nobody knows "
-    "who was drawn except the server and, of itself, each user"
-)
 
 
 @dataclass(repr=False, eq=False)
@@ -140,14 +129,15 @@ class FederationStrategy(Strategy):
         """The mechanism as it was really executed: what a certificate must name."""
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[Statement, ...]:
         """What a certificate takes for granted about secrets and silence: give it to `certify`."""
         if self.delta is None:
             return ()
-        return (_DRAWN if self._hidden else _MEMBERS, _REPLIES)
+        covers = "covers-hidden-users" if self._hidden else "covers-known-users"
+        return Statement.of(covers), Statement.of("replies")
 
-    def caveats(self, bound: str | None = None) -> tuple[Caveat, ...]:
-        """Why a certificate by this confidence `bound` is only heuristic: `certify` says so."""
+    def unmet(self, bound: str | None = None) -> tuple[Statement, ...]:
+        """The conditions that a certificate by this confidence `bound` does not meet: `certify` says so."""
         return ()
 
     @property
@@ -190,8 +180,7 @@ class FederationStrategy(Strategy):
         options = self._took_part | usual | options
         options["assumptions"] = (*self.assumptions, *options.get("assumptions", ()))
         copied = copied_models(self.executed, [] if models is None else [models])
-        found = sentences((*self.caveats(options.get("bound")), *copied))
-        options["caveats"] = (*found, *options.get("caveats", ()))
+        options["unmet"] = (*self.unmet(options.get("bound")), *copied, *options.get("unmet", ()))
         threat = ThreatModel(relation=Relation(relation))
         certificate = certify(scores, labels, mechanism=self.executed, threat=threat, **options)
         certificate = replace(certificate, models_sha256=self._sha256(models))

@@ -31,9 +31,9 @@ from fedproof.files import replace_file, replacing
 from fedproof.folder import CERTIFICATE, CONFIG, LEDGER, MAY, MODELS, NOTICE, RELEASE, UNCOUNTED, in_all
 from fedproof.integrations.server import Params, State
 from fedproof.mechanisms import Mechanism
-from fedproof.mechanisms.caveats import sentences
 from fedproof.mechanisms.codec import describe
 from fedproof.release import Release
+from fedproof.statements import sentences
 from fedproof.threat import Relation
 from fedproof.vault import PRIVATE, Record, Vault
 
@@ -44,6 +44,7 @@ _COVERED = """\
 It does not cover private/state.json and private/server.log: who was drawn, replied and was clipped in every
 round, which no noise hides, and which node is which user.
 """
+_VOID = "Publish nothing of this that must stay private, as no ε holds: {why}.\n"
 _UNCOVERED = "No noise was added, so no ε covers anything here; in any case keep private/ to yourself.\n"
 _NOTHING = "Nothing was released yet: publish nothing of this.\n"
 _UNNAMED = f"""\
@@ -108,11 +109,11 @@ class Books:
 
     def _counted(self, mechanism: Mechanism, releases: int, delta: float) -> str:
         """What may be published, when so many releases are in the ledger of the users."""
-        if why := "; ".join(sentences(mechanism.caveats(Relation.REPLACE))):
+        if why := "; ".join(sentences(mechanism.unmet(Relation.REPLACE))):
             return f"Publish nothing of this that must stay private: {why}.\n"
         if self.ledger is None:
             return _UNNAMED
-        joins, where = not mechanism.caveats(Relation.JOIN), str(self.vault.folder.resolve())
+        joins, where = not mechanism.unmet(Relation.JOIN), str(self.vault.folder.resolve())
         entry = Entry.of(mechanism, releases, delta=delta, key=self.vault.identity, run=where, joins=joins)
         ledger = charge(self.ledger, entry)
         costs = in_all(self.ledger, UserLedger(entries=(entry,)).total(delta), ledger.total(delta))

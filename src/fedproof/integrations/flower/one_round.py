@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedproof.accounting.epsilon import sum_epsilon
 from fedproof.accounting.ledger import Ledger, load_ledger
+from fedproof.accounting.spent import PROVEN, Covers, find, spent_by, spent_of_ledger
 from fedproof.arrays import Floats, Integers
 from fedproof.folder import LEDGER, RELEASE
 from fedproof.integrations.flower import files
@@ -26,16 +27,14 @@ from fedproof.integrations.flower.federation import LOG, FederationStrategy
 from fedproof.integrations.flower.nodes import wait_for_nodes
 from fedproof.mechanisms import Local, Mechanism, OneRound
 from fedproof.release import Release, add_noise, add_upload, check_units, load_release
+from fedproof.report.words import equation, of_whom
 from fedproof.seeds import Purpose, private_numbers
+from fedproof.statements import Statement
 from fedproof.threat import Unit
 
 _KINDS = (OneRound.kind, Local.kind)
 _GROUP = "one-round"
 _PUBLIC = ("epsilon", "delta", "epsilon-of-sum", "messages", "replied")  # and no user's numbers in it
-_QUORUM = (
-    "had fewer than {least} users replied there would be no release: the statement is about the label that "
-    "a release gives, if there is one"
-)
 
 
 @dataclass(repr=False, eq=False)
@@ -119,9 +118,10 @@ class OneRoundStrategy(FederationStrategy):
         return self.release.mechanism
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[Statement, ...]:
         """What a certificate takes for granted about silence: give it to `certify`."""
-        return (*super().assumptions, _QUORUM.format(least=self.min_replies))
+        assert self.min_replies is not None, "settled when it was made"
+        return (*super().assumptions, Statement.of("released-quorum", least=self.min_replies))
 
     @property
     def _took_part(self) -> dict[str, int]:
@@ -246,8 +246,12 @@ class OneRoundStrategy(FederationStrategy):
         """Log what is executed and what it costs."""
         for words in self.mechanism.in_words():
             LOG.info("\t├──> %s", words)
-        cost = _epsilon(self._ledger_of(self.mechanism, 1))
-        LOG.info("\t└──> %s users; ε: %s", self.num_users, cost or "none, as no noise is added")
+        if self.delta is None:
+            LOG.info("\t└──> %s users; no ε is finite, as no noise is added", self.num_users)
+            return
+        for spent in spent_by(self.mechanism, self.delta, accountants=(PROVEN,)):
+            told = self.num_users, spent.covers, equation(spent, 4), spent.delta, of_whom(spent)
+            LOG.info("\t└──> %s users; %s: %s at δ = %s, for %s", *told)
 
     # --- steps --------------------------------------------------------------------------------------------
 
@@ -276,9 +280,11 @@ class OneRoundStrategy(FederationStrategy):
         self._count(self.mechanism, load_ledger(asked).replicas if asked and asked.exists() else 1)
 
     def _check_budget(self, ledger: Ledger) -> None:
-        if self.max_epsilon is not None and ledger.epsilon["pld"] > self.max_epsilon:
+        covers = Covers.SERVER if self._users_noise else Covers.RELEASE
+        spent = find(spent_of_ledger(ledger, self.mechanism.unit, covers, self.mechanism.unmet), covers)
+        if self.max_epsilon is not None and spent is not None and spent.epsilon > self.max_epsilon:
             raise PrivacyBudgetExhausted(
-                f"ε = {ledger.epsilon['pld']} would exceed max_epsilon = {self.max_epsilon}"
+                f"{equation(spent, 10)} would exceed max_epsilon = {self.max_epsilon}"
             )
 
     def _begin(self) -> None:

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-not-found"
-"""Flower's own DP strategies, described as what they execute, with every reason why that is no proof."""
+"""Flower's own DP strategies, described as what they execute, with every condition that is not met."""
 
 from dataclasses import dataclass
 
@@ -17,25 +17,12 @@ from flwr.serverapp.strategy import (
 from fedproof import check
 from fedproof.integrations.flower.strategy import RoundsStrategy
 from fedproof.mechanisms import Clipping, FixedSize, Flat, Mechanism, Quantile, Queries, UserFedAvg
+from fedproof.statements import Statement
+from fedproof.threat import Relation
 
 _FIXED = (DifferentialPrivacyServerSideFixedClipping, DifferentialPrivacyClientSideFixedClipping)
 _ADAPTIVE = (DifferentialPrivacyServerSideAdaptiveClipping, DifferentialPrivacyClientSideAdaptiveClipping)
 _ON_NODES = (DifferentialPrivacyClientSideFixedClipping, DifferentialPrivacyClientSideAdaptiveClipping)
-
-_WEIGHTS = (
-    "the average is weighted by a number that each node reports: a poisoned node can raise its share from "
-    "1/cohort to nearly 1, and the noise is calibrated to 1/cohort"
-)
-_REPLIES = (
-    "a node that does not reply, or replies with an error, changes the divisor or ends the round without "
-    "noise: the noise covers only rounds in which everybody replies"
-)
-_NODES_CLIP = "updates are clipped by the nodes: a poisoned node need not clip"
-_NAN = "an update with NaN passes the clipping: one node can make the model NaN"
-_ORDER = (
-    "the clip norm is adapted between clipping and noising: the noise belongs to the next round's clip norm, "
-    "not to the one that was applied"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,19 +31,20 @@ class Recognised:
 
     Attributes:
         mechanism: what is executed if every node is honest and replies, with equal weights.
-        reasons: where poisoned nodes can leave that description; empty if they cannot.
+        unmet: where poisoned nodes can leave that description; empty if they cannot.
     """
 
     mechanism: Mechanism
-    reasons: tuple[str, ...]
+    unmet: tuple[Statement, ...]
 
     @property
     def described(self) -> Mechanism:
-        """For `account` and `certify`: the mechanism, or its queries with the reasons why it is heuristic."""
-        if not self.reasons:
+        """For `account` and `certify`: the mechanism, or its queries with the conditions that are not met."""
+        if not self.unmet:
             return self.mechanism
-        reasons = self.reasons + self.mechanism.reasons
-        return Queries(queries=self.mechanism.queries, unit=self.mechanism.unit, reasons=reasons)
+        doubts = (*self.unmet, *(one for each in Relation for one in self.mechanism.unmet(each)))
+        queries, unit = self.mechanism.queries, self.mechanism.unit
+        return Queries(queries=queries, unit=unit, doubts=tuple(dict.fromkeys(doubts)))
 
 
 def mechanism_of(strategy: Strategy, *, rounds: int, num_users: int | None = None) -> Recognised:
@@ -89,7 +77,7 @@ def mechanism_of(strategy: Strategy, *, rounds: int, num_users: int | None = Non
         clip_norm=float(strategy.clipping_norm),
         clipping=_clipping(strategy),
     )
-    return Recognised(mechanism=mechanism, reasons=_reasons(strategy))
+    return Recognised(mechanism=mechanism, unmet=_unmet(strategy))
 
 
 def _ours(strategy: RoundsStrategy, rounds: int, num_users: int | None) -> Recognised:
@@ -99,7 +87,7 @@ def _ours(strategy: RoundsStrategy, rounds: int, num_users: int | None) -> Recog
             f"rounds = {rounds}, num_users = {num_users}: the strategy has rounds = {plan.mechanism.rounds} "
             f"and num_users = {plan.num_users}"
         )
-    return Recognised(mechanism=plan.mechanism, reasons=())
+    return Recognised(mechanism=plan.mechanism, unmet=())
 
 
 def _population(strategy: Strategy, num_users: int | None) -> int:
@@ -141,11 +129,11 @@ def _clipping(strategy: Strategy) -> Clipping:
     )
 
 
-def _reasons(strategy: Strategy) -> tuple[str, ...]:
-    found = [_REPLIES]
+def _unmet(strategy: Strategy) -> tuple[Statement, ...]:
+    found = ["node-replies"]
     if getattr(strategy, "accountant", None) is None:
-        found.append(_WEIGHTS)  # with an accountant Flower refuses unequal weights
+        found.append("node-weights")  # with an accountant Flower refuses unequal weights
     if isinstance(strategy, _ADAPTIVE):
-        found.append(_ORDER)
-    found.append(_NODES_CLIP if isinstance(strategy, _ON_NODES) else _NAN)
-    return tuple(found)
+        found.append("noise-order")
+    found.append("node-clips" if isinstance(strategy, _ON_NODES) else "node-nan")
+    return tuple(map(Statement.of, found))

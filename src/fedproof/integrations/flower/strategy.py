@@ -15,7 +15,9 @@ from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 
 from fedproof import check
+from fedproof.accounting.epsilon import natural_relation
 from fedproof.accounting.ledger import Ledger
+from fedproof.accounting.spent import Covers, Spent
 from fedproof.integrations import server
 from fedproof.integrations.flower import files
 from fedproof.integrations.flower.arrays import Layout, flatten, layout_of, record_of
@@ -28,25 +30,12 @@ from fedproof.integrations.flower.federation import (
     seed_once,
 )
 from fedproof.integrations.flower.nodes import REPLICAS, Invitation, Received, receive, wait_for_nodes
-from fedproof.mechanisms import Caveat, Mechanism, Releases
-from fedproof.mechanisms.caveats import attended_caveats
-from fedproof.report.words import rounded_up
-from fedproof.seeds import FRESH, KNOWN, NO_SEED, Numbers
+from fedproof.mechanisms import Mechanism, Releases
+from fedproof.report.words import equation, why_not
+from fedproof.seeds import Numbers
+from fedproof.statements import Statement
 from fedproof.vault import Vault
 
-_NUMBERED = (
-    "every node's number, which its group or its cohorts follow from, was its own and given out beforehand"
-)
-_BEGUN = "the model that training starts from is not poisoned: no user's data went into it"
-_APART = (
-    "what an honest node sends for one replica follows from that replica's models and the node's own data: "
-    "its app carries nothing over from another replica"
-)
-_FINISHED = (
-    "no training that was begun was left out: whoever stops one by falling silent, having seen a model of "
-    "it, would choose which models there are"
-)
-_QUORUM = "had fewer than {least} users replied there would be no model: the statement is for if there is one"
 _NAMED = 4 << 10  # bytes of a reply besides its numbers, for each array
 
 
@@ -76,7 +65,7 @@ class RoundsStrategy(FederationStrategy):
     choose nothing, as long as a stopped one is gone on with; certificates of replicas assume that it is.
 
     Assumes: one node is one user (`--enable-supernode-auth` makes the operator register each), and nobody but
-    the server knows the seed, if there is one. `assumptions` and `caveats` say so in a certificate.
+    the server knows the seed, if there is one. `assumptions` and `unmet` say so in a certificate.
 
     With several `replicas` one message carries a node's models of all replicas that have drawn it; its
     ClientApp needs `replicas_mod`. A node of a partition gets the one model of its group, as ever. The result
@@ -140,18 +129,20 @@ class RoundsStrategy(FederationStrategy):
         return self._state.heard
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[Statement, ...]:
         """What a certificate takes for granted about secrets, users and their apps: give it to `certify`."""
-        given = (_BEGUN, *[_NUMBERED] * (self.mechanism.once and self._named), *super().assumptions)
+        codes = ["numbered"] if self.mechanism.once and self._named else []
+        given = (*map(Statement.of, ("begun", *codes)), *super().assumptions)
         if not self._drawn_apart:
-            return (*given, _QUORUM.format(least=self.min_replies))
-        secret = NO_SEED if self.plan.seed is None else FRESH if self._fresh else KNOWN
-        return (secret, _APART, *given, _FINISHED)
+            assert self.min_replies is not None, "settled when it was made"
+            return (*given, Statement.of("quorum", least=self.min_replies))
+        secret = "no-seed" if self.plan.seed is None else "seed-fresh" if self._fresh else "seed-known"
+        return (Statement.of(secret), Statement.of("apart"), *given, Statement.of("finished"))
 
-    def caveats(self, bound: str | None = None) -> tuple[Caveat, ...]:
-        """Why a certificate of the replicas by this `bound` is only heuristic, see `attended_caveats`."""
+    def unmet(self, bound: str | None = None) -> tuple[Statement, ...]:
+        """The conditions that a certificate of the replicas by this `bound` does not meet, see `attended`."""
         noise = self.mechanism.noise_multiplier > 0
-        return attended_caveats(bound, noise=noise) if self._stacked else ()
+        return attended(bound, noise=noise) if self._stacked else ()
 
     @property
     def _took_part(self) -> dict[str, int]:
@@ -162,7 +153,7 @@ class RoundsStrategy(FederationStrategy):
 
     @property
     def _usual(self) -> dict[str, Any]:
-        return {} if self.caveats("levels") or not self._stacked else {"bound": "levels"}
+        return {} if self.unmet("levels") or not self._stacked else {"bound": "levels"}
 
     @property
     def ledger(self) -> Ledger | None:
@@ -260,8 +251,8 @@ class RoundsStrategy(FederationStrategy):
             )
         if server_round > self.affordable_rounds:
             raise PrivacyBudgetExhausted(
-                f"round {server_round} would exceed max_epsilon = {self.max_epsilon}: ε of all replicas is "
-                f"{self._cost(server_round, len(self.plan.replicas))} at δ = {self.delta}"
+                f"round {server_round} would exceed max_epsilon = {self.max_epsilon}: of all replicas "
+                f"{equation(self._spent(server_round, len(self.plan.replicas)), 10)} at δ = {self.delta}"
             )
         config["server-round"] = server_round
         group = f"{self.plan.replicas.start}-{server_round}"
@@ -311,9 +302,11 @@ class RoundsStrategy(FederationStrategy):
         if rounds < mechanism.rounds:
             LOG.warning("\t├──> max_epsilon = %s pays for %s rounds only", self.max_epsilon, rounds)
         if rounds and self.delta is not None:
-            one, every = self._cost(rounds, 1), self._cost(rounds, replicas)
-            said = rounded_up(one), self.delta, replicas, rounded_up(every)
-            LOG.info("\t└──> ε = %s at δ = %s; of all %s replicas %s", *said)
+            one, every = self._spent(rounds, 1), self._spent(rounds, replicas)
+            said = equation(one, 4), self.delta, replicas, equation(every, 4)
+            LOG.info("\t└──> %s at δ = %s; of all %s replicas %s", *said)
+            for sentence in why_not([one]):
+                LOG.warning("\t     %s", sentence)
 
     # --- steps --------------------------------------------------------------------------------------------
 
@@ -423,13 +416,45 @@ class RoundsStrategy(FederationStrategy):
         self, received: Received, invitation: Invitation, clip_norm: float, faults: dict[str, int]
     ) -> None:
         done, replicas = self.rounds_done, len(self.plan.replicas)
-        spent = {
-            "epsilon": self._cost(done, 1),
-            "ensemble-epsilon": self._cost(done, replicas),
-            "delta": self.delta,
-        }
         told = received.told(invitation, clip_norm)
-        self.metrics.append((spent if self.delta is not None else {}) | told | faults)
+        self.metrics.append(self._spent_in_metrics(done, replicas) | told | faults)
+
+    def _spent(self, rounds: int, replicas: int) -> Spent:
+        """ε of so many replicas after so many rounds, with the conditions that are not met."""
+        assert self.delta is not None
+        relation = natural_relation(self.mechanism)
+        return Spent(
+            epsilon=self._cost(rounds, replicas),
+            delta=self.delta,
+            relation=relation,
+            unit=self.mechanism.unit,
+            covers=Covers.MODEL if replicas == 1 else Covers.ENSEMBLE,
+            unmet=self.mechanism.unmet(relation),
+        )
+
+    def _spent_in_metrics(self, rounds: int, replicas: int) -> dict[str, Any]:
+        """ε as a round's metrics hold it: no number where a condition is not met."""
+        if self.delta is None:
+            return {}
+        one, every = self._spent(rounds, 1), self._spent(rounds, replicas)
+        known = {"epsilon": one, "ensemble-epsilon": every}
+        return {name: spent.epsilon for name, spent in known.items() if spent.holds} | {"delta": self.delta}
 
 
-UserFedAvgStrategy = RoundsStrategy  # by its first mechanism, which it was written for
+_RISING = ("hoeffding", "clopper-pearson", "levels")  # bounds that rise with every score, and heed no order
+
+
+def attended(bound: str | None = None, *, noise: bool = True) -> tuple[Statement, ...]:
+    """Corrupted users who get several replicas in one message can make them depend on one another.
+
+    Each replica's law still lies in the band of its theorem, but the number of replicas that go wrong need
+    not concentrate: users who see all of them can let them go wrong together or not at all. Who attends one
+    after another cannot, see docs/theory.md, section 4.
+
+    Without `noise` a replica that drew no corrupted user is the clean one, and who is drawn no user decides.
+    So what replicas score is at most what independent ones would, those that drew corrupted users counted as
+    right; a `bound` that rises with every score is at most theirs.
+    """
+    if noise:
+        return (Statement.of("attended-together"),)
+    return () if bound in _RISING else (Statement.of("attended-unnoised", bounds=", ".join(_RISING)),)
