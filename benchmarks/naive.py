@@ -172,7 +172,8 @@ class _Server:
         """Float64 sums `(rows, numbers)` on the nearest places of a grid, and noise."""
         scale = torch.full((len(totals), 1), float(grid.scale), dtype=torch.float64, device=totals.device)
         drawn = noise([self.noise], [len(totals)], totals.shape[1], scale)
-        return (torch.round(totals / grid.step) + drawn) * grid.step
+        noisy: Tensor = (torch.round(totals / grid.step) + drawn) * grid.step
+        return noisy
 
     def private_sum(self, updates: list[Tensor], like: Tensor) -> Tensor:
         """Sum of the clipped updates plus noise, from the definitions; without privacy the sum alone."""
