@@ -102,7 +102,7 @@ def _check_mechanism(task: Task) -> None:
             "be added to every copy"
         )
     if noised:
-        _check_clip_norm(mechanism, task.model.layout.dim)
+        _check_clip_norm(mechanism, task.model.layout.dim, task.units.num_users)
     mechanism.sampling.check_units(task.units.num_users)
     mechanism.check_users(task.federation.sizes, task.local.batch_size)
     _check_solver(task)
@@ -124,7 +124,7 @@ def _check_mechanism(task: Task) -> None:
         )
 
 
-def _check_clip_norm(mechanism: Mechanism, numbers: int) -> None:
+def _check_clip_norm(mechanism: Mechanism, numbers: int, units: int) -> None:
     """Refuse a clip norm, or noise, at which the engine's numbers do not keep what is accounted.
 
     Guarantee: between the two limits a vector of up to 2^40 numbers of float32 adds at most the clip norm S.
@@ -134,8 +134,13 @@ def _check_clip_norm(mechanism: Mechanism, numbers: int) -> None:
     """
     norm, noise = mechanism.clip_norm, mechanism.clip_norm * mechanism.noise_multiplier
     check.summed_in_float32(**{"clip_norm": norm, "clip_norm * noise_multiplier": noise})
-    grid = exact.grid_of(mechanism.noise_multiplier, norm)
-    exact.check_room(grid, norm, numbers, noise_multiplier=mechanism.noise_multiplier)
+    smoothing = getattr(mechanism, "smoothing", 0.0)  # noise that is added later, on the same grid
+    grid = exact.grid_of(mechanism.noise_multiplier, norm, smoothing)
+    exact.check_room(grid, norm, numbers, noise_multiplier=max(mechanism.noise_multiplier, smoothing))
+    if units > exact.most_units(grid, norm):
+        raise ValueError(
+            f"{units:,} units are more than {exact.most_units(grid, norm):,}, whose sum is exact"
+        )
 
 
 def _check_solver(task: Task) -> None:
