@@ -88,7 +88,7 @@ class Vault:
         path = self.folder / PRIVATE / _IDENTITY
         if not path.exists():
             replace_file(path, f"{secrets.token_hex(16)}\n".encode(), mode=0o600)
-        own = f"{path.read_text().strip()} {self.folder.resolve()}"
+        own = f"{read_text(path).strip()} {self.folder.resolve()}"
         return hashlib.sha256(own.encode()).hexdigest()[:32]
 
     def record(self, item: str) -> Record | None:

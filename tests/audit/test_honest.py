@@ -238,7 +238,7 @@ def task_with(mechanism, canaries):
     )
 
 
-def sums_of_releases(mechanism, canaries, monkeypatch, *, num_releases=4000, seed=0):
+def sums_of_releases(mechanism, canaries, monkeypatch, *, num_releases=8000, seed=0):
     """Of a user who adds nothing and `canaries`, two instances each: released sums, and one without noise."""
     task = task_with(mechanism, canaries)
     sent = list(one_round.uploads_of(task))

@@ -76,7 +76,7 @@ MISTAKES = [
     ("--set data.partition=natural", "partition = 'natural': digits comes without users; use iid or dir"),
     ("--set data.name=mnist --set data.data_dir=/nowhere", "data_dir = '/nowhere' is no folder"),
     (f"{DATA}good --set data.users=500", "users = 500 with at least 1 instances each need 500 instances"),
-    (f"{DATA}good --set data.features=hog", "encoder = 'hog' needs grey images"),
+    (f"{DATA}good --set data.encoder=hog", "encoder = 'hog' needs grey images"),
     ("--set data.most_instances=2", "more than most_instances = 2"),
     # model
     (f"{MODEL}wide", "own:wide does not take inputs of shape (8,): "),

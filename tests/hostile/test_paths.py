@@ -24,8 +24,9 @@ from fedproof.models.networks import linear
 from fedproof.pretrain import load_pretrain_config
 from fedproof.release import load_centre, load_release
 from fedproof.report.run_data import read_certificate
-from fedproof.report.run_files import metrics_in, rounds_in
+from fedproof.report.run_files import rounds_in
 from fedproof.summary import read_summary
+from fedproof.vault import Vault
 from tests.hostile.readers import SUMMARY
 
 SECONDS, MEBIBYTES = 5, 100  # for one file; most are refused in a millisecond
@@ -49,7 +50,6 @@ READERS = {
     "ledger.json": load_ledger,
     "site-ledger.json": load_site_ledger,
     "summary.json": lambda path: read_summary(path.parent),
-    "metrics.csv": metrics_in,
     "rounds.csv": rounds_in,
     "train/data.json": leaf_at,
     "images.gz": lambda path: mnist.read_idx(path, dimensions=3),
@@ -162,10 +162,12 @@ def test_every_file_of_features_that_is_unfit_is_computed_again(tmp_path):
 @pytest.mark.parametrize("bad", ["pipe", "device", "folder", "sparse"])
 @pytest.mark.parametrize("ending", ["json", "npz", "safetensors"])
 def test_parts_with_unfit_files_are_trained_again(tmp_path, ending, bad):
-    record = {"part": 0, "replicas": [0, 2], "task": "task", "scores_sha256": "", "models_sha256": ""}
-    (tmp_path / "part-00000.json").write_text(json.dumps(record))
-    path = tmp_path / f"part-00000.{ending}"
-    path.unlink(missing_ok=True)
+    vault, private = Vault(tmp_path), tmp_path / "private" / "parts"
+    with vault.alone():
+        store.keep_part(vault, PART, {store._scores(PART): b"scores", store._models(PART): b"models"})
+        assert store.publish_part(vault, PART, lambda: None)
+    path = (tmp_path / "parts" if ending == "safetensors" else private) / f"part-00000.{ending}"
+    path.unlink()
     BAD[bad](path)
     with at_once():
         assert not store.is_finished(tmp_path, PART)

@@ -174,7 +174,7 @@ def ledger(
     ] = None,
     json: Json = False,
 ) -> None:
-    """What everything that was trained on one set of users costs them together."""
+    """What all runs on one set of users cost them together."""
     from fedproof.accounting.ledger import UserLedger, ledger_path, load_user_ledger
     from fedproof.accounting.spent import spent_in_all
     from fedproof.folder import FILTER
