@@ -27,6 +27,7 @@ from fedproof.files import (
     move,
     opened,
     parse_json,
+    read_text,
     read_whole,
     replace_file,
 )
