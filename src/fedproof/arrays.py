@@ -33,11 +33,15 @@ def replica_accuracies(scores: NDArray[np.floating], labels: Integers) -> Floats
 def ensemble_accuracy(scores: NDArray[np.floating], labels: Integers, *, votes: bool = False) -> float:
     """Share of the inputs that the mean confidence, or the `votes`, of all replicas label correctly.
 
+    As in a certificate, an input on which two classes are ahead together is labelled by none.
+
     >>> ensemble_accuracy(np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.2, 0.8], [0.3, 0.7]]]), np.array([0, 1]))
     1.0
     """
     means = (votes_of(scores) if votes else scores).mean(axis=0, dtype=np.float64)
-    return float(np.mean(means.argmax(axis=1) == labels))
+    first = means.max(axis=1, keepdims=True)
+    alone = (means == first).sum(axis=1) == 1
+    return float(np.mean((means.argmax(axis=1) == labels) & alone))
 
 
 def layer_sizes(names: Sequence[str], sizes: Sequence[int]) -> tuple[int, ...]:
