@@ -148,7 +148,7 @@ def test_an_epsilon_that_does_not_hold_is_nowhere(
     for metrics in result.train_metrics_clientapp.values():
         assert not {"epsilon", "ensemble-epsilon"} & set(metrics)
     note = (tmp_path / "PUBLISH.txt").read_text()
-    assert note.startswith("Publish nothing of this that must stay private, as no ε holds: the clip norm")
+    assert note.startswith("Publish nothing of this that must stay private: the clip norm")
     assert "may be published" not in note
 
 
