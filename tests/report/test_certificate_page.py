@@ -59,10 +59,7 @@ def test_the_page_has_the_certificates_numbers(tmp_path):
     )
     assert percent(found.accuracy).replace("\u00a0", " ") in text
     assert "abstains on 1 of 4 inputs" in text
-    assert (
-        "With 99 % confidence for each input, 75.0 % of the test inputs keep their correct label whatever"
-        in text
-    )
+    assert "75.0 % of the test inputs are correct and certified against up to" in text
     assert (
         "Sound if the training did exactly this: 400 independent trainings on the same data, each of 3 rounds"
         in text
@@ -73,7 +70,7 @@ def test_the_page_has_the_certificates_numbers(tmp_path):
 
 def test_without_labels_nothing_is_called_correct(tmp_path):
     text = text_of(write_certificate_page(certificate(None), tmp_path / "page.html", command=COMMAND))
-    assert "75.0 % of the test inputs keep their label whatever" in text
+    assert "75.0 % of the test inputs are certified against up to" in text
     assert "correct" not in text
     assert [chart.name for chart in certificate_charts(certificate(None))] == ["certified-sizes"]
 
@@ -87,7 +84,7 @@ def test_what_is_not_met_stands_beside_what_was_executed(tmp_path):
     )
     assert "Heuristic, not a proof" in text
     assert "Sound if" not in text
-    assert "would keep" in text
+    assert "would be correct and certified" in text
     assert "Taken to have been executed: 400 independent trainings" in text
 
 

@@ -35,8 +35,8 @@ def said(**changes):
 
 def test_the_headline_of_the_issue():
     assert said() == (
-        "With 99 % confidence for each input, 91.0 % of the test inputs keep their correct label whatever up "
-        "to 5 of 96 users do."
+        "91.0 % of the test inputs are correct and certified against up to 5 of 96 users. With 99 % "
+        "confidence for each input, honest training puts the same label first in expectation."
     )
 
 
@@ -47,36 +47,48 @@ def test_what_is_counted_is_certain():
 
 
 def test_the_headline_speaks_of_the_threat():
-    assert "even if up to 5 malicious users join" in said(threat=ThreatModel(relation="join"))
-    assert "up to 5 training instances are poisoned" in said(threat=ThreatModel(unit="instance"))
-    assert "as long as no user is poisoned" in said(certified_accuracy={"0": 0.4, "1": 0.0})
+    assert "against up to 5 malicious users who join" in said(threat=ThreatModel(relation="join"))
+    assert "against up to 5 poisoned training instances" in said(threat=ThreatModel(unit="instance"))
+    assert "if no user is poisoned" in said(certified_accuracy={"0": 0.4, "1": 0.0})
+    counted = {"failure_probability": 0.0}
+    assert "even if up to 5 malicious users join" in said(threat=ThreatModel(relation="join"), **counted)
+    assert "up to 5 training instances are poisoned" in said(threat=ThreatModel(unit="instance"), **counted)
+
+
+def test_the_headline_is_about_the_served_ensemble_where_that_is_certified_alone():
+    """What honest users would have been answered is more than what they are expected to be answered."""
+    assert "in expectation" in said()
+    told = said(served=0.01, failure_probability=0.02)
+    assert "With 98 % confidence for each input, as many models of honest users would have given" in told
+    assert "expectation" not in told
 
 
 def test_the_headline_claims_no_more_than_is_proved():
-    assert "would keep" in said(sound=False)
+    assert "would be correct and certified" in said(sound=False)
     assert "no test input is certified" in said(certified_accuracy={"0": 0.0})
     assert "nothing is certified" in said(certified_accuracy=None)
 
 
 def test_the_headline_names_no_confidence_where_none_covers_the_error():
     assert said(bound="none", sound=False) == (
-        "91.0 % of the test inputs would keep their correct label whatever up to 5 of 96 users do."
+        "91.0 % of the test inputs would be correct and certified against up to 5 of 96 users. "
+        "Honest training puts the same label first in expectation, if means were exact."
     )
     assert "with certainty" in said(bound="none", failure_probability=0.0)
 
 
 def test_the_headline_rounds_what_is_certified_down():
-    assert "99.9 % of the test inputs keep" in said(certified_accuracy={"0": 1.0, "4": 0.9996})
-    assert "66.6 % of the test inputs keep" in said(certified_accuracy={"0": 0.7, "4": 2 / 3})
-    assert "29.0 % of the test inputs keep" in said(certified_accuracy={"0": 0.3, "4": 0.29})
+    assert "99.9 % of the test inputs are" in said(certified_accuracy={"0": 1.0, "4": 0.9996})
+    assert "66.6 % of the test inputs are" in said(certified_accuracy={"0": 0.7, "4": 2 / 3})
+    assert "29.0 % of the test inputs are" in said(certified_accuracy={"0": 0.3, "4": 0.29})
 
 
 def test_all_is_said_of_all_alone():
     curve = {"0": 0.9999, "1": 0.9997, "2": 0.0}
     some = replace(SUMMARY, certified_accuracy=curve, inputs=10_000)
-    assert "99.9 % of the test inputs keep" in headline(some).replace(SPACE, " ")
+    assert "99.9 % of the test inputs are" in headline(some).replace(SPACE, " ")
     every = replace(SUMMARY, certified_accuracy=curve | {"1": 1.0})
-    assert "100.0 % of the test inputs keep" in headline(every).replace(SPACE, " ")
+    assert "100.0 % of the test inputs are" in headline(every).replace(SPACE, " ")
 
 
 def test_the_chosen_size_keeps_three_quarters():

@@ -105,6 +105,7 @@ def _heading(certificate: Certificate) -> Markup:
         sound=certificate.sound,
         label=label,
         simultaneous=settings.simultaneous,
+        served=settings.served,
     )
     models = [] if certificate.num_replicas is None else [plural(certificate.num_replicas, "replica")]
     about = " · ".join([*models, plural(certificate.num_inputs, "test input"), f"method {settings.method}"])

@@ -170,7 +170,7 @@ def chosen_size(curve: Mapping[str, float]) -> int:
 
 
 def headline(summary: RunSummary) -> str:
-    """The result in one sentence."""
+    """The result, and the theorem that it rests on."""
     curve, threat = summary.certified_accuracy, summary.threat
     if curve is None or threat is None or summary.failure_probability is None:
         return (
@@ -184,6 +184,7 @@ def headline(summary: RunSummary) -> str:
         sound=summary.sound,
         users=summary.users,
         simultaneous=bool(summary.simultaneous),
+        served=summary.served,
     )
 
 
@@ -201,25 +202,47 @@ def claim(
     users: int | None = None,
     label: str = "correct label",
     simultaneous: bool = False,
+    served: float | None = None,
 ) -> str:
-    """What is certified in one sentence: the share of inputs in `curve`, by the size as a text.
+    """What is certified, of the shares of inputs in `curve` by the size as a text, and what the theorem says.
 
-    Without a `failure_probability` nothing is said of how sure that is.
+    What is counted is about the very models that answer. What is estimated is about expected confidences, or
+    votes, of honest training: with `served` alone it is about as many models as there are.
+    `failure_probability` is of all of it; without one nothing is said of how sure that is.
 
     >>> claim({"0": 0.9, "1": 0.8}, ThreatModel(), 0.0, sound=True).replace(SPACE, " ")
     '80.0 % of the test inputs keep their correct label whatever 1 user does, with certainty.'
+    >>> found = claim({"0": 0.9, "2": 0.8}, ThreatModel(), 0.01, sound=True, users=9).replace(SPACE, " ")
+    >>> print(*found.split(". "), sep=chr(10))
+    80.0 % of the test inputs are correct and certified against up to 2 of 9 users
+    With 99 % confidence for each input, honest training puts the same label first in expectation.
     """
-    sure = f"With {confidence(failure_probability)} confidence" if failure_probability else ""
-    certain = failure_probability is not None
+    if failure_probability == 0:
+        return _counted(curve, threat, sound=sound, users=users, label=label)
+    whom = "all inputs together" if simultaneous else "each input"
+    sure = f"With {confidence(failure_probability)} confidence for {whom}, " if failure_probability else ""
     if not curve["0"]:
-        none = f"no test input is certified to keep its {label}."
-        return f"{sure}, {none}" if sure else none.capitalize()
+        return f"{sure}no test input is certified." if sure else "No test input is certified."
+    size = chosen_size(curve)
+    what = "correct and certified" if label == "correct label" else "certified"
+    first = f"{percent_down(curve[str(size)])} of the test inputs {'are' if sound else 'would be'} {what}"
+    if served is None:
+        then = "honest training puts the same label first in expectation"
+    else:
+        then = "as many models of honest users would have given the same label"
+    then = f"{sure}{then}" if sure else then.capitalize()
+    return f"{first} {_against(threat, users, size)}. {then}{'' if sure else ', if means were exact'}."
+
+
+def _counted(
+    curve: Mapping[str, float], threat: ThreatModel, *, sound: bool, users: int | None, label: str
+) -> str:
+    if not curve["0"]:
+        return f"No test input is certified to keep its {label}."
     size = chosen_size(curve)
     verb = "keep" if sound else "would keep"
-    who = _whatever(threat, users, size)
-    kept = f"{percent_down(curve[str(size)])} of the test inputs {verb} their {label} {who}"
-    whom = "all inputs together" if simultaneous else "each input"
-    return f"{sure} for {whom}, {kept}." if sure else f"{kept}{', with certainty' * certain}."
+    kept = f"{percent_down(curve[str(size)])} of the test inputs {verb} their {label}"
+    return f"{kept} {_whatever(threat, users, size)}, with certainty."
 
 
 NOT_PROVED = "not proved"
@@ -303,6 +326,18 @@ def picked(count: int) -> str:
         "train it again with another seed, or certify all of them at a failure probability divided by "
         f"{count}."
     )
+
+
+def _against(threat: ThreatModel, users: int | None, size: int) -> str:
+    """The adversaries that a share is certified against."""
+    if size == 0:
+        return f"if no {threat.unit} is poisoned"
+    if threat.unit is not Unit.USER:
+        return f"against up to {plural(size, 'poisoned training instance')}"
+    if threat.relation is Relation.JOIN:
+        return f"against up to {plural(size, 'malicious user')} who join"
+    of = "" if users is None else f" of {users:,}"
+    return f"against up to {size:,}{of} {'user' if size == 1 and users is None else 'users'}"
 
 
 def _whatever(threat: ThreatModel, users: int | None, size: int) -> str:
