@@ -14,7 +14,7 @@ import torch
 from scipy.stats import norm
 
 from fedproof import exact, release
-from fedproof.audit import bits, noise_in_steps
+from fedproof.audit import _scale, _weights, bits, canary_pair, noise_in_steps
 from fedproof.certificates.confidence import binomial_lower
 from fedproof.ensemble import Task, train_replicas
 from fedproof.ensemble.task import start_of
@@ -39,6 +39,7 @@ from fedproof.mechanisms import (
 )
 from fedproof.mechanisms.uploads import Anchors, Ball, NonNegative, Pairs, Rows
 from fedproof.seeds import SeededGenerator
+from fedproof.threat import Relation
 
 FALSE_ALARM = 1e-6
 TRIALS = int(os.environ.get("FEDPROOF_BITS_TRIALS", "4000"))
@@ -161,6 +162,18 @@ def grid_of(noise, clip_norm=NORM, widest=0.0):
     return exact.grid_of(noise, clip_norm, widest)
 
 
+def instances(mechanism):
+    """What DP-SGD steps publish: in world 1 an instance pulls as far as it is clipped."""
+    clean, pulled = canary_pair(mechanism, Relation.JOIN, num_users=2)
+
+    def published(world, trials):
+        task = replace(pulled if world else clean, seed=world, dtype=torch.float64)
+        weights = _weights(train_replicas(task, range(trials)).models).reshape(trials, -1)
+        return weights * _scale(task) * mechanism.clip_norm
+
+    return published, exact.grid_of(mechanism.noise_multiplier, mechanism.clip_norm)
+
+
 SETS = [
     Ball(features=30, classes=4),
     Rows(features=30, classes=4),
@@ -188,6 +201,27 @@ EXECUTORS = {
         2.0,
     ),
     "site": (site(4.0, 100), grid_of(4.0), 4.0),
+    **{
+        f"instances, {mechanism.kind}": (*instances(mechanism), mechanism.noise_multiplier)
+        for mechanism in (
+            InstanceFedAvg(
+                rounds=1,
+                local_steps=1,
+                noise_multiplier=2.0,
+                batch_probability=1.0,
+                clip_norm=1e-3,
+                population=2,
+            ),
+            CohortOnce(
+                rounds=1,
+                sampling=Poisson(probability=1.0),
+                noise_multiplier=2.0,
+                clip_norm=1e-3,
+                pooled=True,
+                unit="instance",
+            ),
+        )
+    },
 }
 
 
