@@ -415,6 +415,7 @@ def _summary(
         replica_accuracy=float(replica_accuracies(scores, labels).mean()),
         secure_noise=task.secure_noise,
         class_names=task.federation.class_names,
+        tests_of_users=task.federation.tests_of_users or None,
         communication=Traffic(uploads=sent, bytes=sent * update_bytes(task)),
         seconds={name: round(value, 3) for name, value in seconds.items()},
         peak_memory_bytes=peak_memory(),

@@ -49,6 +49,7 @@ class RunSummary:
     replica_accuracy: float  # of one replica, on average
     secure_noise: bool = False  # whether random numbers came from the operating system
     class_names: tuple[str, ...] | None = None
+    tests_of_users: bool | None = None  # true where test inputs are shares of users who train: all is private
     communication: Traffic | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)  # of each stage, as measured
     peak_memory_bytes: int | None = None
@@ -229,6 +230,7 @@ class SweptRun:
     sound: bool
     seconds: float
     unmet: tuple[Statement, ...] = ()  # the conditions that make it no proof
+    tests_of_users: bool = False  # whether test inputs are shares of users who train, and all of this private
 
     def document(self) -> dict[str, Any]:
         """The row as JSON has it."""
@@ -258,6 +260,7 @@ class ComparedRun:
     replaced: Spent | None = None  # the same of a unit that is replaced; None: not known
     uploads_per_user: float | None = None  # what one user sends up, on average
     bytes_per_user: float | None = None
+    tests_of_users: bool = False  # as in a `SweptRun`
 
     @property
     def other_relation(self) -> bool:

@@ -138,6 +138,7 @@ def _swept(point: Point, summary: RunSummary) -> SweptRun:
         sound=summary.sound,
         seconds=round(sum(summary.seconds.values()), 3),
         unmet=summary.unmet,
+        tests_of_users=bool(summary.tests_of_users),
     )
 
 
@@ -210,6 +211,7 @@ def _compared(name: str, config: Config, summary: RunSummary) -> list[ComparedRu
         replaced=summary.all_if_replaced,
         uploads_per_user=None if summary.users is None else sent.uploads / summary.users,
         bytes_per_user=None if summary.users is None else sent.bytes / summary.users,
+        tests_of_users=bool(summary.tests_of_users),
     )
     if not summary.privacy or summary.paper_certified_accuracy is None or own.certificate == "paper":
         return [own]

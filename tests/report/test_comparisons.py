@@ -70,6 +70,16 @@ def test_a_sweep_says_what_is_no_proof(tmp_path, sweep_rows):
     assert "for one user added or removed" in page
 
 
+PRIVATE = "This page must not be published: the test inputs, which name the classes, are shares of users"
+
+
+def test_pages_of_inputs_that_are_users_own_say_that_they_are_private(tmp_path, sweep_rows, compare_rows):
+    for rows, write in ((sweep_rows(), write_sweep_page), (compare_rows(), write_compare_page)):
+        assert PRIVATE not in write(rows, tmp_path / "public.html").read_text()
+        some = [*rows[:-1], replace(rows[-1], tests_of_users=True)]
+        assert PRIVATE in write(some, tmp_path / "private.html").read_text()
+
+
 @pytest.mark.parametrize("write", [write_sweep_page, write_compare_page])
 def test_there_must_be_rows(write, tmp_path):
     with pytest.raises(ValueError, match="empty"):

@@ -23,7 +23,7 @@ from fedproof.report.words import (
     rounded_up,
     why_not,
 )
-from fedproof.statements import sentences
+from fedproof.statements import Statement, sentences
 from fedproof.summary import ComparedRun, SweptRun
 from fedproof.threat import changed_in_words
 
@@ -45,6 +45,13 @@ def _cell(row: SweptRun | ComparedRun, size: int, top: SweptRun | ComparedRun | 
     return tag("strong", text) if row is top else text
 
 
+def _tests_of_users(rows: Sequence[SweptRun | ComparedRun]) -> list[Markup]:
+    """That the page must not be published, where test inputs are users'."""
+    if not any(row.tests_of_users for row in rows):
+        return []
+    return [note(f"This page must not be published: {Statement.of('tests-of-users').text}.")]
+
+
 # --- a sweep ------------------------------------------------------------------------------------------------
 
 _MOST_CURVES = 5
@@ -61,6 +68,7 @@ def write_sweep_page(rows: Sequence[SweptRun], path: Path, *, title: str = "Swee
         path,
         title,
         _sweep_headline(rows, sizes[len(sizes) // 2]),
+        *_tests_of_users(rows),
         section("curves", chart.title, figure(chart)),
         section("rows", "Run by run", _sweep_table(rows, sizes), remark),
         section("soundness", "Can it be trusted?", _soundness([(_settings(row), row) for row in rows])),
@@ -276,6 +284,7 @@ def write_compare_page(
         path,
         title,
         headline(rows),
+        *_tests_of_users(rows),
         *(section(chart.name, chart.title, figure(chart)) for chart in charts),
         section("rows", "Row by row", _table(rows, shown), remark),
         section("published", "What is published, and what a user sends", _published(rows)),
