@@ -42,7 +42,7 @@ def test_every_mechanism_has_a_row_and_privacy_has_the_papers_too(tmp_path):
     assert json.loads((tmp_path / "compare.json").read_text()) == {"rows": [row.document() for row in rows]}
     # In this order they stand in compare.json.
     keys = "name kind unit relation replicas accuracy seconds uploads bytes certificate certified_accuracy"
-    later = "sound unmet predictor one published replaced uploads_per_user bytes_per_user"
+    later = "sound unmet predictor one published replaced uploads_per_user bytes_per_user tests_of_users"
     assert list(ours.document()) == [*keys.split(), *later.split()]
     assert [row.predictor for row in rows] == [
         *["the mean of 20 models"] * 2,

@@ -95,7 +95,7 @@ def test_more_noise_costs_less_privacy(config, tmp_path):
     low, high = sweep(points(config, ["mechanism.noise_multiplier=1,8"]), tmp_path)
     assert low.spent.epsilon > high.spent.epsilon
     # In this order they stand in sweep.json.
-    keys = "values folder spent accuracy certified_accuracy certified_size sound seconds unmet"
+    keys = "values folder spent accuracy certified_accuracy certified_size sound seconds unmet tests_of_users"
     assert list(low.document()) == keys.split()
 
 
