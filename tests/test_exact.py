@@ -3,6 +3,7 @@
 import hashlib
 import math
 from fractions import Fraction
+from functools import partial
 
 import mpmath
 import numpy as np
@@ -62,6 +63,31 @@ def test_words_near_the_middle_between_two_numbers_are_decided_by_more_bits(scal
         found = exact.normals(words[None], scale, (further,))[0]
         assert found.tolist() == [rounded(int(word), scale) for word in words]
     assert len(asked) >= 6
+
+
+def test_a_word_that_holds_the_border_of_two_numbers_is_decided_by_what_is_behind_it():
+    """Far out 64 bits span more than the quantile errs by: a word that spans a border decides nothing."""
+    scale, found = 4194304 + 12345.678, 0
+    asked = []
+    exact.normals(np.array([[5353483263211]]), scale, (lambda word, place: asked.append(place) or 2**64 - 1,))
+    assert asked  # 4.997 standard deviations out
+    for number in range(round(4.3 * scale), round(5.2 * scale), 40_013):
+        with mpmath.workprec(200):
+            tail = mpmath.erfc((number + mpmath.mpf(0.5)) / scale / mpmath.sqrt(2)) / 2
+            word = int(mpmath.floor(mpmath.ldexp(tail, 64)))
+        asked = []
+
+        def behind(bits, word, place, asked=asked):
+            asked.append(place)
+            return bits
+
+        both = [
+            int(exact.normals(np.array([[word]]), scale, (partial(behind, bits),))[0, 0])
+            for bits in (0, 2**64 - 1)
+        ]
+        assert asked, number
+        found += both == [-number - 1, -number] or both == [number + 1, number]
+    assert found > 90  # all but those where the border lies within 2^-64 of an end
 
 
 def test_the_quantile_is_as_near_as_is_assumed():
@@ -171,6 +197,21 @@ def test_parts_of_unbounded_updates_add_up_exactly_in_any_order(seed):
         forwards, shuffled = np.cumsum(part, axis=0)[-1], np.cumsum(part[order], axis=0)[-1]
         np.testing.assert_array_equal(forwards, shuffled)
         assert forwards[0] == float(sum(map(Fraction, part[:, 0].tolist())))
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["array", "tensor"])
+def test_the_norm_of_a_row_follows_from_the_row_alone(library):
+    """A hostile neighbour, or their number, that changed a last bit would move what others are rounded to."""
+    rows = np.random.default_rng(0).normal(size=(40, 5000))
+    alone = np.concatenate([exact.lengths(library(row[None].copy()), (2000, 3000)) for row in rows])
+    for count in (2, 3, 4, 8, 16, 17, 40):
+        together = exact.lengths(library(rows[:count].copy()), (2000, 3000))
+        np.testing.assert_array_equal(np.asarray(together), alone[:count])
+    for poison in (np.nan, np.inf, 1e120, 1e300):
+        beside = rows.copy()
+        beside[7, 3] = poison
+        found = np.asarray(exact.lengths(library(beside), (2000, 3000)))
+        np.testing.assert_array_equal(np.delete(found, 7, axis=0), np.delete(alone, 7, axis=0))
 
 
 # --- the grid -----------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def keyed(seed: int, *key: int) -> np.random.SeedSequence:
     get from it to the seed or to another sequence: NumPy's own way from seed and key to a sequence can be
     gone backwards, so SHA-256 stands before it. Shorter seeds are for repeating, not secret, and go NumPy's.
     """
-    if seed.bit_length() <= _CHOSEN:
+    if seed.bit_length() <= _CHOSEN and max(key, default=0) < 2**32:  # NumPy would cut a longer one in two
         return np.random.SeedSequence(seed, spawn_key=key)
     return np.random.SeedSequence(int.from_bytes(_digest("stream", seed, *key)))
 
