@@ -258,7 +258,7 @@ class _PrivateUsers:
         for step in range(steps):
             batches = self._batches(step, round * steps + step)
             grid = exact.grid_of(mechanism.noise_multiplier, mechanism.clip_norm)
-            short = mechanism.clip_norm - exact.room_for_rounding(grid, len(params))
+            short = (mechanism.clip_norm - exact.room_for_rounding(grid, len(params))) / (1 + exact.SUMMED)
             totals = [
                 self.plain.clipped_sum(module, batches[user][0], short).double()
                 for user, module in modules.items()
@@ -324,7 +324,7 @@ def _noisy_step(
     """What one noisy step on all drawn instances changes."""
     module = plain.fresh(params)
     grid = exact.grid_of(mechanism.noise_multiplier, mechanism.clip_norm)
-    short = mechanism.clip_norm - exact.room_for_rounding(grid, len(params))
+    short = (mechanism.clip_norm - exact.room_for_rounding(grid, len(params))) / (1 + exact.SUMMED)
     total = plain.clipped_sum(module, torch.from_numpy(members).to(params.device), short)
     noisy = server.noisy(total.double().unsqueeze(0), grid)[0] / server.divisor
     plain.step(module, plain.optimizer(module), noisy.to(params.dtype))

@@ -39,6 +39,10 @@ from fedproof.arrays import Floats, Integers
 BITS = 22
 """The noise's standard deviation has at least so many bits above the step of the grid."""
 
+SUMMED = 2.0**-20
+"""Of a clip norm: room for what float64 loses, on both sides, when up to 10^5 vectors are added up in some
+order."""
+
 LARGEST = 2.0**52
 """Whole numbers up to twice this are exact in float64, hence sums of them."""
 

@@ -33,7 +33,6 @@ from fedproof.rounds.state import (
 )
 from fedproof.seeds import Lots
 
-_ADDED = 2.0**-20  # of a clip norm: room for what float64 loses when up to 10^5 instances are added up
 _WIDEST = 256  # instances whose gradients are added up in float32
 
 
@@ -120,8 +119,8 @@ def clipped_sums(
 
     Proof: batches are added in float64, which loses less than 2^-20 of a clip norm on either side. What the W
     instances of one add up to is computed in the type of `params`, in any order: each of W products, and each
-    addition, errs by half an ε of its result. A sum of j has at most j norms that gradients are clipped to, and
-    in no order do all sums together have more than one instance after the other, 2 + ... + W: less than
+    addition, errs by half an ε of its result. A sum of j has at most j norms that gradients are clipped to,
+    and in no order do all sums together have more than one instance after the other, 2 + ... + W: less than
     W (W + 3) ε / 4 of them, and twice that with and without the instance. Gradients are clipped to so much
     less. Only the instance's own batch differs, and W is at most 256: that is four thousandths. Rounding to
     the grid moves two sums apart by `exact.room_for_rounding`, which is taken off first. (What maps that are
@@ -143,7 +142,7 @@ def clipped_sums(
 
     def sum_up(stack: _Stack) -> None:
         rows, mask = draw.batch(stack.models, stack.first, stack.width)
-        rounded = max(stack.width * (stack.width + 3) * torch.finfo(params.dtype).eps / 2, _ADDED)
+        rounded = max(stack.width * (stack.width + 3) * torch.finfo(params.dtype).eps / 2, exact.SUMMED)
         inputs, labels = setting.users.features[rows], setting.users.labels[rows]
         found = setting.model.clipped_gradient(
             params[stack.models], inputs, labels, mask, short / (1 + rounded)
