@@ -253,9 +253,7 @@ def noise_rows(
     mechanism: Mechanism, *, num_users: int = 4, num_replicas: int = 1000, seed: int = 0
 ) -> Floats:
     """Weights `(replicas, dim)` that hold nothing but noise, of a federation in which nobody pulls."""
-    side = _Side(size=0, canaries=0, pull=0.0, crowd=0.0, num_users=num_users)
-    trained = train_replicas(_task(mechanism, side, seed), range(num_replicas))
-    return _weights(trained.models).reshape(num_replicas, -1)
+    return _rows(_still(mechanism, num_users, seed), num_replicas)
 
 
 def noise_in_steps(
@@ -270,11 +268,11 @@ def noise_in_steps(
 
     `step` is that of the grid, if it is not to be computed as the executor does.
     """
-    side = _Side(size=0, canaries=0, pull=0.0, crowd=0.0, num_users=num_users)
-    task = replace(_task(mechanism, side, seed), dtype=torch.float64)
-    weights = _weights(train_replicas(task, range(num_replicas)).models).reshape(num_replicas, -1)
+    task = replace(_still(mechanism, num_users, seed), dtype=torch.float64)
     grid = exact.grid_of(mechanism.noise_multiplier, mechanism.clip_norm)
-    return np.asarray(weights * (_scale(task) * mechanism.clip_norm / (step or float(grid.step))))
+    return np.asarray(
+        _rows(task, num_replicas) * (_scale(task) * mechanism.clip_norm / (step or float(grid.step)))
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,6 +284,16 @@ class _Side:
     pull: float  # which way they pull
     crowd: float  # which way all others do
     num_users: int  # beside the canaries
+
+
+def _still(mechanism: Mechanism, num_users: int, seed: int) -> Task:
+    """A federation in which nobody pulls."""
+    return _task(mechanism, _Side(size=0, canaries=0, pull=0.0, crowd=0.0, num_users=num_users), seed)
+
+
+def _rows(task: Task, num_replicas: int) -> Floats:
+    """The heads' weights `(replicas, dim)` of trained replicas."""
+    return _weights(train_replicas(task, range(num_replicas)).models).reshape(num_replicas, -1)
 
 
 def _task(mechanism: Mechanism, side: _Side, seed: int) -> Task:

@@ -352,10 +352,19 @@ def drawn(numbers: Source, count: int, scale: float) -> Floats:
 
 
 def moved(params: Array, total: Array, step: Any, divisor: Any) -> Array:
-    """Models `(replicas, dim)` after a noisy sum in steps of the grid, in float64: post-processing."""
-    library = _library(total)
+    """Models `(replicas, dim)` in their own type after a sum in steps of the grid: post-processing."""
     noisy = total * step / divisor
-    return noisy + (params.astype(np.float64) if library is np else params.to(library.float64))
+    if _library(total) is np:
+        return (noisy + params.astype(np.float64)).astype(params.dtype)
+    return (noisy + params.to(noisy.dtype)).to(params.dtype)
+
+
+def averaged(params: Array, total: Array, divisor: Any) -> Array:
+    """Models after a sum without noise; one whose members sent too much stays."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = moved(params, total, 1.0, divisor)
+    library = _library(total)
+    return library.where(library.isfinite(found).all(1)[:, None], found, params)
 
 
 def noisy_bits(bits: Floats, noise_std: float, words: Any, further: Sequence[Further]) -> Floats:

@@ -210,7 +210,8 @@ def release(
 
     Guarantee: given the models before it, a round is a Gaussian mechanism: noise of standard deviation
     `noise_multiplier * clip_norm` on the sum, whether or not anybody replied, and then a fixed divisor.
-    Without noise it is the mean of those who replied, and nobody else has any influence.
+    Without noise it is the mean of those who replied, or their sum over the expected cohort where the
+    mechanism divides by that, and nobody else has any influence.
 
     Of each replica `replied` updates are in the sum, of which `below` were not clipped; `noise` has one
     generator for each replica, see `noise_streams`.
@@ -219,22 +220,18 @@ def release(
     heard = state.heard | (replied > 0) | (mechanism.noise_multiplier > 0)
     if not mechanism.noise_multiplier:
         members = plan.divisor if mechanism.divides else np.maximum(replied, 1)[:, None]
-        with np.errstate(over="ignore", invalid="ignore"):
-            moved = exact.moved(state.params, total, 1.0, members).astype(state.params.dtype)
-        params = np.where(np.isfinite(moved).all(axis=1, keepdims=True), moved, state.params)
+        params = exact.averaged(state.params, total, members)
         return replace(state, round=state.round + 1, params=params, heard=heard)
     grid = _grid(plan, state.clip_norms)
     for row, stream, scale in zip(total, noise, grid.scale, strict=True):
         row += exact.drawn(stream, len(row), scale)
-    moved = exact.moved(state.params, total, grid.step[:, None], plan.divisor)
+    params = exact.moved(state.params, total, grid.step[:, None], plan.divisor)
     clip_norms = state.clip_norms
     if isinstance(mechanism.clipping, Quantile):
         words = np.concatenate([stream.words(1) for stream in noise])
         further = [stream.further for stream in noise]
         bits = below - 0.5 * replied  # ±1/2 for each member that replied
-        noisy = exact.noisy_bits(bits, mechanism.clipping.count_noise_std, words, further)
-        clip_norms = clip_norms * np.exp(mechanism.clipping.step(noisy, plan.divisor))
-    params = moved.astype(state.params.dtype)
+        clip_norms = mechanism.clipping.followed(clip_norms, bits, words, further, plan.divisor)
     return State(round=state.round + 1, params=params, clip_norms=clip_norms, heard=heard)
 
 

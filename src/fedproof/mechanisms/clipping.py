@@ -1,11 +1,14 @@
 """How one contribution is bounded."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from fedproof import check
-from fedproof.arrays import Floats
+import numpy as np
+
+from fedproof import check, exact
+from fedproof.arrays import Floats, Integers
 from fedproof.statements import Statement
 
 
@@ -107,13 +110,21 @@ class Quantile(Bounding):
         """Standard deviation of the noise on the sum of bits."""
         return self.count_noise_std
 
-    def step(self, bits: Floats, divisor: float) -> Floats:
-        """Logarithm of the factor that takes the clip norm towards its target: one noisy geometric step.
+    def followed(
+        self,
+        clip_norms: Floats,
+        bits: Floats,
+        words: Integers,
+        further: Sequence[exact.Further],
+        divisor: float,
+    ) -> Floats:
+        """The clip norms `(replicas,)` after one noisy geometric step towards the target.
 
-        `bits` are the noisy sums of the members' centred bits.
+        `bits` are the sums of the members' centred bits; `words` and `further` are what their noise is made
+        of.
         """
-        share = bits / divisor + 0.5
-        return -self.learning_rate * (share - self.target)
+        share = exact.noisy_bits(bits, self.count_noise_std, words, further) / divisor + 0.5
+        return np.asarray(clip_norms * np.exp(-self.learning_rate * (share - self.target)))
 
 
 Clipping = Flat | PerLayer | Median | PerLayerMedian | Quantile

@@ -173,9 +173,9 @@ def next_clip_norms(
     words = torch.empty((len(streams), 1), dtype=torch.int64, device=clip_norms.device)
     for stream, row in zip(streams, words, strict=True):
         stream.words_(row)
-    drawn = [stream.further for stream in streams]
-    noisy = exact.noisy_bits(bits, clipping.count_noise_std, words.cpu().numpy()[:, 0], drawn)
-    return torch.from_numpy(before * np.exp(clipping.step(noisy, cohort))).to(clip_norms.device)
+    further = [stream.further for stream in streams]
+    after = clipping.followed(before, bits, words.cpu().numpy()[:, 0], further, cohort)
+    return torch.from_numpy(after).to(clip_norms.device)
 
 
 def _measured(

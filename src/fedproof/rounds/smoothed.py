@@ -50,7 +50,7 @@ def play(
     total = drawn.add_(shared.to(drawn.device) / float(grid.step))
     moved = exact.moved(state.params, total, float(grid.step), mechanism.divisor(setting.users.num_users))
     unknown = state.clip_norms.new_full((count,), torch.nan)
-    return replace(state, round=1, params=moved.to(state.params.dtype)), RoundReport(
+    return replace(state, round=1, params=moved), RoundReport(
         cohort_size=torch.full_like(unknown, setting.users.num_users),
         mean_norm=unknown,
         clipped_share=unknown,

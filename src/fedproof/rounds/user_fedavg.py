@@ -62,14 +62,12 @@ def play(
         total = (
             free_sums(plain.contributions) if exactly else setting.aggregation(plain.contributions).double()
         )
-        after = exact.moved(state.params, total, 1.0, expected if mechanism.divides else members)
-        after = after.to(state.params.dtype)
-        params = torch.where(after.isfinite().all(1, keepdim=True), after, state.params)
+        params = exact.averaged(state.params, total, expected if mechanism.divides else members)
         return replace(state, round=state.round + 1, params=params), report(plain)
     bounded = bound(handed_in, mechanism.clipping, state.clip_norms)
     rule = None if setting.aggregation is mean else setting.aggregation  # the mean's noise is accounted
     total, step = released(bounded, mechanism.noise_multiplier, streams.noise, setting.cores, rule)
-    params = exact.moved(state.params, total, step, expected).to(state.params.dtype)
+    params = exact.moved(state.params, total, step, expected)
     clip_norms = state.clip_norms
     if isinstance(mechanism.clipping, Quantile):
         clip_norms = next_clip_norms(bounded, mechanism.clipping, clip_norms, streams.noise, expected)
